@@ -1,0 +1,44 @@
+# Everything runs from .venv, which `make install` builds from this repository and the package registries alone.
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SEEDS ?= 200
+JOBS ?= 2
+
+.PHONY: install demo test check format sim bench docs clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml setup.py $(wildcard src/ottla/records/_native.pyx)
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/install.sh
+	@touch $(STAMP)
+
+demo: install
+	@$(BIN)/python -m ottla.demo $(if $(INPUT),--input "$(INPUT)")
+
+test: install
+	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup
+
+check: install
+	@$(BIN)/ruff format --check -q src tests bench tools
+	@$(BIN)/ruff check -q src tests bench tools
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest tests -m "not server and not spark and not interop" -n $(JOBS)
+
+format: install
+	@$(BIN)/ruff format -q src tests bench tools
+	@$(BIN)/ruff check -q --fix src tests bench tools
+
+sim: install
+	@$(BIN)/ottla sim run --seeds $(SEEDS)
+
+bench: install
+	@$(BIN)/python -m bench
+
+docs: install
+	@$(BIN)/python tools/reference.py
+
+clean:
+	@rm -rf $(VENV) build dist src/*.egg-info src/ottla/records/_native.c src/ottla/records/*.so

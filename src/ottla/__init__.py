@@ -1,0 +1,1 @@
+"""Ottla: a partitioned commit log that speaks the Kafka protocol."""
