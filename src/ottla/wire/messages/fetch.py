@@ -40,7 +40,7 @@ from ottla.wire.declare import (
 from ottla.wire.messages.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 
 
-class ReplicaState(SharedStruct):
+class ReplicaState(SharedStruct, frozen=True):
     """Who a follower is; the id is -1 for a consumer."""
 
     replica_id: Int32 = -1
@@ -94,14 +94,14 @@ class FetchRequest(Struct):
     rack_id: Annotated[str, Since(11), Ignorable] = ""
 
 
-class EpochEndOffset(SharedStruct):
+class EpochEndOffset(SharedStruct, frozen=True):
     """Where the last epoch that leader and follower share ends; the follower cuts its log there."""
 
     epoch: Int32 = -1
     end_offset: Int64 = -1
 
 
-class SnapshotId(SharedStruct):
+class SnapshotId(SharedStruct, frozen=True):
     """A snapshot to load instead of records; only KRaft's own log has them."""
 
     end_offset: Int64 = -1

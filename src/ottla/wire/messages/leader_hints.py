@@ -5,7 +5,7 @@ from __future__ import annotations
 from ottla.wire.declare import Int32, SharedStruct, Struct
 
 
-class LeaderIdAndEpoch(SharedStruct):
+class LeaderIdAndEpoch(SharedStruct, frozen=True):
     """The leader of a partition as far as this broker knows; -1 when it says nothing."""
 
     leader_id: Int32 = -1
