@@ -343,9 +343,9 @@ class Accumulator:
                 del self._active[key]
 
     def expire(self, now_ms: float) -> float:
-        """Give up what is too old; gives the time of the next one. Batches in flight get their outcome too, and stay counted until they are answered."""
+        """Give up what is too old; gives the time of the next one. Batches in flight get their outcome too, and keep their place until they are answered."""
         limit_ms = self._options.delivery_timeout_ms
-        for batch in list(self._incomplete):
+        while (batch := self.oldest()) is not None:
             if batch.created_ms + limit_ms > now_ms:
                 return batch.created_ms + limit_ms
             queue = self._partitions[batch.topic, batch.partition]
@@ -401,8 +401,9 @@ class Accumulator:
     def _expired(self, batch: Batch) -> DeliveryTimedOut:
         tried = f"sent {batch.attempts} times" if batch.attempts else "never sent"
         why = f"; last: {batch.last_error}" if batch.last_error else ""
+        count = batch.builder.count if batch.builder is not None else batch.count
         return DeliveryTimedOut(
-            f"{batch.count} records for {batch.topic}-{batch.partition} were not acknowledged within {self._options.delivery_timeout_ms} ms, {tried}{why}"
+            f"{count} records for {batch.topic}-{batch.partition} were not acknowledged within {self._options.delivery_timeout_ms} ms, {tried}{why}"
         )
 
 

@@ -9,76 +9,40 @@ from __future__ import annotations
 from ottla.wire.errors import KafkaError
 
 
-class ConnectionFailed(KafkaError):
+class ConnectionFailed(KafkaError, code=13, retriable=True):
     """No connection to a broker could be made, or the one there was broke: refused, not found, cut, or not a Kafka broker."""
 
-    code = 13
-    retriable = True
-    sentence = "The connection to the broker failed."
 
-
-class RequestTimedOut(KafkaError):
+class RequestTimedOut(KafkaError, code=7, retriable=True):
     """A broker did not answer in time. Whether it did what was asked is not known."""
 
-    code = 7
-    retriable = True
-    sentence = "The broker did not answer in time."
 
-
-class MetadataTimedOut(KafkaError):
+class MetadataTimedOut(KafkaError, code=7, retriable=True):
     """The cluster did not say in time what has to be known first: the brokers, a topic's partitions, a leader."""
 
-    code = 7
-    retriable = True
-    sentence = "The cluster's metadata could not be had in time."
 
-
-class BufferExhausted(KafkaError):
+class BufferExhausted(KafkaError, code=7, retriable=True):
     """`buffer_memory` stayed full for `max_block_ms`: records come faster than the brokers take them."""
 
-    code = 7
-    retriable = True
-    sentence = "The producer's buffer stayed full."
 
-
-class DeliveryTimedOut(KafkaError):
+class DeliveryTimedOut(KafkaError, code=7, retriable=True):
     """A record was not acknowledged within `delivery_timeout_ms`. It may or may not have been written."""
 
-    code = 7
-    retriable = True
-    sentence = "The record was not acknowledged in time."
 
-
-class BrokerIncompatible(KafkaError):
+class BrokerIncompatible(KafkaError, code=35):
     """The broker has no version of a request that this client can send, or none that offers what was asked for."""
 
-    code = 35
-    retriable = False
-    sentence = "The broker does not support the request."
 
-
-class LogTruncated(KafkaError):
+class LogTruncated(KafkaError, code=1):
     """Records that were consumed are no longer in the log: a new leader has another history from `offset` on."""
 
-    code = 1
-    retriable = False
-    sentence = "The log was cut below the consumer's position."
 
-
-class NoOffsetToStart(KafkaError):
+class NoOffsetToStart(KafkaError, code=1):
     """The position is outside the log, or none was given, and `auto_offset_reset` is none."""
 
-    code = 1
-    retriable = False
-    sentence = "There is no offset to consume from."
 
-
-class AlreadyClosed(KafkaError):
+class AlreadyClosed(KafkaError, code=-1):
     """The client was closed; it cannot be used again."""
-
-    code = -1
-    retriable = False
-    sentence = "The client is closed."
 
 
 #: Errors that tell that the cluster looks different from what we know: leaders, topic ids, controllers. Asking again needs new metadata first.
