@@ -139,7 +139,8 @@ class Accumulator:
         builder.append(timestamp_ms, key, value, headers)
         if builder.size > self._options.max_request_size:
             raise error_for(
-                RECORD_TOO_LARGE, f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size})"
+                RECORD_TOO_LARGE,
+                f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size})",
             )
         batch = Batch(topic, partition, builder, now_ms)
         batch.size = builder.size

@@ -126,7 +126,9 @@ class Cluster:
         self._stale = leaderless
         self.version += 1
 
-    def hint(self, topic: str, partition: int, *, leader: int, leader_epoch: int, endpoints: Iterable[tuple[int, str, int, str | None]] = ()) -> bool:
+    def hint(
+        self, topic: str, partition: int, *, leader: int, leader_epoch: int, endpoints: Iterable[tuple[int, str, int, str | None]] = ()
+    ) -> bool:
         """A broker named the new leader of a partition. True if that was news that can be used."""
         known = self.topics.get(topic)
         for node_id, host, port, rack in endpoints:

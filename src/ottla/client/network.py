@@ -60,7 +60,9 @@ class Peer:
         version = min(mine[1], theirs[1], at_most)
         if version < max(mine[0], theirs[0], at_least):
             needed = f"{max(mine[0], at_least)} to {min(mine[1], at_most)}"
-            raise BrokerIncompatible(f"{API[key].name}: the broker at {self.link.address} has versions {theirs[0]} to {theirs[1]}, needed are {needed}")
+            raise BrokerIncompatible(
+                f"{API[key].name}: the broker at {self.link.address} has versions {theirs[0]} to {theirs[1]}, needed are {needed}"
+            )
         return version
 
     def send(self, message: Any, *, timeout_ms: float, at_least: int = 0, at_most: int = 1000) -> asyncio.Future[Any]:
@@ -86,7 +88,12 @@ class Network:
     """See the module. Belongs to one loop."""
 
     def __init__(
-        self, options: ClientOptions, *, rng: Random | None = None, clock_ms: Callable[[], float] = monotonic_ms, allow_auto_create: bool = True
+        self,
+        options: ClientOptions,
+        *,
+        rng: Random | None = None,
+        clock_ms: Callable[[], float] = monotonic_ms,
+        allow_auto_create: bool = True,
     ) -> None:
         self.options = options
         self.rng = rng or Random()

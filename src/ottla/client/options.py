@@ -31,7 +31,11 @@ class ClientOptions(Options):
         doc="How long making a connection may take, name look-up and version exchange included.",
     )  # fmt: skip
     reconnect_backoff_ms: int = option(
-        "reconnect.backoff.ms", 50, long=True, at_least=0, doc="Pause before a failed connection to a broker is tried again; doubles each time."
+        "reconnect.backoff.ms",
+        50,
+        long=True,
+        at_least=0,
+        doc="Pause before a failed connection to a broker is tried again; doubles each time.",
     )
     reconnect_backoff_max_ms: int = option(
         "reconnect.backoff.max.ms", SECOND_MS, long=True, at_least=0, doc="Longest pause between two tries to connect to a broker."
@@ -54,7 +58,10 @@ class ClientOptions(Options):
         "send.buffer.bytes", -1, at_least=-1, doc="Size of the socket's send buffer (SO_SNDBUF); -1 leaves it to the operating system."
     )
     receive_buffer_bytes: int = option(
-        "receive.buffer.bytes", -1, at_least=-1, doc="Size of the socket's receive buffer (SO_RCVBUF); -1 leaves it to the operating system."
+        "receive.buffer.bytes",
+        -1,
+        at_least=-1,
+        doc="Size of the socket's receive buffer (SO_RCVBUF); -1 leaves it to the operating system.",
     )
 
 
@@ -73,7 +80,9 @@ class ProducerOptions(ClientOptions):
     compression_type: str = option(
         "compression.type", "none", choices=("none", "gzip", "snappy", "lz4", "zstd"), doc="Codec for whole batches."
     )
-    compression_gzip_level: int = option("compression.gzip.level", -1, at_least=-1, at_most=9, doc="1 fastest to 9 smallest; -1: its default.")
+    compression_gzip_level: int = option(
+        "compression.gzip.level", -1, at_least=-1, at_most=9, doc="1 fastest to 9 smallest; -1: its default."
+    )
     compression_lz4_level: int = option("compression.lz4.level", 9, at_least=1, at_most=17, doc="1 fastest to 17 smallest.")
     compression_zstd_level: int = option("compression.zstd.level", 3, at_least=-131072, at_most=22, doc="Fastest below 0, smallest 22.")
     batch_size: int = option(
@@ -84,7 +93,11 @@ class ProducerOptions(ClientOptions):
         "linger.ms", 5, long=True, at_least=0, doc="How long a batch may wait for more records before it is sent although it is not full."
     )
     buffer_memory: int = option(
-        "buffer.memory", 32 * MiB, long=True, at_least=1 * KiB, doc="Bytes of records that may wait to be acknowledged; beyond that, send() waits."
+        "buffer.memory",
+        32 * MiB,
+        long=True,
+        at_least=1 * KiB,
+        doc="Bytes of records that may wait to be acknowledged; beyond that, send() waits.",
     )
     max_block_ms: int = option(
         "max.block.ms", MINUTE_MS, long=True, at_least=0, doc="How long send() may wait for memory or metadata before it fails."
@@ -96,7 +109,10 @@ class ProducerOptions(ClientOptions):
         "max.in.flight.requests.per.connection", 5, at_least=1, doc="Produce requests that a broker may owe the answer to at one time."
     )
     retries: int = option(
-        "retries", INT32_MAX, at_least=0, doc="How often a batch is sent again after an error that may pass; delivery.timeout.ms ends it sooner."
+        "retries",
+        INT32_MAX,
+        at_least=0,
+        doc="How often a batch is sent again after an error that may pass; delivery.timeout.ms ends it sooner.",
     )
     delivery_timeout_ms: int = option(
         "delivery.timeout.ms", 2 * MINUTE_MS, at_least=1,
@@ -118,18 +134,29 @@ class ConsumerOptions(ClientOptions):
     fetch_min_bytes: int = option("fetch.min.bytes", 1, at_least=0, doc="The broker answers a fetch when it has this many bytes ...")
     fetch_max_wait_ms: int = option("fetch.max.wait.ms", 500, at_least=0, doc="... or when this time has passed.")
     fetch_max_bytes: int = option(
-        "fetch.max.bytes", 50 * MiB, at_least=0, doc="Bytes in one answer over all partitions; a first batch that is larger comes nevertheless."
+        "fetch.max.bytes",
+        50 * MiB,
+        at_least=0,
+        doc="Bytes in one answer over all partitions; a first batch that is larger comes nevertheless.",
     )
     max_partition_fetch_bytes: int = option(
-        "max.partition.fetch.bytes", 1 * MiB, at_least=0, doc="Bytes of one partition in one answer; a first batch that is larger comes nevertheless."
+        "max.partition.fetch.bytes",
+        1 * MiB,
+        at_least=0,
+        doc="Bytes of one partition in one answer; a first batch that is larger comes nevertheless.",
     )
     max_poll_records: int = option("max.poll.records", 500, at_least=1, doc="Most records that one poll() returns.")
     check_crcs: bool = option("check.crcs", True, doc="Compare each batch with its checksum.")
     default_api_timeout_ms: int = option(
-        "default.api.timeout.ms", MINUTE_MS, at_least=0, doc="How long calls that ask the brokers something may take when no timeout is given."
+        "default.api.timeout.ms",
+        MINUTE_MS,
+        at_least=0,
+        doc="How long calls that ask the brokers something may take when no timeout is given.",
     )
     allow_auto_create_topics: bool = option(
-        "allow.auto.create.topics", True, doc="Let the broker create a topic that is asked for and does not exist, where its own setting allows that."
+        "allow.auto.create.topics",
+        True,
+        doc="Let the broker create a topic that is asked for and does not exist, where its own setting allows that.",
     )
 
 
@@ -202,7 +229,8 @@ def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:
     if made.delivery_timeout_ms < least:
         if "delivery_timeout_ms" in given:
             raise ConfigError(
-                "delivery_timeout_ms", f"{made.delivery_timeout_ms} is less than linger_ms + request_timeout_ms = {least}; raise it or lower those"
+                "delivery_timeout_ms",
+                f"{made.delivery_timeout_ms} is less than linger_ms + request_timeout_ms = {least}; raise it or lower those",
             )
         made.delivery_timeout_ms = least
 

@@ -17,6 +17,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
 from ottla.client.batches import Batch, Delivery
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
@@ -139,6 +140,8 @@ class Producer:
         batch, index = added
         if index == 0:
             sender.wake()
+            # Give the sender its turn at each new batch; else a loop of sends fills the memory before anything leaves.
+            await asyncio.sleep(0)
         return Delivery(batch, index, timestamp_ms)
 
     async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
@@ -161,9 +164,10 @@ class Producer:
         sender.wake()
         return Delivery(made, 0, int.from_bytes(data[27:35], "big", signed=True))
 
-    async def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has. Raises: MetadataTimedOut."""
-        return await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
+    async def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions, in order. Raises: MetadataTimedOut."""
+        count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
+        return [TopicPartition(topic, partition) for partition in range(count)]
 
     def _serialized(self, key: Any, value: Any) -> tuple[Any, Any]:
         if self._key_serializer is not None:
@@ -172,7 +176,9 @@ class Producer:
             value = self._value_serializer(value)
         for name, given in (("key", key), ("value", value)):
             if given is not None and not isinstance(given, bytes | bytearray | memoryview):
-                raise TypeError(f"{name} must be bytes or None, not {type(given).__name__}; give the producer a {name}_serializer (str.encode for text)")
+                raise TypeError(
+                    f"{name} must be bytes or None, not {type(given).__name__}; give the producer a {name}_serializer (str.encode for text)"
+                )
         return key, value
 
     async def _when_room(self, append: Callable[[], Any]) -> Any:

@@ -43,7 +43,13 @@ class _Pending:
     __slots__ = ("answer", "correlation_id", "deadline", "decode", "name", "timeout_ms")
 
     def __init__(
-        self, correlation_id: int, name: str, decode: Callable[[memoryview], Any], answer: asyncio.Future[Any], deadline: float, timeout_ms: float
+        self,
+        correlation_id: int,
+        name: str,
+        decode: Callable[[memoryview], Any],
+        answer: asyncio.Future[Any],
+        deadline: float,
+        timeout_ms: float,
     ) -> None:
         self.correlation_id = correlation_id
         self.name = name
@@ -226,7 +232,9 @@ class Link(asyncio.BufferedProtocol):
         pending = self._pending.popleft()
         try:
             if correlation_id != pending.correlation_id:
-                raise MalformedMessage(f"the answer to {pending.name} should carry correlation id {pending.correlation_id}, not {correlation_id}")
+                raise MalformedMessage(
+                    f"the answer to {pending.name} should carry correlation id {pending.correlation_id}, not {correlation_id}"
+                )
             message = pending.decode(frame)
         except MalformedMessage:
             self._pending.appendleft(pending)
