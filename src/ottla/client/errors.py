@@ -13,10 +13,6 @@ class ConnectionFailed(KafkaError, code=13, retriable=True):
     """No connection to a broker could be made, or the one there was broke: refused, not found, cut, or not a Kafka broker."""
 
 
-class RequestTimedOut(KafkaError, code=7, retriable=True):
-    """A broker did not answer in time. Whether it did what was asked is not known."""
-
-
 class MetadataTimedOut(KafkaError, code=7, retriable=True):
     """The cluster did not say in time what has to be known first: the brokers, a topic's partitions, a leader."""
 

@@ -17,11 +17,11 @@ from typing import Any, TypeVar, cast
 
 from ottla.client.backoff import Backoff
 from ottla.client.cluster import Broker, Cluster
-from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut, RequestTimedOut
+from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut
 from ottla.client.options import ClientOptions, parse_address
 from ottla.net.link import Link, LinkBroken, open_link
 from ottla.wire.declare import schema_of
-from ottla.wire.errors import KafkaError, error_for
+from ottla.wire.errors import KafkaError, RequestTimedOut, error_for
 from ottla.wire.framing import decode_response
 from ottla.wire.messages import API, ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
 
