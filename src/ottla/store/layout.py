@@ -172,6 +172,10 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
 
 
+def _plaintext() -> dict[str, str]:
+    return {"PLAINTEXT": "PLAINTEXT"}
+
+
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """Where a live broker is reached.
 
@@ -182,7 +186,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     endpoints: tuple[str, ...]
     timestamp_ms: int
-    listener_security_protocol_map: dict[str, str] = {"PLAINTEXT": "PLAINTEXT"}
+    listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
     rack: str | None = None
     jmx_port: int = -1
 
@@ -225,7 +229,7 @@ class _BrokerJson(msgspec.Struct):
     jmx_port: int = -1
     endpoints: list[str] = []
     rack: str | None = None
-    listener_security_protocol_map: dict[str, str] = {"PLAINTEXT": "PLAINTEXT"}
+    listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
