@@ -10,7 +10,8 @@ n           next of n        go on: partitions named are added or changed, forgo
 ==========  ===============  ==========================================================
 
 A wrong epoch answers INVALID_FETCH_SESSION_EPOCH, an unknown id FETCH_SESSION_ID_NOT_FOUND; the client then opens a new one. With all slots
-taken, a session idle for two minutes makes room; without such a one the client is served without a session (id 0). Source: KIP-227, KIP-516.
+taken, a session idle for two minutes makes room; without such a one the client is served without a session (id 0). Source: KIP-227,
+KIP-516.
 """
 
 from dataclasses import dataclass, field
@@ -147,4 +148,4 @@ def rotated(session: Session, served: list[Key]) -> None:
 
 def _topic(topic: object) -> str | bytes:
     topic_id: bytes = topic.topic_id  # type: ignore[attr-defined]
-    return topic.topic if topic_id == NO_TOPIC_ID else topic_id  # type: ignore[attr-defined,no-any-return]
+    return topic.topic if topic_id == NO_TOPIC_ID else topic_id  # type: ignore[attr-defined]

@@ -7,7 +7,8 @@
     +------------------------------+--------------+-------------------+--------------------+
 
 With one replica the high watermark is the recovery point: a record may be read, and is acknowledged at acks=all, once it is on disk. With
-``write.caching`` it is the log end. The high watermark never falls while the leader lives, and after a crash it starts at the recovered end.
+``write.caching`` it is the log end. The high watermark never falls while the leader lives, and after a crash it starts at the recovered
+end.
 
 Follows Kafka's ``Partition`` and ``LogValidator``; differences: acks=all means fsync, and so does reading (above).
 """
@@ -15,11 +16,11 @@ Follows Kafka's ``Partition`` and ``LogValidator``; differences: acks=all means 
 from dataclasses import dataclass
 
 from ottla.base.ids import NO_EPOCH, Offset, TopicPartition
+from ottla.base.ports import File
 from ottla.base.units import MiB
 from ottla.broker.refusals import refusal_of
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
-from ottla.base.ports import File
 from ottla.log.flush import Slice
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
@@ -68,7 +69,20 @@ class Read:
 class Leader:
     """See the module's theory. One owner, the node; every method is synchronous."""
 
-    __slots__ = ("_flush_wanted", "_unflushed_since_ms", "_written_back", "directory", "epoch", "flushing", "high_watermark", "isr", "log", "options", "partition", "ratio_max")
+    __slots__ = (
+        "_flush_wanted",
+        "_unflushed_since_ms",
+        "_written_back",
+        "directory",
+        "epoch",
+        "flushing",
+        "high_watermark",
+        "isr",
+        "log",
+        "options",
+        "partition",
+        "ratio_max",
+    )
 
     def __init__(
         self, partition: TopicPartition, log: Log, directory: LogDirectory, options: TopicOptions, state: PartitionState, ratio_max: int
@@ -108,11 +122,13 @@ class Leader:
         """
         options = self.options
         if acks == -1 and len(self.isr) < options.min_insync_replicas:
-            raise errors.NotEnoughReplicas(f"{self.partition} has {len(self.isr)} in-sync replicas; {options.min_insync_replicas} are needed")
+            raise errors.NotEnoughReplicas(
+                f"{self.partition} has {len(self.isr)} in-sync replicas; {options.min_insync_replicas} are needed"
+            )
         try:
             seen = examine_batch(
                 records,
-                max_decompressed=max(10 * options.max_message_bytes, MiB),
+                max_decompressed=self._decompressed_max(),
                 ratio_max=self.ratio_max,
                 require_keys="compact" in options.cleanup_policy,
             )
@@ -145,12 +161,15 @@ class Leader:
                 unchanged = False
         wanted = CODEC_OF.get(options.compression_type)
         if wanted is not None and wanted is not header.codec:
-            records = memoryview(recompress(records, wanted))
+            records = memoryview(recompress(records, wanted, max_decompressed=self._decompressed_max()))
             unchanged = False
         if options.message_timestamp_type == "LogAppendTime":
             stamp_append_time(records, 0, wall_ms)
             unchanged = False
         return records, header if unchanged else parse_header(records)
+
+    def _decompressed_max(self) -> int:
+        return max(10 * self.options.max_message_bytes, MiB)
 
     def _check_timestamps(self, records: memoryview, seen: Examination, wall_ms: int) -> None:
         options = self.options
@@ -177,8 +196,8 @@ class Leader:
         if self.flushing:
             return False
         if self.options.write_caching:
-            return self._flush_wanted or self.log.rolled_since_flush
-        return self.log.recovery_point < self.log.end_offset
+            return bool(self._flush_wanted or self.log.rolled_since_flush)
+        return bool(self.log.recovery_point < self.log.end_offset)
 
     def flush_due(self, now_ms: int) -> bool:
         """Under write caching: whether flush.ms or flush.messages asks for a flush; notes that one is wanted."""

@@ -1,7 +1,7 @@
 """A broker as one pure machine: ``step(event, now_ms)`` takes in what happened and returns what to do about it.
 
-This module only routes. Requests go to the handler of their API (``apis/``), store changes to the image and from there to the controller and
-to the partitions led here, deadlines to the purgatory. What a step asks for is collected in ``effects``, in order.
+This module only routes. Requests go to the handler of their API (``apis/``), store changes to the image and from there to the controller
+and to the partitions led here, deadlines to the purgatory. What a step asks for is collected in ``effects``, in order.
 
 ``now_ms`` makes deadlines and never goes back; ``wall_ms`` is the calendar's and may jump. A step never waits: what takes time is an effect
 whose outcome comes back as an event.
@@ -104,8 +104,12 @@ class Node:
         self._begin(now_ms)
         host, port = self.address
         registration = layout.BrokerRegistration(
-            host=host, port=port, endpoints=(f"PLAINTEXT://{host}:{port}",), timestamp_ms=self.wall_ms, rack=self.options.broker_rack or None
-        )  # fmt: skip
+            host=host,
+            port=port,
+            endpoints=(f"PLAINTEXT://{host}:{port}",),
+            timestamp_ms=self.wall_ms,
+            rack=self.options.broker_rack or None,
+        )
         path = layout.broker(self.broker_id)
         self.submit((Op("create", path, layout.encode_broker(registration), ephemeral=True),), self._registered)
         self.controller.start()
@@ -134,8 +138,8 @@ class Node:
     @property
     def next_deadline_ms(self) -> int | None:
         """When the next Ticked has something to do."""
-        waiting, upkeep = self.purgatory.next_deadline_ms(), self.upkeep.next_ms
-        return upkeep if waiting is None else min(waiting, upkeep)
+        soonest = [due for due in (self.purgatory.next_deadline_ms(), self.upkeep.next_ms) if due is not None]
+        return min(soonest, default=None)
 
     @property
     def wall_ms(self) -> int:
@@ -212,9 +216,7 @@ class Node:
 
     def _respond(self, call: events.RequestArrived, message: Any) -> None:
         self.effects.append(
-            effects.Respond(
-                connection=call.connection, correlation_id=call.correlation_id, api_version=call.api_version, message=message
-            )
+            effects.Respond(connection=call.connection, correlation_id=call.correlation_id, api_version=call.api_version, message=message)
         )
 
     def _forward(self, served: Served, call: events.RequestArrived) -> None:
@@ -268,7 +270,9 @@ class Node:
 
     def _registered(self, result: StoreResult) -> None:
         if result.error == "exists":
-            self.effects.append(effects.Halt(reason=f"broker id {self.broker_id} is already registered in this cluster; give this one another"))
+            self.effects.append(
+                effects.Halt(reason=f"broker id {self.broker_id} is already registered in this cluster; give this one another")
+            )
         elif result.error is not None:
             self.effects.append(effects.Halt(reason=f"broker {self.broker_id} could not register in the store: {result.error}"))
 

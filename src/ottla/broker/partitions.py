@@ -1,7 +1,7 @@
 """The partitions this broker holds: begun and ended as the image says, flushed, and taken offline with their log directory.
 
-A partition is led here when the image names this broker as its leader; its log is opened or created then. A topic that leaves the image takes
-its logs with it: their directories are renamed at once and removed off the loop. Logs that the store does not know are left alone.
+A partition is led here when the image names this broker as its leader; its log is opened or created then. A topic that leaves the image
+takes its logs with it: their directories are renamed at once and removed off the loop. Logs that the store does not know are left alone.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from errno import ENOSPC
 from typing import TYPE_CHECKING
 
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import Offset, TopicPartition
 from ottla.broker import effects
 from ottla.broker.leader import Leader
 from ottla.log.directory import LogDirectory
@@ -148,7 +148,7 @@ class Partitions:
                     self._node.effects.append(effects.StartWriteback(directory=root, file=file, position=position, size=size))
         self._dirty = {}
 
-    def flushed(self, partition: TopicPartition, upto: int) -> None:
+    def flushed(self, partition: TopicPartition, upto: Offset) -> None:
         """What was appended below ``upto`` is on disk."""
         leader = self.leaders.get(partition)
         if leader is not None:

@@ -1,7 +1,7 @@
 """Producer ids, from blocks of 1000 that the store hands out once in the life of a cluster. Source: KIP-730.
 
-A block is claimed by compare and set on ``/latest_producer_id_block``; whoever loses the race tries again with what the winner wrote. Ids of a
-block that was not used up before a restart are never used. Requests wait until a block is there.
+A block is claimed by compare and set on ``/latest_producer_id_block``; whoever loses the race tries again with what the winner wrote. Ids
+of a block that was not used up before a restart are never used. Requests wait until a block is there.
 """
 
 from collections import deque
@@ -48,7 +48,7 @@ class ProducerIds:
         block = layout.ProducerIdBlock(self._node.broker_id, start, ProducerId(start + BLOCK - 1))
         version = self._node.image.versions.get(layout.PRODUCER_ID_BLOCK)
         data = layout.encode_producer_id_block(block)
-        kind = "create" if version is None else "set"
+        op = Op("create", layout.PRODUCER_ID_BLOCK, data) if version is None else Op("set", layout.PRODUCER_ID_BLOCK, data, version=version)
         self._claiming = True
 
         def answered(result: StoreResult) -> None:
@@ -60,4 +60,4 @@ class ProducerIds:
                 # Another broker was faster; the image shows its block by now.
                 self._serve()
 
-        self._node.submit((Op(kind, layout.PRODUCER_ID_BLOCK, data, version=-1 if version is None else version),), answered)
+        self._node.submit((op,), answered)

@@ -1,10 +1,12 @@
 """Requests that wait: for an offset to be committed, for bytes to arrive, for the store to answer, or for their deadline.
 
 One mechanism for all of them. A ``Parked`` request names the keys it waits on, a test that says whether it can be finished now, and what to
-do then. Whoever changes something under a key pokes that key; every request waiting on it is tested again. A deadline finishes it as expired.
+do then. Whoever changes something under a key pokes that key; every request waiting on it is tested again. A deadline finishes it as
+expired.
 
-Deadlines stand in a timing wheel with one slot per tick of 10 ms, kept in a dict so that an idle wheel costs nothing; a heap of the occupied
-ticks tells the next one. Adding is O(1), cancelling only marks. Source: Varghese and Lauck, "Hashed and hierarchical timing wheels" (1987).
+Deadlines stand in a timing wheel with one slot per tick of 10 ms, kept in a dict so that an idle wheel costs nothing; a heap of the
+occupied ticks tells the next one. Adding is O(1), cancelling only marks. Source: Varghese and Lauck, "Hashed and hierarchical timing
+wheels" (1987).
 """
 
 from collections.abc import Callable, Hashable, Sequence

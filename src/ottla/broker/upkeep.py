@@ -45,7 +45,7 @@ class Upkeep:
     def next_ms(self) -> int | None:
         """When ``tick`` has something to do; None before ``start``."""
         soonest = [due[0][0] for due in (self._due, self._removals) if due]
-        return min(soonest, default=None)  # type: ignore[call-overload]
+        return min(soonest, default=None)
 
     def tick(self) -> None:
         """Do what is due."""

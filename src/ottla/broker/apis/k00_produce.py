@@ -1,8 +1,8 @@
 """Produce: append batches to the partitions led here.
 
-Behaviour: exactly one batch of format 2 per partition. acks=1 answers once the batch is in the page cache; acks=-1 once it is on the disk of
-every in-sync replica; acks=0 never, and an error closes the connection. Each partition succeeds or fails alone. Below the disk reserve every
-append is refused with KAFKA_STORAGE_ERROR and a message that says how many bytes are free.
+Behaviour: exactly one batch of format 2 per partition. acks=1 answers once the batch is in the page cache; acks=-1 once it is on the disk
+of every in-sync replica; acks=0 never, and an error closes the connection. Each partition succeeds or fails alone. Below the disk reserve
+every append is refused with KAFKA_STORAGE_ERROR and a message that says how many bytes are free.
 
 Versions: 0 to 2 are advertised, since librdkafka before 2.11 compresses only then (KAFKA-18659), and refused as in Kafka 4.
 
@@ -182,5 +182,3 @@ def _wait(
 
     parked = Parked([leader.partition for _, leader, _ in waiting], lambda: all(settled(*entry) for entry in waiting), finish)
     return node.park(call, parked, node.now_ms + max(call.body.timeout_ms, 0))
-
-

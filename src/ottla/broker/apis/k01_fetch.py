@@ -1,12 +1,13 @@
 """Fetch: batches from the partitions led here, sent from the log files as they lie on disk.
 
-Behaviour: answers at once when there is nothing to wait for (max_wait 0, no partitions), when min_bytes are there, or when any partition has
-an error or has diverged; else waits up to max_wait_ms. The first partition with records gives at least one whole batch, whatever the limits;
-the batch that contains the offset is sent whole. Sessions as in ``fetch_sessions.py``.
+Behaviour: answers at once when there is nothing to wait for (max_wait 0, no partitions), when min_bytes are there, or when any partition
+has an error or has diverged; else waits up to max_wait_ms. The first partition with records gives at least one whole batch, whatever the
+limits; the batch that contains the offset is sent whole. Sessions as in ``fetch_sessions.py``.
 
 Versions: topics by id from 13 on. read_committed stops at the last stable offset.
 
-Differences from Kafka: a request with a replica id is refused, since each partition has one replica. Source: KIP-74, KIP-227, KIP-320, KIP-516.
+Differences from Kafka: a request with a replica id is refused, since each partition has one replica. Source: KIP-74, KIP-227, KIP-320,
+KIP-516.
 """
 
 from dataclasses import dataclass

@@ -42,7 +42,8 @@ SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIE
 
 def refuse(call: RequestArrived, error: KafkaError) -> ListOffsetsResponse:
     topics = [
-        ListOffsetsTopicResponse(name=topic.name, partitions=[_refused(ask, error) for ask in topic.partitions]) for topic in call.body.topics
+        ListOffsetsTopicResponse(name=topic.name, partitions=[_refused(ask, error) for ask in topic.partitions])
+        for topic in call.body.topics
     ]
     return ListOffsetsResponse(topics=topics)
 

@@ -88,9 +88,7 @@ def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> 
             raise errors.UnknownTopicOrPartition(f"there is no topic {wanted.name!r}")
         return _described(node, topic, request)
     except KafkaError as error:
-        return MetadataResponseTopic(
-            error_code=error.code, name=wanted.name, topic_id=wanted.topic_id, is_internal=wanted.name in INTERNAL
-        )
+        return MetadataResponseTopic(error_code=error.code, name=wanted.name, topic_id=wanted.topic_id, is_internal=wanted.name in INTERNAL)
 
 
 def create_on_demand(node: "Node", name: str) -> None:

@@ -1,8 +1,8 @@
 """ApiVersions: which requests this broker serves, and in which versions.
 
-Behaviour: the ranges of Kafka 4.3 for everything served, nothing else. A version above ours is answered in version 0 with UNSUPPORTED_VERSION
-and our range, so that the client can try again; the shell does that, since the body cannot be read. From version 3 on the client's name and
-version must look like names. Source: KIP-511, KIP-584.
+Behaviour: the ranges of Kafka 4.3 for everything served, nothing else. A version above ours is answered in version 0 with
+UNSUPPORTED_VERSION and our range, so that the client can try again; the shell does that, since the body cannot be read. From version 3 on
+the client's name and version must look like names. Source: KIP-511, KIP-584.
 """
 
 import re

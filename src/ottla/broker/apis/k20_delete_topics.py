@@ -1,7 +1,8 @@
 """DeleteTopics: at the controller, by name or, from version 6 on, by id.
 
-Behaviour: delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic named twice, or by both
-name and id, is INVALID_REQUEST. Answers when the store and this broker's image no longer have the topic; the files go a little later.
+Behaviour: delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic named twice, or by
+both name and id, is INVALID_REQUEST. Answers when the store and this broker's image no longer have the topic; the files go a little
+later.
 
 Source: KIP-4, KIP-322, KIP-516.
 """

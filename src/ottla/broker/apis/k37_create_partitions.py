@@ -77,9 +77,7 @@ def _planned(node: "Node", wish: CreatePartitionsTopic) -> tuple[Topic, dict[int
     return topic, dict(enumerate(chosen, start=have))
 
 
-def _write(
-    node: "Node", writes: Writes, topic: Topic, added: dict[int, tuple[BrokerId, ...]], result: CreatePartitionsTopicResult
-) -> None:
+def _write(node: "Node", writes: Writes, topic: Topic, added: dict[int, tuple[BrokerId, ...]], result: CreatePartitionsTopicResult) -> None:
     def done(error: KafkaError | None) -> None:
         if error is not None:
             result.error_code, result.error_message = error.code, str(error)

@@ -1,4 +1,5 @@
-"""Where to go instead: the hints with which Produce and Fetch answer a client that asked the wrong broker, and addresses as clients see them.
+"""Where to go instead: the hints with which Produce and Fetch answer a client that asked the wrong broker, and addresses as clients see
+them.
 
 Source: KIP-951.
 """
@@ -39,8 +40,8 @@ def endpoints_of(node: "Node", call: RequestArrived, partitions: Iterable[TopicP
 def address_for(node: "Node", call: RequestArrived, broker: Registration) -> tuple[str, int]:
     """Host and port under which this client reaches a broker.
 
-    Without advertised.listeners a client gets for this broker the address it used itself, and for the others, where they listen everywhere, the
-    same host with their port: what works from where it is.
+    Without advertised.listeners a client gets for this broker the address it used itself, and for the others, where they listen
+    everywhere, the same host with their port: what works from where it is.
     """
     if node.options.advertised_listeners or not call.local[0]:
         return broker.host, broker.port

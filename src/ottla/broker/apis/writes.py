@@ -27,7 +27,9 @@ class Writes:
         self._open: dict[int, Callable[[KafkaError | None], None]] = {}
         self._begun = 0
 
-    def add(self, ops: Sequence[Op], done: Callable[[KafkaError | None], None], *, exists: type[KafkaError] = errors.InvalidRequest) -> None:
+    def add(
+        self, ops: Sequence[Op], done: Callable[[KafkaError | None], None], *, exists: type[KafkaError] = errors.InvalidRequest
+    ) -> None:
         """Write ``ops`` atomically. ``exists``: what it means that a node to be created is already there."""
         self._begun += 1
         number = self._begun

@@ -74,7 +74,8 @@ class Controller:
             self._hold_elections()
 
     def write(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
-        """Write to the store under this office; ``done`` hears the result, with ``failed_op`` counted in ``ops`` (-1: the office was lost)."""
+        """Write to the store under this office; ``done`` hears the result, with ``failed_op`` counted in ``ops`` (-1: the office was
+        lost)."""
         fence = Op("check", layout.CONTROLLER_EPOCH, version=self._fence)
 
         def answered(result: StoreResult) -> None:

@@ -1,7 +1,8 @@
 """Who leads each partition, given who is alive. Pure: an image in, new partition states out.
 
 A partition keeps a live leader. A leader that came back under a new registration is elected anew, with a larger leader epoch, since it may
-have lost what was never on disk. Without a live member of the ISR there is no leader; the ISR keeps its last members, for they hold the log.
+have lost what was never on disk. Without a live member of the ISR there is no leader; the ISR keeps its last members, for they hold the
+log.
 
 ======================  ==========================  ==============================
 leader                  a member of the ISR alive   new state

@@ -1,7 +1,8 @@
 """Which brokers hold the replicas of a new partition. Pure; the randomness is an argument.
 
-Kafka's way: the first replica walks round the brokers from a random start, the others follow at a shift that grows by one each time round, so
-that the partitions of one broker spread over all the others when it fails. Brokers are ordered so that neighbours lie in different racks.
+Kafka's way: the first replica walks round the brokers from a random start, the others follow at a shift that grows by one each time
+round, so that the partitions of one broker spread over all the others when it fails. Brokers are ordered so that neighbours lie in
+different racks.
 """
 
 from collections.abc import Mapping
