@@ -53,7 +53,8 @@ def decode(cls: type[S], buffer: Buffer, version: int, position: int = 0, *, ele
         return message
     except (MalformedMessage, IndexError, struct.error, UnicodeDecodeError) as error:
         damage = _damage(cls, version, error)
-    # Outside of the except clause, so that the error does not keep the buffer alive through the frame it came from.
+    # Raised here, and without our view of the buffer, so that an error that someone keeps does not keep the buffer.
+    data = b""
     raise damage
 
 
