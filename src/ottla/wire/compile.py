@@ -90,12 +90,14 @@ def write(message: msgspec.Struct, version: int, out: list[Any]) -> list[int]:
 
 def joined(out: list[Any], far: list[int]) -> list[Chunk]:
     """Join the pieces, except for those at the indexes in `far`. The first chunk always is of joined pieces."""
+    if not far:
+        return [b"".join(out)]
     chunks: list[Chunk] = []
     start = 0
     for index in far:
         chunks += (b"".join(out[start:index]), out[index])
         start = index + 1
-    if start < len(out) or not chunks:
+    if start < len(out):
         chunks.append(b"".join(out[start:]))
     return chunks
 
