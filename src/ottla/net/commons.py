@@ -61,11 +61,6 @@ class Timed(Protocol):
 class Commons:
     """Shared by all servers of a process; belongs to one loop."""
 
-    __slots__ = (
-        "_loop", "_sweep", "_sweep_interval_s", "buffers", "connections", "executor", "held_bytes", "idle_s", "limits", "memory", "per_host",
-        "read_timeout_s", "scratch", "traffic", "write_timeout_s", "writing",
-    )  # fmt: skip
-
     def __init__(self, limits: Limits, executor: Executor) -> None:
         """``executor`` runs what may wait for a disk. Call on the loop."""
         self.limits = limits

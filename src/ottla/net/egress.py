@@ -126,8 +126,8 @@ class Egress:
 
     __slots__ = (
         "_fd",
-        "_loop",
         "_left",
+        "_loop",
         "_parts",
         "_position",
         "_socket",

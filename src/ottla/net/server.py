@@ -52,9 +52,9 @@ class Connection(asyncio.BufferedProtocol):
     """One accepted connection."""
 
     __slots__ = (
-        "_busy", "_closing", "_commons", "_consuming", "_egress", "_frame", "_frame_size", "_handler", "_have", "_held", "_held_at", "_loop",
-        "_mark", "_paused", "_requests_max", "_transport", "_turn", "_view", "_waits_for_drain", "_wanted", "_write_deadline", "frame_bytes_max",
-        "host", "local", "number", "read_deadline",
+        "_busy", "_closing", "_commons", "_consuming", "_egress", "_frame", "_frame_size", "_handler", "_have", "_held",
+        "_held_at", "_loop", "_mark", "_paused", "_requests_max", "_transport", "_turn", "_view", "_waits_for_drain", "_wanted",
+        "_write_deadline", "frame_bytes_max", "host", "local", "number", "read_deadline",
     )  # fmt: skip
 
     def __init__(self, number: ConnectionId, host: str, commons: Commons, handler: Handler) -> None:
