@@ -1,9 +1,11 @@
-"""Writing records in plain Python: the half of ``_pure`` that builds batches."""
+"""Writing records in plain Python: the part of ``_pure`` that builds batches, and the hash that chooses their partition."""
 
+from array import array
 from collections.abc import Iterable, Sequence
+from sys import byteorder
 
 from ottla.records.checksum import Buffer
-from ottla.records.errors import FAULT_TIMESTAMP, record_fault
+from ottla.records.errors import FAULT_TIMESTAMP, FAULT_TOO_LONG, record_fault
 from ottla.records.varint import encode
 
 _INT64_MAX = (1 << 63) - 1
@@ -15,6 +17,8 @@ _SMALL_MAX = 2047
 #: Encoded numbers that lengths, counts and deltas mostly are, by number - _SMALL_MIN.
 _SMALL = tuple(encode(number) for number in range(_SMALL_MIN, _SMALL_MAX + 1))
 _NULL = encode(-1)
+_MASK32 = 0xFFFFFFFF
+_MURMUR_M = 0x5BD1E995
 
 
 class Builder:
@@ -48,6 +52,15 @@ class Builder:
 
         Raises: InvalidBatch for a timestamp too far from the first record's, ValueError once the batch was taken.
         """
+        return self._put(timestamp_ms, key, value, _header_block(headers) if headers else b"\0")
+
+    def append_encoded(
+        self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Sequence[tuple[bytes, Buffer | None]]
+    ) -> int | None:
+        """As ``append``, with the names of headers as UTF-8."""
+        return self._put(timestamp_ms, key, value, _encoded_block(headers) if headers else b"\0")
+
+    def _put(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, header_block: bytes) -> int | None:
         buffer = self._buffer
         if buffer is None:
             raise ValueError("this batch is finished")
@@ -66,14 +79,15 @@ class Builder:
             if part is None:
                 parts.append(_NULL)
             else:
+                if type(part) is not bytes:
+                    part = bytes(memoryview(part))
                 length = len(part)
                 parts.append(_SMALL[length - _SMALL_MIN] if length <= _SMALL_MAX else encode(length))
                 parts.append(part)
-        if headers:
-            _add_headers(parts, headers)
-        else:
-            parts.append(b"\0")
+        parts.append(header_block)
         body = b"".join(parts)
+        if len(body) > _INT32_MAX:
+            raise record_fault(FAULT_TOO_LONG, count)
         prefix = encode(len(body)) if len(body) > _SMALL_MAX else _SMALL[len(body) - _SMALL_MIN]
         if count and len(buffer) + len(prefix) + len(body) > self.size_max:
             return None
@@ -93,11 +107,15 @@ class Builder:
 
         Returns the index of the first value that is not in the batch: ``len(values)`` when all are.
         """
-        for index in range(first, len(values)):
+        size = len(values)
+        stamps = None if isinstance(timestamps, int) else timestamps
+        if first < 0 or (stamps is not None and len(stamps) < size) or (keys is not None and len(keys) < size):
+            raise IndexError("there are fewer timestamps or keys than values")
+        for index in range(first, size):
             timestamp_ms = timestamps if isinstance(timestamps, int) else timestamps[index]
             if self.append(timestamp_ms, None if keys is None else keys[index], values[index]) is None:
                 return index
-        return len(values)
+        return size
 
     def take(self) -> bytearray:
         """61 zero bytes and the records; the builder is finished.
@@ -111,13 +129,45 @@ class Builder:
         return buffer
 
 
-def _add_headers(parts: list[Buffer], headers: Iterable[tuple[str, Buffer | None]]) -> None:
-    headers = tuple(headers)
-    parts.append(encode(len(headers)))
+def _header_block(headers: Iterable[tuple[str, Buffer | None]]) -> bytes:
+    encoded = []
     for name, value in headers:
-        encoded = name.encode()
-        parts += (encode(len(encoded)), encoded)
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name is a str, not {type(name).__name__}")
+        encoded.append((name.encode(), value))
+    return _encoded_block(encoded)
+
+
+def _encoded_block(headers: Sequence[tuple[bytes, Buffer | None]]) -> bytes:
+    parts: list[Buffer] = [encode(len(headers))]
+    for name, value in headers:
+        parts += (encode(len(name)), name)
         if value is None:
             parts.append(_NULL)
         else:
+            value = bytes(memoryview(value))
             parts += (encode(len(value)), value)
+    return b"".join(parts)
+
+
+def murmur2(data: Buffer) -> int:
+    """The 32-bit hash by which Java's default partitioner spreads keys, signed."""
+    length = len(data)
+    h = 0x9747B28C ^ length
+    whole = length & ~3
+    words = array("I")
+    words.frombytes(bytes(data[:whole]))
+    if byteorder == "big":
+        words.byteswap()
+    for k in words:
+        k = k * _MURMUR_M & _MASK32
+        k ^= k >> 24
+        h = (h * _MURMUR_M & _MASK32) ^ (k * _MURMUR_M & _MASK32)
+    rest = length - whole
+    if rest:
+        h ^= int.from_bytes(bytes(data[whole:]), "little")
+        h = h * _MURMUR_M & _MASK32
+    h ^= h >> 13
+    h = h * _MURMUR_M & _MASK32
+    h ^= h >> 15
+    return h - (1 << 32) if h >> 31 else h

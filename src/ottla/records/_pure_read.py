@@ -50,7 +50,7 @@ def check_records(buffer: Buffer, position: int, end: int, count: int, base_time
     """
     least, greatest, index_of_greatest, keyless = _INT64_MAX, -1, -1, 0
     seen = False
-    walk = _walk(bytes(buffer[position:end]), count, base_timestamp)
+    walk = _walk(_part(buffer, position, end), count, base_timestamp)
     for expected, (delta, timestamp, key_start, _, _, _, _) in enumerate(walk):
         if delta != expected:
             raise record_fault(FAULT_OFFSET_DELTA, expected)
@@ -67,7 +67,7 @@ def check_records(buffer: Buffer, position: int, end: int, count: int, base_time
 def keyless_records(buffer: Buffer, position: int, end: int, count: int, limit: int) -> list[int]:
     """Indexes of the first ``limit`` records without a key."""
     found: list[int] = []
-    for index, (_, _, key_start, _, _, _, _) in enumerate(_walk(bytes(buffer[position:end]), count, 0)):
+    for index, (_, _, key_start, _, _, _, _) in enumerate(_walk(_part(buffer, position, end), count, 0)):
         if key_start < 0 and len(found) < limit:
             found.append(index)
     return found
@@ -78,7 +78,7 @@ def records_outside(
 ) -> list[tuple[int, int]]:
     """(index, timestamp) of the first ``limit`` records whose timestamp is neither -1 nor in ``[low, high]``."""
     found: list[tuple[int, int]] = []
-    for index, (_, timestamp, _, _, _, _, _) in enumerate(_walk(bytes(buffer[position:end]), count, base_timestamp)):
+    for index, (_, timestamp, _, _, _, _, _) in enumerate(_walk(_part(buffer, position, end), count, base_timestamp)):
         if timestamp != -1 and not low <= timestamp <= high and len(found) < limit:
             found.append((index, timestamp))
     return found
@@ -101,7 +101,7 @@ def decode_records(
 
     Raises: InvalidBatch.
     """
-    data = bytes(buffer[position:end])
+    data = _part(buffer, position, end)
     out: list[Record] = []
     add = out.append
     least, most = _INT64_MIN - base_offset, _INT64_MAX - base_offset
@@ -122,10 +122,43 @@ def decode_records(
     return out
 
 
+def decode_spans(
+    buffer: Buffer,
+    position: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_timestamp: int | None,
+    start_offset: int,
+    end_offset: int,
+) -> Iterator[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]:
+    """As ``decode_records``, one at a time, with the names of headers as they are stored."""
+    data = _part(buffer, position, end)
+    least, most = _INT64_MIN - base_offset, _INT64_MAX - base_offset
+    for index, (delta, timestamp, key, key_end, value, value_end, headers) in enumerate(_walk(data, count, base_timestamp)):
+        if not least <= delta <= most:
+            raise record_fault(FAULT_OFFSET, index)
+        if start_offset <= base_offset + delta < end_offset:
+            yield (
+                base_offset + delta,
+                timestamp if append_timestamp is None else append_timestamp,
+                None if key < 0 else data[key:key_end],
+                None if value < 0 else data[value:value_end],
+                [(data[a:b], None if c < 0 else data[c:d]) for a, b, c, d in headers],
+            )
+
+
+def _part(buffer: Buffer, position: int, end: int) -> bytes:
+    if not 0 <= position <= end <= len(buffer):
+        raise IndexError(f"[{position}, {end}) is not inside the {len(buffer)} bytes of the buffer")
+    return bytes(buffer[position:end])
+
+
 def _walk(data: bytes, count: int, base_timestamp: int) -> Iterator[tuple[int, int, int, int, int, int, Spans]]:
     """(offset delta, timestamp, key start, key end, value start, value end, header spans) of each record; a null starts at -1."""
     end = len(data)
-    if count > end // _RECORD_MIN:
+    if not 0 <= count <= end // _RECORD_MIN:
         raise record_fault(FAULT_COUNT, count)
     small = _SMALL
     p = start = index = 0

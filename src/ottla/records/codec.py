@@ -20,8 +20,11 @@ else:
         NATIVE = False
 
 Builder = _codec.Builder
+ColumnEncoder = _codec.ColumnEncoder
 check_records = _codec.check_records
+decode_columns = _codec.decode_columns
 decode_records = _codec.decode_records
 keyless_records = _codec.keyless_records
 murmur2 = _codec.murmur2
+partition_column = _codec.partition_column
 records_outside = _codec.records_outside

@@ -69,6 +69,8 @@ FAULT_OFFSET_DELTA = 9
 FAULT_OFFSET = 10
 FAULT_TRAILING = 11
 FAULT_COUNT = 12
+FAULT_COLUMN = 13
+FAULT_TOO_LONG = 14
 
 _SENTENCES = {
     FAULT_TRUNCATED: "record {} ends before its last field",
@@ -83,6 +85,8 @@ _SENTENCES = {
     FAULT_OFFSET: "the offset of record {} does not fit in 64 bits",
     FAULT_TRAILING: "bytes are left over after the last of {} records",
     FAULT_COUNT: "the batch is too short for the {} records it declares",
+    FAULT_COLUMN: "row {} of the columns points outside of their data",
+    FAULT_TOO_LONG: "record {} does not fit in the 2 GiB a batch can have",
 }
 
 
