@@ -28,7 +28,7 @@ from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.client.producer import partitions_of
 from ottla.client.routing import Share, ask_leaders
 from ottla.net.link import LinkBroken
-from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, error_for
+from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 from ottla.wire.messages import FetchRequest
 from ottla.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 
