@@ -198,8 +198,8 @@ def _records(view: memoryview, position: int, header: Any) -> Iterator[Row]:
 def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, ...]]:
     """Entries up to the zeros that preallocation leaves behind them."""
     data = path.read_bytes()
-    for index, found in enumerate(entry.iter_unpack(data[: len(data) // entry.size * entry.size])):
-        if index and not any(found):
+    for found in entry.iter_unpack(data[: len(data) // entry.size * entry.size]):
+        if not any(found):
             return
         yield found
 

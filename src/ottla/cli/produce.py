@@ -66,6 +66,7 @@ def command(
 ) -> None:  # fmt: skip
     """Send the lines of standard input to TOPIC, each as a record."""
     from ottla.client.sync import Producer
+    from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
     pairs = tuple((name, value.encode()) for name, value in assignments(headers, "-H").items())
     fixed = None if key is None else key.encode()
@@ -74,7 +75,9 @@ def command(
     with told():
         # Who types a wrong address should not have to wait until a producer's patience is over; a topic that is missing may be created.
         with admin(bootstrap) as asked:
-            asked.describe_topics([topic])
+            outcome = asked.describe_topics([topic])[topic]
+            if isinstance(outcome, KafkaError) and not isinstance(outcome, UnknownTopicOrPartition):
+                raise outcome
         producer = Producer(
             bootstrap_servers=bootstrap, client_id="ottla-cli", compression_type=compression, acks=acks, max_block_ms=TOPIC_TIMEOUT_MS
         )

@@ -7,7 +7,7 @@ One partition's batches, oldest first:
     [b3 b4]         [b5]             [b6 b7]          b8
 
 A batch gets its number when it is first sent. When one fails and may be tried again, nothing more is sent to that partition until every batch in flight is
-answered; then the retries go first, in order of their numbers: go-back-n. So a partition's records are written in order, also without idempotence as long
+answered; then the retries go first, in order of their numbers, one at a time. So a partition's records are written in order, also without idempotence as long
 as no more than one request is in flight.
 
 **Idempotence.** The broker takes a batch only if its number follows the last one it has, and answers a repeat as if it were new (it remembers five). A
@@ -16,6 +16,9 @@ broken connection is therefore harmless: all that was in flight is sent again un
 is taken, the hole was filled. If it is refused as out of order, the hole is real, so nothing behind it was written either: once nothing is in flight, the
 producer epoch of this partition goes up by one, and all waiting batches are numbered again from 0. A refusal without a hole before it means that the
 broker lost what it had acknowledged; that batch fails with the broker's error, and the numbering starts over.
+
+The first batch under a producer id and epoch travels alone: a broker that does not know the producer takes any number as its first, so if the second batch
+overtook a first that was refused, the order would be lost for good.
 
 Raising the epoch is free: a broker accepts it from whoever knows the id (KIP-360). After epoch 32767 a new producer id is needed.
 """
@@ -68,6 +71,8 @@ class _Partition:
     next_sequence: int = 0
     #: Numbers of batches that were given up and that no later success has proved written; ascending.
     holes: list[int] = field(default_factory=list)
+    #: A batch under this producer id and epoch was acknowledged.
+    confirmed: bool = False
     #: Number from 0 again, under the next epoch, as soon as nothing is in flight.
     renew: bool = False
     #: Nothing is sent before, after a failure.
@@ -236,7 +241,7 @@ class Accumulator:
 
     def _due_ms(self, queue: _Partition, now_ms: float) -> float:
         """When this partition may send; +inf while it waits for answers."""
-        if queue.in_flight and (queue.retries or queue.renew):
+        if queue.in_flight and (queue.retries or queue.renew or (self._options.enable_idempotence and not queue.confirmed)):
             return float("inf")
         due_ms = queue.blocked_until_ms
         if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._options.buffer_memory:
@@ -283,7 +288,7 @@ class Accumulator:
             queue.producer_id, queue.epoch = self.producer
         elif not queue.renew:
             return True
-        queue.renew = False
+        queue.renew = queue.confirmed = False
         queue.next_sequence = 0
         queue.holes.clear()
         for batch in queue.retries:
@@ -295,6 +300,7 @@ class Accumulator:
     def succeeded(self, batch: Batch, base_offset: int, append_time_ms: int = -1) -> None:
         """The broker has it."""
         queue = self._landed(batch)
+        queue.confirmed = True
         queue.holes = [hole for hole in queue.holes if hole > batch.sequence]
         if not queue.retries:
             queue.backoff.succeeded()

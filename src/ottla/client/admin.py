@@ -144,9 +144,7 @@ class Admin:
         async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[r.TopicDescription]]:
             cluster = await self._picture(names, left_ms)
             return {
-                name: _described(cluster, name)
-                if name in cluster.topics
-                else cluster.errors.get(name) or error_for(3, f"there is no topic {name}")
+                name: _described(cluster, name) if name in cluster.topics else _undescribed(cluster, name)
                 for name in names
             }
 
@@ -473,6 +471,13 @@ def _described(cluster: Cluster, name: str) -> r.TopicDescription:
         for one in topic.partitions
     ]
     return r.TopicDescription(topic.name, topic.topic_id, topic.is_internal, partitions)
+
+
+def _undescribed(cluster: Cluster, name: str) -> KafkaError:
+    error = cluster.errors.get(name)
+    if error is None or isinstance(error, UnknownTopicOrPartition):
+        return UnknownTopicOrPartition(f"there is no topic {name}")
+    return error_for(error.code, f"topic {name}: {error}")
 
 
 def _resource(answer: Any) -> r.Resource:

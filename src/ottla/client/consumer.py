@@ -187,6 +187,8 @@ class Consumer:
             found = self._fetcher.take(limit)
             if found:
                 self._pump()
+                # Who polls in a loop would otherwise keep the next answers from being received.
+                await asyncio.sleep(0)
                 return self._deserialized(found)
             left_ms = deadline_ms - self._network.clock_ms()
             if left_ms <= 0:

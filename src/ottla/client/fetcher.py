@@ -196,9 +196,9 @@ class Fetcher:
             if position.offset is not None or position.error is not None:
                 continue
             if position.reset is None and position.generation == 0:
-                # Never sought: the policy says where to begin.
-                position.generation = 1
+                # Never sought: the policy says where to begin. Without one, the user is told at each poll until a seek.
                 self._reset(position, NoOffsetToStart(f"{tp} has no position and auto_offset_reset is none: seek first"))
+                position.generation = 0 if position.reset is None else 1
             if position.reset is not None:
                 wanted[tp] = (position.reset, position.generation)
                 position.reset = None

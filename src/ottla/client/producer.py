@@ -122,13 +122,13 @@ class Producer:
 
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot be had.
         """
-        sender = self._sender or self._begin()
+        sender = self._begin()
         key, value = self._serialized(key, value)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         network = sender.network
         count = network.cluster.partition_count(topic)
-        if count is None or (partition is not None and partition >= count):
+        if count is None or (partition is not None and not 0 <= partition < count):
             count = await partitions_of(network, topic, partition, self.options.max_block_ms)
         if partition is None:
             partition = self._partitioner.partition(topic, key, len(value) if value is not None else 0, count)
@@ -155,7 +155,7 @@ class Producer:
         sender = self._begin()
         network = sender.network
         count = network.cluster.partition_count(topic)
-        if count is None or partition >= count:
+        if count is None or not 0 <= partition < count:
             await partitions_of(network, topic, partition, self.options.max_block_ms)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
         made = self._accumulator.append_batch(topic, partition, data, network.clock_ms())

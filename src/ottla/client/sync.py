@@ -115,7 +115,7 @@ class Producer:
             timestamp_ms = time.time_ns() // 1_000_000
         known = self._network.cluster.topics.get(topic)
         count = 0 if known is None else len(known.partitions)
-        if not count or (partition is not None and partition >= count):
+        if not count or (partition is not None and not 0 <= partition < count):
             count = self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
         _check_bytes(key, value)
         now_ms = time.monotonic() * 1000
@@ -143,7 +143,7 @@ class Producer:
         Raises: what `send` raises; ValueError when it is not exactly one batch.
         """
         known = self._network.cluster.partition_count(topic)
-        if known is None or partition >= known:
+        if known is None or not 0 <= partition < known:
             self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
         with self._lock:
