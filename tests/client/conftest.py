@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import pytest
-
 from memory_cluster import MemoryCluster
 
 #: Patience in milliseconds, so that a test of failures takes no time.

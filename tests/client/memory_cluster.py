@@ -1,10 +1,11 @@
 """A cluster in memory that speaks real frames: nodes without sockets, logs without files, and accidents on order.
 
-`MemoryCluster.connect` stands in for `open_link`: it gives a real `Link` whose transport hands the bytes to a node, which decodes the request, does what a
-broker does, and feeds the encoded response back through the loop.
+`MemoryCluster.connect` stands in for `open_link`: it gives a real `Link` whose transport hands the bytes to a node, which decodes the
+request, does what a broker does, and feeds the encoded response back through the loop.
 
-An accident is a function `(node, request) -> response | CUT | CUT_AFTER | None`, asked before each request of its kind; None lets the request through and
-keeps the accident, any other answer uses it up. CUT breaks the connection before the request is done, CUT_AFTER after.
+An accident is a function `(node, request) -> response | CUT | CUT_AFTER | None`, asked before each request of its kind; None lets the
+request through and keeps the accident, any other answer uses it up. CUT breaks the connection before the request is done, CUT_AFTER
+after.
 """
 
 from __future__ import annotations
@@ -174,7 +175,11 @@ class MemoryNode:
     def on_Metadata(self, request: Any, header: Any) -> Any:
         wanted = list(self.cluster.logs) if request.topics is None else [topic.name for topic in request.topics]
         return m.MetadataResponse(
-            brokers=[m.MetadataResponseBroker(node_id=node.node_id, host=f"node{node.node_id}", port=9092) for node in self.cluster.nodes.values() if node.up],
+            brokers=[
+                m.MetadataResponseBroker(node_id=node.node_id, host=f"node{node.node_id}", port=9092)
+                for node in self.cluster.nodes.values()
+                if node.up
+            ],
             cluster_id="memory",
             controller_id=self.cluster.controller,
             topics=[self._topic(name) for name in dict.fromkeys(wanted)],

@@ -112,7 +112,7 @@ async def test_a_peer_that_hangs_up_before_any_answer_is_suspected_of_speaking_t
     link, _, _ = a_link()
     answer = link.request(m.MetadataRequest(), 12, timeout_ms=1000)
     link.eof_received()
-    with pytest.raises(LinkBroken, match="before it answered Metadata v12.*TLS"):
+    with pytest.raises(LinkBroken, match=r"before it answered Metadata v12.*TLS"):
         await answer
 
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-
 from memory_cluster import CUT, CUT_AFTER, MemoryCluster
+
 from ottla.aio import Admin, Consumer, Producer
 from ottla.base.ids import TopicPartition
 from ottla.client.errors import AlreadyClosed, BrokerIncompatible, BufferExhausted, ConnectionFailed, DeliveryTimedOut, MetadataTimedOut
@@ -450,7 +450,7 @@ async def test_an_unknown_topic_is_an_answer_not_something_to_wait_for(cluster: 
 async def test_an_admin_call_without_a_cluster_fails_after_its_time_with_the_cause(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.nodes[1].stop()
     async with Admin(default_api_timeout_ms=30, **quick) as admin:
-        with pytest.raises(RequestTimedOut, match="within 30 ms: .*connection refused by boot:1"):
+        with pytest.raises(RequestTimedOut, match=r"within 30 ms: .*connection refused by boot:1"):
             await admin.list_topics()
     async with Admin(retries=1, **quick) as admin:
         with pytest.raises(ConnectionFailed, match="connection refused by boot:1"):

@@ -3,9 +3,9 @@
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topic(NewTopic("orders", num_partitions=6))
 
-Methods in the plural answer for each item: its result, or the `KafkaError` that befell it (`Outcome`); nothing is raised for an item. `create_topic` and
-other methods in the singular raise it. Requests go to the controller, a partition's leader or the broker concerned, and are tried again, until
-`default_api_timeout_ms` or `timeout_ms` is over, while the error is one that passes.
+Methods in the plural answer for each item: its result, or the `KafkaError` that befell it (`Outcome`); nothing is raised for an item.
+`create_topic` and other methods in the singular raise it. Requests go to the controller, a partition's leader or the broker concerned,
+and are tried again, until `default_api_timeout_ms` or `timeout_ms` is over, while the error is one that passes.
 """
 
 from __future__ import annotations
@@ -143,10 +143,7 @@ class Admin:
 
         async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[r.TopicDescription]]:
             cluster = await self._picture(names, left_ms)
-            return {
-                name: _described(cluster, name) if name in cluster.topics else _undescribed(cluster, name)
-                for name in names
-            }
+            return {name: _described(cluster, name) if name in cluster.topics else _undescribed(cluster, name) for name in names}
 
         return await self._each(list(dict.fromkeys(names)), ask, timeout_ms, "describing topic")
 

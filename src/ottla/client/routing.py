@@ -1,4 +1,5 @@
-"""Questions that only certain brokers answer: a partition's leader, the controller, or every broker. Retries while that helps, until the time is over.
+"""Questions that only certain brokers answer: a partition's leader, the controller, or every broker. Retries while that helps, until the
+time is over.
 
 The outcome is told for each item: a result, or the `KafkaError` that ended it. What was pending at the end fails with the last error met.
 """
@@ -31,7 +32,8 @@ async def ask_leaders(
     doing: str,
     patient: bool = True,
 ) -> dict[TopicPartition, R | KafkaError]:
-    """Ask each partition's leader about it. Errors that may pass are tried again with fresh metadata; all others are the partition's result.
+    """Ask each partition's leader about it. Errors that may pass are tried again with fresh metadata; all others are the partition's
+    result.
 
     A topic or partition that does not exist is waited for if `patient`; otherwise that is its result.
     """
@@ -113,7 +115,8 @@ async def _refreshed(network: Network, left_ms: float) -> KafkaError | None:
 
 
 async def ask_controller(network: Network, message: Any, *, moved: Callable[[Any], bool], timeout_ms: float, at_most: int = 1000) -> Any:
-    """Send a request once to the controller, or to any broker while it is not known. `moved` tells whether a response says it is another broker.
+    """Send a request once to the controller, or to any broker while it is not known. `moved` tells whether a response says it is another
+    broker.
 
     Raises: NotController, after which the picture is fresh and another try worth it; ConnectionFailed, RequestTimedOut, BrokerIncompatible.
     """
@@ -129,5 +132,5 @@ async def ask_controller(network: Network, message: Any, *, moved: Callable[[Any
         raise
     if moved(response):
         await network.refresh()
-        raise NotController(f"broker {node} at {cluster.brokers[node] if node in cluster.brokers else 'bootstrap'} is not the controller")
+        raise NotController(f"broker {node} is not the controller")
     return response
