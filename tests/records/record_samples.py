@@ -47,7 +47,7 @@ def with_payload(payload: bytes, *, codec: Codec = Codec.NONE, count: int = 1) -
     batch[HEADER_SIZE:] = payload
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     batch[21:23] = int(codec).to_bytes(2, "big")
-    batch[23:27] = (count - 1).to_bytes(4, "big")
+    batch[23:27] = (count - 1).to_bytes(4, "big", signed=True)
     batch[57:61] = count.to_bytes(4, "big")
     return resealed(batch)
 
