@@ -89,6 +89,11 @@ class RealFile:
         finally:
             self._unpin()
 
+    def drop_cache(self) -> None:
+        """Clean pages are dropped; the kernel keeps dirty ones, which are still to be written."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         """Gives the descriptor back. The file can be used again, which opens it anew."""
         with self._disk.lock:

@@ -114,6 +114,13 @@ class SimFile:
             apply(inode.durable, inode.unsynced)
             inode.unsynced = []
 
+    def drop_cache(self) -> None:
+        inode = self._inode
+        before = len(inode.data)
+        inode.data = bytearray(inode.durable)
+        apply(inode.data, inode.unsynced)
+        self._disk.used_bytes += len(inode.data) - before
+
     def close(self) -> None:
         pass
 

@@ -27,6 +27,7 @@ from ottla.store.memory import MemorySession, MemoryStore
 from ottla.wire import framing
 from ottla.wire.compile import decode
 from ottla.wire.declare import MalformedMessage
+from ottla.wire.errors import UnsupportedVersion
 from ottla.wire.messages import API
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
@@ -216,7 +217,7 @@ class Machine:
         try:
             header, position = framing.decode_request_header(frame)
             body = decode(API[header.api_key].request, frame, header.api_version, position)
-        except (MalformedMessage, KeyError) as error:
+        except (MalformedMessage, UnsupportedVersion, KeyError) as error:
             self.world.note(f"malformed: {error}")
             connection.close()
             return
