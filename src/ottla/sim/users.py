@@ -182,6 +182,8 @@ class Producer:
         self._producer_id = -1
         self._epoch = -1
         self._sequence = 0
+        #: The broker has acknowledged a batch of this producer.
+        self._known = False
         #: Sent or to be sent, oldest first; the first ``_in_flight`` are on their way.
         self._queue: deque[Batch] = deque()
         self._in_flight = 0
@@ -224,7 +226,8 @@ class Producer:
     def _pump(self) -> None:
         if self._idempotent and self._producer_id < 0:
             return
-        most = IN_FLIGHT if self._idempotent else 1
+        # The broker takes any first sequence of a producer it does not know (so does Kafka's); so the first batch travels alone.
+        most = IN_FLIGHT if self._idempotent and self._known else 1
         while self._in_flight < min(most, len(self._queue)):
             if not self._send(self._queue[self._in_flight]):
                 self._broken()
@@ -253,6 +256,7 @@ class Producer:
             assert self._queue[0] is batch, "answers come in the order of requests"
             self._queue.popleft()
             self._in_flight -= 1
+            self._known = True
             self._history.acknowledged(self._partition, answer.base_offset, batch.values)
             self._pump()
             return
