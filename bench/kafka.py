@@ -2,9 +2,6 @@
 
 `python -m bench.kafka --port 0` runs one by hand; it prints `kafka: ready on 127.0.0.1:PORT` and stops on SIGTERM or Ctrl-C.
 
-What is fetched is kept (see bench.maven). Maven finds the newest 4.x; a release whose parts have not all been published yet is passed
-over for the one before it.
-
 Stock means: heap of 1 GiB, the G1 settings and the GC and server logs of `kafka-server-start.sh`, the thread counts and socket
 buffers of `server.properties`. Only the addresses and the data directory are ours. Source: the 4.x distribution's own files.
 """
@@ -30,8 +27,6 @@ from bench import maven
 from bench.maven import Java, PeerUnavailable
 from bench.process import ServerProcess
 
-#: How many releases are tried, newest first, before giving up: one that is half published is normal, three are not.
-RELEASES_TRIED = 3
 #: The distribution comes with a log4j binding; the artifact does not name one.
 LOG_BINDING = "org.apache.logging.log4j:log4j-slf4j-impl:{core}"
 READY = re.compile(r"Kafka Server started")
@@ -99,19 +94,8 @@ class Distribution:
 def distribution() -> Distribution:
     """The cached release, or the newest complete 4.x that Maven can fetch. Raises PeerUnavailable."""
     java = maven.java()
-    cached = sorted(maven.cache_dir().glob("kafka-4.*"), key=lambda path: maven.version_key(path.name))
-    if cached:
-        return Distribution(cached[-1].name.removeprefix("kafka-"), cached[-1], java)
-    reasons = []
-    for version in maven.versions("org.apache.kafka", "kafka_2.13", r"4\.\d+\.\d+")[:RELEASES_TRIED]:
-        target = maven.cache_dir() / f"kafka-{version}"
-        try:
-            maven.jars(target, [f"org.apache.kafka:kafka_2.13:{version}"], also=LOG_BINDING)
-        except PeerUnavailable as why:
-            reasons.append(f"{version}: {why}")
-        else:
-            return Distribution(version, target, java)
-    raise PeerUnavailable("Maven found no complete Apache Kafka 4.x\n" + "\n".join(reasons))
+    version, lib = maven.newest("kafka", "org.apache.kafka", "kafka_2.13", pattern=r"4\.\d+\.\d+", also=LOG_BINDING)
+    return Distribution(version, lib, java)
 
 
 @contextlib.contextmanager

@@ -12,20 +12,22 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 JAVA_MIN = 17
 TIMEOUT_S = 300
+#: How many releases are tried, newest first, before giving up: one that is half published is normal, three are not.
+RELEASES_TRIED = 3
 
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>ottla.bench</groupId><artifactId>peer</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>{dependencies}</dependencies>
+  <dependencies>
+    <dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>
+  </dependencies>
 </project>
 """
-DEPENDENCY = "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
 
 
 class PeerUnavailable(RuntimeError):
@@ -65,27 +67,48 @@ def cache_dir() -> Path:
     return Path(os.environ.get("OTTLA_BENCH_CACHE") or Path.home() / ".cache" / "ottla-bench")
 
 
-def versions(group: str, artifact: str, pattern: str) -> list[str]:
-    """The published versions that match `pattern` as a whole, newest first. Raises PeerUnavailable."""
+def newest(name: str, group: str, artifact: str, *, pattern: str, also: str | None = None) -> tuple[str, Path]:
+    """The version and the directory of jars of the newest complete release whose version matches `pattern`, cached or fetched.
+
+    A release whose parts have not all been published yet is passed over for the one before it. Raises PeerUnavailable.
+    """
+
+    def fits(version: str) -> bool:
+        return re.fullmatch(pattern, version) is not None
+
+    cached = [path.name.removeprefix(f"{name}-") for path in cache_dir().glob(f"{name}-*")]
+    if have := sorted(filter(fits, cached), key=version_key):
+        return have[-1], cache_dir() / f"{name}-{have[-1]}"
+    reasons = []
+    for version in [version for version in _published(group, artifact) if fits(version)][:RELEASES_TRIED]:
+        target = cache_dir() / f"{name}-{version}"
+        try:
+            _copy(target, f"{group}:{artifact}:{version}", also)
+        except PeerUnavailable as why:
+            reasons.append(f"{version}: {why}")
+        else:
+            return version, target
+    raise PeerUnavailable(f"Maven found no complete release of {artifact}; " + ("; ".join(reasons) or "none is published"))
+
+
+def _published(group: str, artifact: str) -> list[str]:
+    """Every version that Maven's metadata lists, newest first."""
     _run("dependency:get", f"-Dartifact={group}:{artifact}:RELEASE:pom", "-Dtransitive=false")
     found: set[str] = set()
     for path in (cache_dir() / "repository" / group.replace(".", "/") / artifact).glob("maven-metadata-*.xml"):
-        found.update(version for version in re.findall(r"<version>([^<]+)</version>", path.read_text()) if re.fullmatch(pattern, version))
+        found.update(re.findall(r"<version>([^<]+)</version>", path.read_text()))
     return sorted(found, key=version_key, reverse=True)
 
 
-def jars(target: Path, coordinates: Sequence[str], *, also: str | None = None) -> None:
-    """Puts the jars of `group:artifact:version` coordinates and of all they need into `target`, all of them or nothing.
+def _copy(target: Path, coordinate: str, also: str | None) -> None:
+    """Puts the jar of `group:artifact:version` and all that it needs into `target`, all of them or nothing.
 
-    `also` names one more artifact, of whose version the placeholder `{core}` is that of log4j-core among those jars.
-    Raises PeerUnavailable.
+    `also` names one more artifact; `{core}` in it becomes the version of the log4j-core among those jars.
     """
-    if target.exists():
-        return
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
         pom, lib = Path(scratch) / "pom.xml", Path(scratch) / "lib"
-        pom.write_text(POM.format(dependencies="".join(DEPENDENCY.format(*coordinate.split(":")) for coordinate in coordinates)))
+        pom.write_text(POM.format(*coordinate.split(":")))
         _run("-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime")
         if also:
             (core,) = lib.glob("log4j-core-*.jar")

@@ -22,9 +22,9 @@ from bench.cases import Case, Scale, Skipped, Stage
 from bench.process import ServerDied
 from bench.servers import Contestant
 
-#: A server counts as warm when one more second of load makes it cheaper by less than this share.
+#: A server counts as warm when one more turn of the load makes it cheaper by less than this share.
 WARM_GAIN = 0.05
-WARM_SECONDS = 1.5
+WARM_SECONDS, WARM_READ_SECONDS = 1.5, 0.7
 WARM_BYTES_MAX = 200_000_000
 
 Say = Callable[[str], None]
@@ -56,7 +56,13 @@ class Results:
 
     @property
     def failures(self) -> list[str]:
+        """One line for every case that broke off."""
         return [f"{title} on {name}: {outcome.failed}" for (title, name), outcome in self.outcomes.items() if outcome.failed]
+
+    @property
+    def ottla_failed(self) -> bool:
+        """True when Ottla could not do something that it was asked to do."""
+        return any(outcome.failed for (_, name), outcome in self.outcomes.items() if name != "kafka")
 
 
 def run(cases: Sequence[Case], contestants: Sequence[Contestant], scale: Scale, *, directory: Path | None, say: Say) -> Results:
@@ -101,7 +107,7 @@ def _warm(stage: Stage, scale: Scale, results: Results) -> list[float]:
         began = time.monotonic()
         while time.monotonic() - began < scale.warm_s_max:
             costs.append(sum(_warm_turn(stage, topic, partitions, value_size) for (partitions, value_size), topic in topics.items()))
-            if len(costs) >= 3 and min(costs[-2:]) > min(costs[:-2]) * (1 - WARM_GAIN):
+            if len(costs) >= 2 and costs[-1] > costs[-2] * (1 - WARM_GAIN):
                 break
         for request in ("metadata", "produce acks=1", "produce acks=all"):
             stage.load("round_trips", topics[1, 100], request=request, connections=10, seconds=WARM_SECONDS)
@@ -117,9 +123,9 @@ def _warm(stage: Stage, scale: Scale, results: Results) -> list[float]:
 
 
 def _warm_turn(stage: Stage, topic: str, partitions: int, value_size: int) -> float:
-    shape = {"partitions": partitions, "value_size": value_size, "seconds": WARM_SECONDS}
-    done = stage.load("raw_produce", topic, batch_size=16 << 10, acks=-1, bytes_max=WARM_BYTES_MAX, **shape)
-    stage.load("raw_fetch", topic, **shape)
+    shape = {"partitions": partitions, "value_size": value_size}
+    done = stage.load("raw_produce", topic, batch_size=16 << 10, acks=-1, seconds=WARM_SECONDS, bytes_max=WARM_BYTES_MAX, **shape)
+    stage.load("raw_fetch", topic, seconds=WARM_READ_SECONDS, **shape)
     return float(done["server_cpu_s"] / done["bytes"] * 1e9)
 
 
