@@ -1,0 +1,1 @@
+"""Words everyone shares: ids, units, options, ports. Imports nothing of ours."""

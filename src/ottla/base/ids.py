@@ -1,0 +1,46 @@
+"""Names for the numbers and strings that identify things; at run time they are plain ints, strs and bytes.
+
+Offsets are dense per partition and start at 0. An end offset is exclusive: the offset the next record will get.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple, NewType
+
+BrokerId = NewType("BrokerId", int)
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ProducerId = NewType("ProducerId", int)
+ConnectionId = NewType("ConnectionId", int)
+#: 16 raw bytes; ``topic_id_text`` gives Kafka's printed form.
+TopicId = NewType("TopicId", bytes)
+
+NO_OFFSET = Offset(-1)
+NO_EPOCH = LeaderEpoch(-1)
+NO_PRODUCER = ProducerId(-1)
+NO_TOPIC_ID = TopicId(bytes(16))
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; prints as its directory is named: ``orders-3``."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """A topic id as Kafka prints it: 22 characters of URL-safe base64 without padding."""
+    return urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def topic_id_from_text(text: str) -> TopicId:
+    """The 16 bytes of a printed topic id.
+
+    Raises: ValueError when the text is not 16 bytes of base64.
+    """
+    raw = urlsafe_b64decode(text + "==")
+    if len(raw) != 16:
+        raise ValueError(f"a topic id has 16 bytes; {text!r} has {len(raw)}")
+    return TopicId(raw)

@@ -1,0 +1,195 @@
+"""Settings of a broker, under Kafka's names and with Kafka's defaults; those Kafka has no name for begin with ``ottla.``.
+
+Every topic setting also has its broker-wide default here, under the synonym that ``TopicOptions`` names.
+"""
+
+from collections.abc import Mapping
+
+from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
+from ottla.base.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
+from ottla.broker.image import Image
+from ottla.log.options import TopicOptions
+
+
+class ServerOptions(Options):
+    """Settings of the process: identity, directories, listeners, limits."""
+
+    broker_id: int = option("broker.id", 1, at_least=0, doc="Number of this broker, unique in its cluster.")
+    listeners: tuple[str, ...] = option(
+        "listeners", ("PLAINTEXT://127.0.0.1:9092",), doc="Addresses to serve on, as PLAINTEXT://HOST:PORT. Port 0 takes a free one."
+    )
+    advertised_listeners: tuple[str, ...] = option(
+        "advertised.listeners",
+        (),
+        doc="Addresses that clients are told to use. Empty: each client is told the address it reached us under.",
+    )
+    broker_rack: str = option("broker.rack", "", doc="Rack, or zone, of this broker; replicas are spread over racks.")
+    log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Directories for partitions; several are used evenly.")
+    num_io_threads: int = option("num.io.threads", 4, at_least=1, doc="Threads for fsync, cold reads and deletions.")
+    socket_request_max_bytes: int = option("socket.request.max.bytes", 100 * MiB, at_least=1, doc="Largest request.")
+    first_request_max_bytes: int = option(
+        "ottla.first.request.max.bytes",
+        2 * MiB,
+        at_least=64,
+        doc="Largest request of a connection that has not yet made a valid one, or not yet authenticated.",
+    )
+    queued_max_request_bytes: int = option(
+        "queued.max.request.bytes",
+        256 * MiB,
+        long=True,
+        at_least=1,
+        doc="Memory for requests being read or in work; a connection waits for its share before its request is read.",
+    )
+    max_connections: int = option("max.connections", 20_000, at_least=1, doc="Open connections in all; further ones are closed at once.")
+    max_connections_per_ip: int = option("max.connections.per.ip", 2_000, at_least=0, doc="Open connections from one address.")
+    connections_max_idle_ms: int = option(
+        "connections.max.idle.ms", 10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this long is closed."
+    )
+    request_read_timeout_ms: int = option(
+        "ottla.request.read.timeout.ms", 30 * SECOND_MS, at_least=1, doc="Longest time from a request's first byte to its last."
+    )
+    write_buffer_max_bytes: int = option(
+        "ottla.connection.write.buffer.bytes",
+        MiB,
+        at_least=KiB,
+        doc="Answer bytes a connection may have waiting in memory; above it the connection's next request is not read.",
+    )
+    write_timeout_ms: int = option(
+        "ottla.connection.write.timeout.ms",
+        30 * SECOND_MS,
+        at_least=1,
+        doc="A connection whose peer takes no byte of a waiting answer for this long is closed.",
+    )
+    disk_reserve_bytes: int = option(
+        "ottla.disk.reserve.bytes",
+        256 * MiB,
+        long=True,
+        at_least=0,
+        scope="per-broker",
+        doc="Free bytes of a log directory's disk below which produce is refused; fetch, metadata and deletions go on.",
+    )
+    recorder_bytes: int = option(
+        "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, kept for the record of a failure."
+    )
+
+
+class ClusterOptions(Options):
+    """Settings of what the broker decides: topics, requests, clean-up."""
+
+    num_partitions: int = option("num.partitions", 1, at_least=1, doc="Partitions of a topic whose creator does not say.")
+    default_replication_factor: int = option(
+        "default.replication.factor", 1, at_least=1, doc="Replicas of a partition whose creator does not say."
+    )
+    auto_create_topics_enable: bool = option(
+        "auto.create.topics.enable", True, doc="Create a topic when a client that allows it asks for its metadata."
+    )
+    delete_topic_enable: bool = option("delete.topic.enable", True, doc="Whether topics can be deleted.")
+    partitions_max: int = option(
+        "ottla.partitions.max",
+        20_000,
+        at_least=1,
+        doc="Partitions in this cluster; more are refused.",
+        scope="cluster-wide",
+    )
+    partitions_per_request_max: int = option(
+        "ottla.partitions.per.request.max", 10_000, at_least=1, doc="Partitions one request may create."
+    )
+    fetch_max_bytes: int = option("fetch.max.bytes", 55 * MiB, at_least=1024, doc="Largest answer to a fetch.")
+    fetch_sessions_max: int = option(
+        "max.incremental.fetch.session.cache.slots", 1_000, at_least=0, doc="Incremental fetch sessions kept at once."
+    )
+    log_retention_check_interval_ms: int = option(
+        "log.retention.check.interval.ms", 5 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for segments to drop."
+    )
+    log_flush_checkpoint_interval_ms: int = option(
+        "log.flush.offset.checkpoint.interval.ms", MINUTE_MS, at_least=1, doc="Time between two writes of the recovery point checkpoint."
+    )
+    log_start_checkpoint_interval_ms: int = option(
+        "log.flush.start.offset.checkpoint.interval.ms", MINUTE_MS, at_least=1, doc="Time between two writes of the log start checkpoint."
+    )
+    producer_id_expiration_ms: int = option(
+        "producer.id.expiration.ms", DAY_MS, at_least=1, doc="A silent producer's sequence numbers are forgotten after this time."
+    )
+    max_decompressed_ratio: int = option(
+        "ottla.decompressed.ratio.max",
+        100,
+        at_least=1,
+        doc="A compressed batch that grows by more than this factor (beyond 1 MiB) is refused.",
+    )
+    log_roll_hours: int = option("log.roll.hours", 168, at_least=1, doc="segment.ms of topics that set none, in hours; log.roll.ms wins.")
+    log_roll_jitter_hours: int = option("log.roll.jitter.hours", 0, at_least=0, doc="segment.jitter.ms in hours; log.roll.jitter.ms wins.")
+    log_retention_hours: int = option("log.retention.hours", 168, doc="retention.ms in hours; the next two win.")
+    log_retention_minutes: int = option("log.retention.minutes", None, doc="retention.ms in minutes; log.retention.ms wins.")
+
+
+def topic_defaults() -> dict[str, OptionSpec]:
+    """The broker-wide default of each topic setting, under the name of its first synonym, and what a topic gets when it sets none."""
+    return {
+        spec.synonyms[0]: OptionSpec(
+            spec.synonyms[0], spec.kind, spec.default, f"Default of the topic setting {spec.name}. {spec.doc}",
+            spec.at_least, spec.at_most, spec.choices, "cluster-wide", (), spec.attribute,
+        )
+        for spec in TopicOptions.SPECS.values()
+    }  # fmt: skip
+
+
+#: Milliseconds in one unit of the settings that give a topic default in hours or minutes.
+UNITS_MS = {
+    "log.retention.minutes": MINUTE_MS,
+    "log.retention.hours": HOUR_MS,
+    "log.roll.hours": HOUR_MS,
+    "log.roll.jitter.hours": HOUR_MS,
+}
+
+
+class BrokerOptions(ServerOptions, ClusterOptions):
+    """Every setting a broker reads itself; defaults for topics stand beside it in ``Settings``."""
+
+
+class Settings:
+    """What a broker was started with: its own options, and what its topics get when they set nothing.
+
+    ``texts`` holds the settings given, by Kafka's name, as given. Raises ConfigError, with the name, for one that is unknown or bad.
+    """
+
+    __slots__ = ("options", "texts", "topic")
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        self.texts = dict(texts or {})
+        for name in self.texts:
+            if name not in SPECS_BY_NAME:
+                raise ConfigError(name, "unknown setting" + suggestion(name, SPECS_BY_NAME))
+        self.options = BrokerOptions.of({name: text for name, text in self.texts.items() if name in BrokerOptions.SPECS})
+        self.topic = TopicOptions.of(topic_texts(self.texts))
+
+
+def topic_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    """Topic settings, by topic name, that follow from broker settings: the first synonym given wins; hours and minutes become ms."""
+    found: dict[str, str] = {}
+    for spec in TopicOptions.SPECS.values():
+        for synonym in spec.synonyms:
+            if synonym in texts:
+                value = SPECS_BY_NAME[synonym].parse(texts[synonym])
+                unit = UNITS_MS.get(synonym)
+                found[spec.name] = str(-1 if value < 0 else value * unit) if unit else texts[synonym]
+                break
+    return found
+
+
+def broker_texts(settings: Settings, image: Image, broker_id: int) -> dict[str, str]:
+    """The broker settings in force, as text: this broker's dynamic ones over the cluster's over those it was started with."""
+    return {**settings.texts, **image.overrides("brokers", "<default>"), **image.overrides("brokers", str(broker_id))}
+
+
+def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
+    """What holds for a topic: its own overrides over the broker's defaults. Overrides were checked when they were written."""
+    base = settings.topic
+    if image.overrides("brokers", "<default>") or image.overrides("brokers", str(broker_id)):
+        base = TopicOptions.of(topic_texts(broker_texts(settings, image, broker_id)))
+    overrides = image.overrides("topics", topic)
+    known = {name: text for name, text in overrides.items() if name in TopicOptions.SPECS}
+    return TopicOptions.of(known, base=base) if known else base
+
+
+#: Every name a broker accepts.
+SPECS_BY_NAME: dict[str, OptionSpec] = {**topic_defaults(), **BrokerOptions.SPECS}

@@ -1,0 +1,91 @@
+"""All that a broker can ask of the world. Effects are imperative; the shell performs them in order, after the step that made them."""
+
+from typing import Any
+
+import msgspec
+
+from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
+from ottla.base.ports import File, Op
+from ottla.log.flush import FlushPlan
+
+
+class Effect(msgspec.Struct, kw_only=True, gc=False):
+    """Base of all effects."""
+
+
+class Respond(Effect):
+    """Send the answer to a request and read the connection's next one. Records in it may be ``Slice``s of log files."""
+
+    connection: ConnectionId
+    correlation_id: int
+    api_version: int
+    message: Any
+
+
+class Release(Effect):
+    """Read the connection's next request; this one gets no answer (acks=0)."""
+
+    connection: ConnectionId
+
+
+class Close(Effect):
+    """Close the connection: the protocol has no better answer."""
+
+    connection: ConnectionId
+    reason: str
+
+
+class Flush(Effect):
+    """Sync the plan's files and directories off the loop, together with those of other partitions; answer with Flushed or DirectoryFailed.
+
+    At most one per partition is under way.
+    """
+
+    partition: TopicPartition
+    directory: str
+    plan: FlushPlan
+
+
+class StartWriteback(Effect):
+    """Have the kernel begin writing these bytes, so that dirty pages stay few and an append never waits for the device. A hint."""
+
+    directory: str
+    file: File
+    position: int
+    size: int
+
+
+class Remove(Effect):
+    """Unlink files, or whole directories, off the loop. They are already renamed out of the way."""
+
+    directory: str
+    paths: tuple[str, ...]
+
+
+class ReplaceFiles(Effect):
+    """Write whole small files, each atomically and durably (``Disk.replace_file``), off the loop, in order; a newer one wins."""
+
+    directory: str
+    files: tuple[tuple[str, bytes], ...]
+
+
+class StoreSubmit(Effect):
+    """Carry out a ``multi`` on the store; answer with StoreAnswered."""
+
+    ticket: int
+    ops: tuple[Op, ...]
+
+
+class Ask(Effect):
+    """Send a request to another broker; answer with PeerAnswered."""
+
+    broker: BrokerId
+    ticket: int
+    api_version: int
+    message: Any
+
+
+class Halt(Effect):
+    """Stop the process: no log directory is left, or the broker's id is taken."""
+
+    reason: str

@@ -1,0 +1,89 @@
+"""All that can happen to a broker. Events are past tense; a shell, or the simulator, makes them and hands each to ``Node.step``.
+
+A memoryview inside ``RequestArrived.body`` (the records of a Produce) is only valid during the step that receives it: the shell reuses
+the buffer afterwards.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ottla.base.ids import ConnectionId, Offset, TopicPartition
+from ottla.base.ports import NodeState, StoreResult
+
+
+class Event(msgspec.Struct, kw_only=True, gc=False):
+    """Base of all events."""
+
+
+class RequestArrived(Event):
+    """A whole request was read and decoded. The connection stays muted until it is answered, released or closed."""
+
+    connection: ConnectionId
+    correlation_id: int
+    api_key: int
+    api_version: int
+    client_id: str | None
+    body: Any
+    #: Address of the client, for limits and DescribeCluster's answer; no port.
+    host: str = ""
+    #: Address and port under which this client reached us; advertised back when no advertised.listeners is set.
+    local: tuple[str, int] = ("", 0)
+
+
+class ConnectionClosed(Event):
+    """The peer went away or was cut off; whatever it waited for is forgotten."""
+
+    connection: ConnectionId
+
+
+class Flushed(Event):
+    """All bytes of the partition below offset ``upto`` are on disk."""
+
+    partition: TopicPartition
+    upto: Offset
+
+
+class DirectoryFailed(Event):
+    """A file operation in this log directory raised OSError; nothing in it is trusted or tried again."""
+
+    directory: str
+    reason: str
+
+
+class SpaceMeasured(Event):
+    """Free and total bytes of the file system that holds the log directory."""
+
+    directory: str
+    free_bytes: int
+    total_bytes: int
+
+
+class StoreChanged(Event):
+    """A watched store node was created, changed or (``data`` None) deleted; in the order of the store."""
+
+    state: NodeState
+
+
+class StoreAnswered(Event):
+    """A StoreSubmit was carried out or refused."""
+
+    ticket: int
+    result: StoreResult
+
+
+class PeerAnswered(Event):
+    """Another broker answered an Ask; ``message`` None when it could not be reached."""
+
+    ticket: int
+    message: Any
+
+
+class Ticked(Event):
+    """Time passed; sent at or after ``Node.next_deadline_ms`` and at least once a second.
+
+    ``now_ms`` of a step never goes back and makes deadlines; ``wall_ms`` is the calendar's, for record
+    timestamps and retention.
+    """
+
+    wall_ms: int

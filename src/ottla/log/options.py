@@ -1,0 +1,194 @@
+"""Settings of a topic, under Kafka's names and with Kafka's defaults.
+
+A broker setting named as a synonym gives the default of its topics.
+"""
+
+from ottla.base.options import Options, option
+from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, SECOND_MS, GiB, KiB, MiB
+
+CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+
+class TopicOptions(Options):
+    """Settings of one topic."""
+
+    cleanup_policy: tuple[str, ...] = option(
+        "cleanup.policy",
+        ("delete",),
+        choices=("delete", "compact"),
+        synonyms=("log.cleanup.policy",),
+        doc="What becomes of old segments: delete drops them by time and size, compact keeps the last value of each key.",
+    )
+    compression_type: str = option(
+        "compression.type",
+        "producer",
+        choices=CODECS,
+        synonyms=("compression.type",),
+        doc="""Codec of the batches on disk. producer keeps each batch as it came; any other value makes the broker recompress
+        those that differ.""",
+    )
+    delete_retention_ms: int = option(
+        "delete.retention.ms",
+        DAY_MS,
+        long=True,
+        at_least=0,
+        synonyms=("log.cleaner.delete.retention.ms",),
+        doc="How long a compacted topic keeps tombstones.",
+    )
+    file_delete_delay_ms: int = option(
+        "file.delete.delay.ms",
+        60 * SECOND_MS,
+        long=True,
+        at_least=0,
+        synonyms=("log.segment.delete.delay.ms",),
+        doc="How long a dropped segment stays on disk, renamed to .deleted, for fetches that still send from it.",
+    )
+    flush_messages: int = option(
+        "flush.messages",
+        INT64_MAX,
+        long=True,
+        at_least=1,
+        synonyms=("log.flush.interval.messages",),
+        doc="With write.caching=true: records after which a partition is synced to disk all the same.",
+    )
+    flush_ms: int = option(
+        "flush.ms",
+        INT64_MAX,
+        long=True,
+        at_least=0,
+        synonyms=("log.flush.interval.ms",),
+        doc="With write.caching=true: time after which a partition is synced to disk all the same.",
+    )
+    index_interval_bytes: int = option(
+        "index.interval.bytes",
+        4 * KiB,
+        at_least=0,
+        synonyms=("log.index.interval.bytes",),
+        doc="Bytes of log between two entries of the offset and time indexes.",
+    )
+    max_compaction_lag_ms: int = option(
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        long=True,
+        at_least=1,
+        synonyms=("log.cleaner.max.compaction.lag.ms",),
+        doc="Longest time a record may stay uncompacted.",
+    )
+    max_message_bytes: int = option(
+        "max.message.bytes",
+        1_048_588,
+        at_least=0,
+        synonyms=("message.max.bytes",),
+        doc="Largest record batch a producer may send, after compression.",
+    )
+    message_timestamp_after_max_ms: int = option(
+        "message.timestamp.after.max.ms",
+        HOUR_MS,
+        long=True,
+        at_least=0,
+        synonyms=("log.message.timestamp.after.max.ms",),
+        doc="How far ahead of the broker's clock a CreateTime timestamp may lie.",
+    )
+    message_timestamp_before_max_ms: int = option(
+        "message.timestamp.before.max.ms",
+        INT64_MAX,
+        long=True,
+        at_least=0,
+        synonyms=("log.message.timestamp.before.max.ms",),
+        doc="How far behind the broker's clock a CreateTime timestamp may lie.",
+    )
+    message_timestamp_type: str = option(
+        "message.timestamp.type",
+        "CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        synonyms=("log.message.timestamp.type",),
+        doc="Whose time a record carries: the producer's, or the broker's at append.",
+    )
+    min_cleanable_dirty_ratio: float = option(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        at_least=0,
+        at_most=1,
+        synonyms=("log.cleaner.min.cleanable.ratio",),
+        doc="Share of uncompacted bytes from which a compacted log is cleaned.",
+    )
+    min_compaction_lag_ms: int = option(
+        "min.compaction.lag.ms",
+        0,
+        long=True,
+        at_least=0,
+        synonyms=("log.cleaner.min.compaction.lag.ms",),
+        doc="Shortest time a record stays uncompacted.",
+    )
+    min_insync_replicas: int = option(
+        "min.insync.replicas",
+        1,
+        at_least=1,
+        synonyms=("min.insync.replicas",),
+        doc="In-sync replicas without which a produce with acks=all is refused.",
+    )
+    preallocate: bool = option(
+        "preallocate",
+        False,
+        synonyms=("log.preallocate",),
+        doc="Accepted for Kafka's tools; segments are never preallocated here.",
+    )
+    retention_bytes: int = option(
+        "retention.bytes",
+        -1,
+        long=True,
+        at_least=-1,
+        synonyms=("log.retention.bytes",),
+        doc="Bytes per partition above which the oldest segments are dropped; -1 is no limit.",
+    )
+    retention_ms: int = option(
+        "retention.ms",
+        7 * DAY_MS,
+        long=True,
+        at_least=-1,
+        synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+        doc="Age at which a segment is dropped, by the newest timestamp in it; -1 is for ever.",
+    )
+    segment_bytes: int = option(
+        "segment.bytes",
+        GiB,
+        at_least=14,
+        synonyms=("log.segment.bytes",),
+        doc="Size at which a new segment file is begun.",
+    )
+    segment_index_bytes: int = option(
+        "segment.index.bytes",
+        10 * MiB,
+        at_least=4,
+        synonyms=("log.index.size.max.bytes",),
+        doc="Size of an offset index at which a new segment is begun.",
+    )
+    segment_jitter_ms: int = option(
+        "segment.jitter.ms",
+        0,
+        long=True,
+        at_least=0,
+        synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
+        doc="Largest random time taken off segment.ms, so that partitions do not all roll together.",
+    )
+    segment_ms: int = option(
+        "segment.ms",
+        7 * DAY_MS,
+        long=True,
+        at_least=1,
+        synonyms=("log.roll.ms", "log.roll.hours"),
+        doc="Age at which a new segment is begun, full or not.",
+    )
+    unclean_leader_election_enable: bool = option(
+        "unclean.leader.election.enable",
+        False,
+        synonyms=("unclean.leader.election.enable",),
+        doc="Whether a replica outside the ISR may lead when no other is left, at the price of lost records.",
+    )
+    write_caching: bool = option(
+        "write.caching",
+        False,
+        synonyms=("write.caching",),
+        doc="""Answer acks=all, and let consumers read, once the record is in the page cache of every in-sync replica instead of on disk.
+        This is all that Kafka's own default gives; a power cut on all replicas at once can then lose acknowledged records.""",
+    )
