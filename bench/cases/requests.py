@@ -34,7 +34,7 @@ def _steady(request: str) -> Case:
         topic = stage.create_topic(1)
         try:
             detail = stage.load(
-                "steady", topic, request=request, connections=STEADY_CONNECTIONS, rate=RATE, seconds=max(3.0, scale.seconds * 2)
+                "steady", topic, request=request, connections=STEADY_CONNECTIONS, rate=RATE, seconds=max(3.0, scale.seconds)
             )
         finally:
             stage.delete_topic(topic)
