@@ -98,6 +98,21 @@ class ClusterOptions(Options):
     fetch_sessions_max: int = option(
         "max.incremental.fetch.session.cache.slots", 1_000, at_least=0, doc="Incremental fetch sessions kept at once."
     )
+    fetch_session_partitions_max: int = option(
+        "ottla.fetch.session.partitions.max",
+        20_000,
+        at_least=1,
+        doc="Partitions that one incremental fetch session remembers; a fetch of more is served without a session.",
+    )
+    request_partitions_max: int = option(
+        "max.request.partition.size.limit", 2_000, at_least=1, doc="Partitions in one answer to DescribeTopicPartitions."
+    )
+    topics_creating_max: int = option(
+        "ottla.auto.create.topics.max",
+        100,
+        at_least=1,
+        doc="Topics being created on demand at once; clients ask again for further ones.",
+    )
     log_retention_check_interval_ms: int = option(
         "log.retention.check.interval.ms", 5 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for segments to drop."
     )
