@@ -87,7 +87,7 @@ class Upkeep:
 
     def _forget_producers(self) -> None:
         for leader in self._node.partitions.leaders.values():
-            leader.log.producers.expire(self._node.wall_ms, self._node.options.producer_id_expiration_ms)
+            leader.log.expire_producers(self._node.wall_ms, self._node.options.producer_id_expiration_ms)
 
     def _flush_old(self) -> None:
         """Under write caching, a topic may still ask for its records on disk after flush.ms or flush.messages."""

@@ -9,9 +9,10 @@ transactions are not served, and of all codes this is the one that every client 
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.base.ids import NO_PRODUCER, ProducerId
+from ottla.base.ids import NO_PRODUCER
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PARKED, handles
+from ottla.broker.handlers import handles
+from ottla.broker.producer_ids import WAITING
 from ottla.broker.purgatory import Parked
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -38,30 +39,16 @@ def init_producer_id(node: "Node", call: RequestArrived) -> Any:
         raise errors.InvalidRequest("a transactional id has at least one character")
     if request.transactional_id is not None:
         raise errors.TransactionalIdAuthorizationFailed("this broker serves no transactions")
-    return _take(node, call)
-
-
-def _take(node: "Node", call: RequestArrived) -> Any:
-    taken: list[ProducerId] = []
+    producer_id = node.producer_ids.take()
+    if producer_id is not None:
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     def finish(expired: bool) -> None:
-        if taken:
-            node.answer(call, InitProducerIdResponse(producer_id=taken[0], producer_epoch=0))
-        else:
+        late = node.producer_ids.take()
+        if late is None:
             node.answer(call, refuse(call, errors.CoordinatorLoadInProgress("the store has not handed out producer ids yet")))
+        else:
+            node.answer(call, InitProducerIdResponse(producer_id=late, producer_epoch=0))
 
-    parked = Parked((call.connection,), lambda: bool(taken), finish)
-
-    def use(producer_id: ProducerId) -> bool:
-        """Whether somebody still waits for the id."""
-        if parked.done:
-            return False
-        taken.append(producer_id)
-        node.purgatory.poke(call.connection)
-        return True
-
-    node.producer_ids.take(use)
-    if taken:
-        return InitProducerIdResponse(producer_id=taken[0], producer_epoch=0)
-    node.park(call, parked, node.now_ms + BLOCK_WAIT_MS)
-    return PARKED
+    parked = Parked((WAITING,), lambda: node.producer_ids.ready, finish)
+    return node.park(call, parked, node.now_ms + BLOCK_WAIT_MS)
