@@ -33,9 +33,7 @@ def as_seen(node: "Node", topic: Topic, number: int) -> Seen:
     state = topic.states.get(number)
     broken = TopicPartition(topic.name, number) in node.partitions.offline
     offline = [
-        broker
-        for broker in topic.replicas[number]
-        if BrokerId(broker) not in node.image.brokers or (broken and broker == node.broker_id)
+        broker for broker in topic.replicas[number] if BrokerId(broker) not in node.image.brokers or (broken and broker == node.broker_id)
     ]
     if state is None:
         return Seen(NO_LEADER, NO_EPOCH, [], offline)
