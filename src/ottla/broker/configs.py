@@ -9,6 +9,7 @@ from ottla.base.options import ConfigError, Options, OptionSpec, option, suggest
 from ottla.base.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.image import Image
 from ottla.log.options import TopicOptions
+from ottla.store.layout import DEFAULT_ENTITY
 
 
 class ServerOptions(Options):
@@ -193,13 +194,20 @@ def topic_texts(texts: Mapping[str, str]) -> dict[str, str]:
 
 def broker_texts(settings: Settings, image: Image, broker_id: int) -> dict[str, str]:
     """The broker settings in force, as text: this broker's dynamic ones over the cluster's over those it was started with."""
-    return {**settings.texts, **image.overrides("brokers", "<default>"), **image.overrides("brokers", str(broker_id))}
+    return {**settings.texts, **image.overrides("brokers", DEFAULT_ENTITY), **image.overrides("brokers", str(broker_id))}
+
+
+def broker_options(settings: Settings, image: Image, broker_id: int) -> BrokerOptions:
+    """What holds for a broker: what was changed while it runs, over what it was started with. Only what may change then counts."""
+    changed = {**image.overrides("brokers", DEFAULT_ENTITY), **image.overrides("brokers", str(broker_id))}
+    known = {name: text for name, text in changed.items() if name in BrokerOptions.SPECS and BrokerOptions.SPECS[name].scope != "read-only"}
+    return BrokerOptions.of(known, base=settings.options)
 
 
 def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
     """What holds for a topic: its own overrides over the broker's defaults. Overrides were checked when they were written."""
     base = settings.topic
-    if image.overrides("brokers", "<default>") or image.overrides("brokers", str(broker_id)):
+    if image.overrides("brokers", DEFAULT_ENTITY) or image.overrides("brokers", str(broker_id)):
         base = TopicOptions.of(topic_texts(broker_texts(settings, image, broker_id)))
     overrides = image.overrides("topics", topic)
     known = {name: text for name, text in overrides.items() if name in TopicOptions.SPECS}

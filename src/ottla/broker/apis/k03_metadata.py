@@ -88,8 +88,8 @@ def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> 
 
 
 def create_on_demand(node: "Node", name: str) -> None:
-    """Have the controller create a topic with the broker's defaults; nobody waits for it."""
-    if name in node.creating:
+    """Have the controller create a topic with the broker's defaults; nobody waits for it. Internal topics have makers of their own."""
+    if name in node.creating or name in INTERNAL or len(node.creating) >= node.options.topics_creating_max:
         return
     wish = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
     if not node.controller.active:
