@@ -5,6 +5,7 @@ import socket
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -114,3 +115,8 @@ async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None
         if asyncio.get_running_loop().time() > deadline:
             raise TimeoutError("what was waited for did not happen")
         await asyncio.sleep(0.005)
+
+
+def open_descriptors() -> int:
+    """How many file descriptors this process has."""
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -7,12 +7,11 @@ import struct
 from collections import deque
 
 import pytest
+from socket_peers import Peer, Served, echo, framed, until
 
 from ottla.base.units import KiB, MiB
 from ottla.net.commons import Limits
 from ottla.net.server import Connection
-
-from socket_peers import Peer, Served, echo, framed, until
 
 pytestmark = pytest.mark.server
 
@@ -293,7 +292,12 @@ async def test_closing_lets_the_last_answer_out() -> None:
 
 async def test_a_connection_knows_both_its_ends() -> None:
     seen: list[Connection] = []
-    async with Served(lambda connection, frame: (seen.append(connection), echo(connection, frame))[1]) as served:
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        seen.append(connection)
+        echo(connection, frame)
+
+    async with Served(answer) as served:
         peer = await served.peer()
         await peer.ask(b"x")
         assert (seen[0].host, seen[0].local) == ("127.0.0.1", served.address)

@@ -2,11 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from socket_peers import Peer, Served, framed, until
+from socket_peers import Peer, Served, framed, open_descriptors, until
 
 from ottla.base.units import KiB, MiB
 from ottla.net import egress
@@ -96,9 +97,13 @@ async def test_a_cold_range_is_read_in_a_thread_and_sent(file: DiskFile, size: i
     if egress.warm(file.fd, MiB, 100):
         pytest.skip("this file system does not give up its pages")
     in_thread: list[int] = []
+
+    def noted(inner: Callable[..., object], *args: object) -> object:
+        in_thread.append(1)
+        return inner(*args)
+
     for name in ("read_ahead", "_read_all"):
-        inner = getattr(egress, name)
-        monkeypatch.setattr(egress, name, lambda *args, inner=inner: (in_thread.append(1), inner(*args))[1])
+        monkeypatch.setattr(egress, name, partial(noted, getattr(egress, name)))
     parts: list[bytes | Range] = [b"head", Range(file, 1000, size)]
     assert await answered(parts) == content(*parts)
     assert in_thread
@@ -161,12 +166,12 @@ async def test_a_peer_that_takes_nothing_of_a_file_is_cut_off_and_its_descriptor
 
     async with Served(answer, Limits(write_timeout_ms=200)) as served:
         peer = await served.peer(receive_buffer=4096)
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         await peer.send(framed(b"fetch"))
         await until(lambda: served.gone)
         assert served.commons.traffic.cut["peer does not read"] == 1
         await asyncio.sleep(0.01)
-        assert len(os.listdir("/proc/self/fd")) < before
+        assert open_descriptors() < before
 
 
 async def test_a_peer_that_leaves_during_a_send_leaves_nothing_behind(file: DiskFile) -> None:
@@ -179,7 +184,7 @@ async def test_a_peer_that_leaves_during_a_send_leaves_nothing_behind(file: Disk
             peer.close()
             await until(lambda round=round: len(served.gone) == round + 1)  # type: ignore[misc]
             await asyncio.sleep(0.01)
-            open_files.append(len(os.listdir("/proc/self/fd")))
+            open_files.append(open_descriptors())
         assert open_files[-1] == open_files[0]
 
 
