@@ -1,0 +1,67 @@
+"""InitProducerId: a producer id for an idempotent producer.
+
+Behaviour: without a transactional id every request gets a new id at epoch 0, whatever id and epoch it names; naming only one of the two
+is INVALID_REQUEST, and so is an empty transactional id. An answer waits while the store hands out the next block of ids.
+
+Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: nobody may use one here, since
+transactions are not served, and of all codes this is the one that every client takes as final. Source: KIP-98, KIP-360.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import NO_PRODUCER, ProducerId
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import PARKED, handles
+from ottla.broker.purgatory import Parked
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: How long the store may take for a block of ids; a client then hears that the coordinator is loading, and tries again.
+BLOCK_WAIT_MS = 10_000
+NO_PRODUCER_EPOCH = -1
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=error.code, producer_epoch=NO_PRODUCER_EPOCH)
+
+
+@handles(InitProducerIdRequest, (0, 5), refuse=refuse)
+def init_producer_id(node: "Node", call: RequestArrived) -> Any:
+    request: InitProducerIdRequest = call.body
+    if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        raise errors.InvalidRequest("a producer names both its id and its epoch, or neither")
+    if request.transactional_id == "":
+        raise errors.InvalidRequest("a transactional id has at least one character")
+    if request.transactional_id is not None:
+        raise errors.TransactionalIdAuthorizationFailed("this broker serves no transactions")
+    return _take(node, call)
+
+
+def _take(node: "Node", call: RequestArrived) -> Any:
+    taken: list[ProducerId] = []
+
+    def finish(expired: bool) -> None:
+        if taken:
+            node.answer(call, InitProducerIdResponse(producer_id=taken[0], producer_epoch=0))
+        else:
+            node.answer(call, refuse(call, errors.CoordinatorLoadInProgress("the store has not handed out producer ids yet")))
+
+    parked = Parked((call.connection,), lambda: bool(taken), finish)
+
+    def use(producer_id: ProducerId) -> bool:
+        """Whether somebody still waits for the id."""
+        if parked.done:
+            return False
+        taken.append(producer_id)
+        node.purgatory.poke(call.connection)
+        return True
+
+    node.producer_ids.take(use)
+    if taken:
+        return InitProducerIdResponse(producer_id=taken[0], producer_epoch=0)
+    node.park(call, parked, node.now_ms + BLOCK_WAIT_MS)
+    return PARKED
