@@ -1,0 +1,500 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The record codec, compiled. ``_pure`` is its twin: the same functions, the same results, the same faults.
+
+Input comes from strangers, so nothing is read before its end was compared: ``parse`` confines each record to its declared end and that
+to the end of the payload, and every other function reads only what ``parse`` found. Output buffers are as large as the input they can
+come from at most, so filling them needs no checks and a buffer that another thread changes meanwhile does no harm either.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from ottla.records.errors import InvalidBatch, record_fault
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    int _PyBytes_Resize(PyObject **target, Py_ssize_t size) except -1
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define ottla_add_overflows(a, b, out) __builtin_add_overflow((int64_t)(a), (int64_t)(b), out)
+    #define ottla_sub_overflows(a, b, out) __builtin_sub_overflow((int64_t)(a), (int64_t)(b), out)
+    #else
+    static int ottla_add_overflows(int64_t a, int64_t b, int64_t *out) {
+        *out = (int64_t)((uint64_t)a + (uint64_t)b);
+        return (b >= 0) ? (*out < a) : (*out > a);
+    }
+    static int ottla_sub_overflows(int64_t a, int64_t b, int64_t *out) {
+        *out = (int64_t)((uint64_t)a - (uint64_t)b);
+        return (b >= 0) ? (*out > a) : (*out < a);
+    }
+    #endif
+    """
+    bint ottla_add_overflows(int64_t a, int64_t b, int64_t *out) noexcept nogil
+    bint ottla_sub_overflows(int64_t a, int64_t b, int64_t *out) noexcept nogil
+
+# The numbers of ottla.records.errors.
+cdef enum Fault:
+    FINE = 0
+    TRUNCATED = 1
+    VARINT = 2
+    LENGTH = 3
+    PAST = 4
+    HEADERS = 5
+    HEADER_KEY = 6
+    UNREAD = 7
+    TIMESTAMP = 8
+    OFFSET_DELTA = 9
+    OFFSET = 10
+    TRAILING = 11
+    COUNT = 12
+    COLUMN = 13
+    TOO_LONG = 14
+
+cdef enum:
+    BATCH_HEADER = 61
+    RECORD_MIN = 7
+    HEADER_MIN = 2
+    # Below this many bytes a walk is over sooner than another thread could use the interpreter.
+    NOGIL_MIN = 65536
+
+cdef struct Record:
+    int64_t timestamp_delta
+    int32_t offset_delta
+    const uint8_t *key
+    int32_t key_size
+    const uint8_t *value
+    int32_t value_size
+    const uint8_t *headers
+    int32_t header_count
+
+
+# ---------------------------------------------------------------------------------------------------------------- numbers
+
+cdef int slow32(const uint8_t **cursor, const uint8_t *stop, int32_t *out) noexcept nogil:
+    cdef const uint8_t *p = cursor[0]
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while True:
+        if p >= stop:
+            return TRUNCATED
+        byte = p[0]
+        p += 1
+        value |= <uint64_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= 32:
+            return VARINT
+    if value >> 32:
+        return VARINT
+    out[0] = <int32_t>(<uint32_t>value >> 1) ^ -<int32_t>(value & 1)
+    cursor[0] = p
+    return FINE
+
+
+cdef int slow64(const uint8_t **cursor, const uint8_t *stop, int64_t *out) noexcept nogil:
+    cdef const uint8_t *p = cursor[0]
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while True:
+        if p >= stop:
+            return TRUNCATED
+        byte = p[0]
+        p += 1
+        if shift == 63 and byte > 1:
+            # The tenth byte has one bit left to give, and no byte may follow it.
+            return VARINT
+        value |= <uint64_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= 64:
+            return VARINT
+    out[0] = <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
+    cursor[0] = p
+    return FINE
+
+
+cdef inline int read32(const uint8_t **cursor, const uint8_t *stop, int32_t *out) noexcept nogil:
+    cdef const uint8_t *p = cursor[0]
+    cdef uint32_t value
+    if stop - p >= 2:
+        value = p[0]
+        if value < 0x80:
+            out[0] = <int32_t>(value >> 1) ^ -<int32_t>(value & 1)
+            cursor[0] = p + 1
+            return FINE
+        if p[1] < 0x80:
+            value = (value & 0x7F) | (<uint32_t>p[1] << 7)
+            out[0] = <int32_t>(value >> 1) ^ -<int32_t>(value & 1)
+            cursor[0] = p + 2
+            return FINE
+    return slow32(cursor, stop, out)
+
+
+cdef inline int read64(const uint8_t **cursor, const uint8_t *stop, int64_t *out) noexcept nogil:
+    cdef const uint8_t *p = cursor[0]
+    cdef uint64_t value
+    if stop - p >= 2:
+        value = p[0]
+        if value < 0x80:
+            out[0] = <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
+            cursor[0] = p + 1
+            return FINE
+        if p[1] < 0x80:
+            value = (value & 0x7F) | (<uint64_t>p[1] << 7)
+            out[0] = <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
+            cursor[0] = p + 2
+            return FINE
+    return slow64(cursor, stop, out)
+
+
+cdef inline int varint_size(uint64_t zigzag) noexcept nogil:
+    cdef int size = 1
+    while zigzag > 0x7F:
+        zigzag >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint8_t *write_varint(uint8_t *p, uint64_t zigzag) noexcept nogil:
+    while zigzag > 0x7F:
+        p[0] = <uint8_t>(zigzag & 0x7F | 0x80)
+        p += 1
+        zigzag >>= 7
+    p[0] = <uint8_t>zigzag
+    return p + 1
+
+
+cdef inline uint64_t zigzag64(int64_t value) noexcept nogil:
+    return (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+
+
+# ---------------------------------------------------------------------------------------------------------------- records
+
+cdef inline int read_field(const uint8_t **cursor, const uint8_t *stop, const uint8_t **data, int32_t *size) noexcept nogil:
+    """A length and its bytes; -1 is null."""
+    cdef int fault = read32(cursor, stop, size)
+    if fault:
+        return fault
+    data[0] = cursor[0]
+    if size[0] < 0:
+        return FINE if size[0] == -1 else LENGTH
+    if size[0] > stop - cursor[0]:
+        return PAST
+    cursor[0] += size[0]
+    return FINE
+
+
+cdef int skip_headers(const uint8_t **cursor, const uint8_t *stop, int32_t count) noexcept nogil:
+    cdef const uint8_t *data
+    cdef int32_t size, index
+    cdef int fault
+    for index in range(count):
+        fault = read32(cursor, stop, &size)
+        if fault:
+            return fault
+        if size < 0:
+            return HEADER_KEY
+        if size > stop - cursor[0]:
+            return PAST
+        cursor[0] += size
+        fault = read_field(cursor, stop, &data, &size)
+        if fault:
+            return fault
+    return FINE
+
+
+cdef inline int parse(const uint8_t **cursor, const uint8_t *end, Record *record) noexcept nogil:
+    """Reads the record at the cursor and moves past it, or tells the fault."""
+    cdef int32_t length
+    cdef const uint8_t *p
+    cdef const uint8_t *stop
+    cdef int fault = read32(cursor, end, &length)
+    if fault:
+        return fault
+    if length < 0:
+        return LENGTH
+    p = cursor[0]
+    if length > end - p:
+        return PAST
+    if length == 0:
+        return TRUNCATED
+    stop = p + length
+    p += 1
+    fault = read64(&p, stop, &record.timestamp_delta)
+    if fault:
+        return fault
+    fault = read32(&p, stop, &record.offset_delta)
+    if fault:
+        return fault
+    fault = read_field(&p, stop, &record.key, &record.key_size)
+    if fault:
+        return fault
+    fault = read_field(&p, stop, &record.value, &record.value_size)
+    if fault:
+        return fault
+    if p < stop and p[0] == 0:
+        # One byte at the very end has no byte behind it to look at, so read32 would take its slow path here each time.
+        record.header_count = 0
+        p += 1
+    else:
+        fault = read32(&p, stop, &record.header_count)
+        if fault:
+            return fault
+        if record.header_count < 0 or record.header_count > (stop - p) / HEADER_MIN:
+            return HEADERS
+    record.headers = p
+    if record.header_count:
+        fault = skip_headers(&p, stop, record.header_count)
+        if fault:
+            return fault
+    if p != stop:
+        return UNREAD
+    cursor[0] = p
+    return FINE
+
+
+cdef class View:
+    """Holds a buffer for as long as its pointer is used."""
+
+    cdef Py_buffer view
+    cdef const uint8_t *data
+    cdef Py_ssize_t size
+    cdef bint held
+
+    def __cinit__(self, source):
+        PyObject_GetBuffer(source, &self.view, PyBUF_SIMPLE)
+        self.held = True
+        self.data = <const uint8_t *>self.view.buf
+        self.size = self.view.len
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+cdef int confine(Py_ssize_t size, Py_ssize_t position, Py_ssize_t end, Py_ssize_t count) except -1:
+    if position < 0 or end < position or end > size:
+        raise IndexError(f"[{position}, {end}) is not inside the {size} bytes of the buffer")
+    if count < 0 or count > (end - position) / RECORD_MIN:
+        raise record_fault(COUNT, count)
+    return 0
+
+
+cdef struct Summary:
+    int64_t least
+    int64_t greatest
+    Py_ssize_t index_of_greatest
+    Py_ssize_t keyless
+    Py_ssize_t index
+
+
+cdef int summarize(const uint8_t *p, const uint8_t *end, Py_ssize_t count, int64_t base_timestamp, Summary *out) noexcept nogil:
+    cdef Record record
+    cdef int fault
+    cdef Py_ssize_t index, keyless = 0, index_of_greatest = -1
+    cdef int64_t timestamp = 0, greatest = -1
+    # -1, as an unsigned number, is above every timestamp that counts.
+    cdef int64_t least = INT64_MAX
+    cdef bint seen = False
+    for index in range(count):
+        fault = parse(&p, end, &record)
+        if not fault:
+            if ottla_add_overflows(base_timestamp, record.timestamp_delta, &timestamp):
+                fault = TIMESTAMP
+            elif record.offset_delta != index:
+                fault = OFFSET_DELTA
+        if fault:
+            out.index = index
+            return fault
+        if timestamp > greatest:
+            greatest = timestamp
+            index_of_greatest = index
+        if timestamp <= least and timestamp != -1:
+            least = timestamp
+            seen = True
+        keyless += record.key_size < 0
+    out.least = least if seen else -1
+    out.greatest = greatest
+    out.index_of_greatest = index_of_greatest
+    out.keyless = keyless
+    out.index = count
+    return TRAILING if p != end else FINE
+
+
+def check_records(buffer, Py_ssize_t position, Py_ssize_t end, Py_ssize_t count, int64_t base_timestamp):
+    """See ``_pure.check_records``."""
+    cdef Py_buffer view
+    cdef Summary summary
+    cdef int fault
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        confine(view.len, position, end, count)
+        if end - position < NOGIL_MIN:
+            fault = summarize(<const uint8_t *>view.buf + position, <const uint8_t *>view.buf + end, count, base_timestamp, &summary)
+        else:
+            with nogil:
+                fault = summarize(<const uint8_t *>view.buf + position, <const uint8_t *>view.buf + end, count, base_timestamp, &summary)
+    finally:
+        PyBuffer_Release(&view)
+    if fault:
+        raise record_fault(fault, summary.index)
+    return summary.least, summary.greatest, summary.index_of_greatest, summary.keyless
+
+
+def keyless_records(buffer, Py_ssize_t position, Py_ssize_t end, Py_ssize_t count, Py_ssize_t limit):
+    """See ``_pure.keyless_records``."""
+    cdef View view = View(buffer)
+    cdef Record record
+    cdef Py_ssize_t index
+    cdef int fault
+    cdef list found = []
+    confine(view.size, position, end, count)
+    cdef const uint8_t *p = view.data + position
+    cdef const uint8_t *stop = view.data + end
+    for index in range(count):
+        fault = parse(&p, stop, &record)
+        if fault:
+            raise record_fault(fault, index)
+        if record.key_size < 0 and len(found) < limit:
+            found.append(index)
+    if p != stop:
+        raise record_fault(TRAILING, count)
+    return found
+
+
+def records_outside(
+    buffer, Py_ssize_t position, Py_ssize_t end, Py_ssize_t count, int64_t base_timestamp, int64_t low, int64_t high, Py_ssize_t limit
+):
+    """See ``_pure.records_outside``."""
+    cdef View view = View(buffer)
+    cdef Record record
+    cdef Py_ssize_t index
+    cdef int64_t timestamp
+    cdef int fault
+    cdef list found = []
+    confine(view.size, position, end, count)
+    cdef const uint8_t *p = view.data + position
+    cdef const uint8_t *stop = view.data + end
+    for index in range(count):
+        fault = parse(&p, stop, &record)
+        if not fault and ottla_add_overflows(base_timestamp, record.timestamp_delta, &timestamp):
+            fault = TIMESTAMP
+        if fault:
+            raise record_fault(fault, index)
+        if timestamp != -1 and (timestamp < low or timestamp > high) and len(found) < limit:
+            found.append((index, timestamp))
+    if p != stop:
+        raise record_fault(TRAILING, count)
+    return found
+
+
+cdef tuple header_tuples(const uint8_t *p, const uint8_t *end, int32_t count):
+    """The headers that ``parse`` has walked, as ((name, value), ...)."""
+    cdef list out = []
+    cdef const uint8_t *data
+    cdef int32_t size = 0, index
+    for index in range(count):
+        # Asked again, since the bytes may be a bytearray that changed; ``parse`` has proved them once.
+        if read_field(&p, end, &data, &size) or size < 0:
+            raise record_fault(HEADER_KEY, index)
+        name = PyUnicode_DecodeUTF8(<const char *>data, size, "replace")
+        if read_field(&p, end, &data, &size):
+            raise record_fault(HEADERS, index)
+        out.append((name, None if size < 0 else PyBytes_FromStringAndSize(<const char *>data, size)))
+    return tuple(out)
+
+
+def decode_records(
+    buffer,
+    Py_ssize_t position,
+    Py_ssize_t end,
+    Py_ssize_t count,
+    int64_t base_offset,
+    int64_t base_timestamp,
+    append_timestamp,
+    int64_t start_offset,
+    int64_t end_offset,
+):
+    """See ``_pure.decode_records``."""
+    cdef View view = View(buffer)
+    cdef Record record
+    cdef Py_ssize_t index
+    cdef int64_t timestamp, offset
+    cdef int fault
+    cdef list out = []
+    cdef tuple none = ()
+    cdef tuple headers
+    cdef object key, value, stamp
+    confine(view.size, position, end, count)
+    cdef const uint8_t *p = view.data + position
+    cdef const uint8_t *stop = view.data + end
+    for index in range(count):
+        fault = parse(&p, stop, &record)
+        if not fault:
+            if ottla_add_overflows(base_timestamp, record.timestamp_delta, &timestamp):
+                fault = TIMESTAMP
+            elif ottla_add_overflows(base_offset, record.offset_delta, &offset):
+                fault = OFFSET
+        if fault:
+            raise record_fault(fault, index)
+        if offset < start_offset or offset >= end_offset:
+            continue
+        key = None if record.key_size < 0 else PyBytes_FromStringAndSize(<const char *>record.key, record.key_size)
+        value = None if record.value_size < 0 else PyBytes_FromStringAndSize(<const char *>record.value, record.value_size)
+        headers = header_tuples(record.headers, p, record.header_count) if record.header_count else none
+        if append_timestamp is None:
+            stamp = timestamp
+        else:
+            stamp = append_timestamp
+        out.append((offset, stamp, key, value, headers))
+    if p != stop:
+        raise record_fault(TRAILING, count)
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------------- hash
+
+cdef int32_t murmur(const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t m = 0x5BD1E995, k
+    cdef uint32_t h = <uint32_t>0x9747B28C ^ <uint32_t>size
+    cdef Py_ssize_t i, whole = size & ~<Py_ssize_t>3
+    for i in range(0, whole, 4):
+        k = <uint32_t>data[i] | <uint32_t>data[i + 1] << 8 | <uint32_t>data[i + 2] << 16 | <uint32_t>data[i + 3] << 24
+        k *= m
+        k ^= k >> 24
+        h = h * m ^ k * m
+    if size > whole:
+        k = 0
+        for i in range(size - 1, whole - 1, -1):
+            k = k << 8 | data[i]
+        h = (h ^ k) * m
+    h ^= h >> 13
+    h *= m
+    h ^= h >> 15
+    return <int32_t>h
+
+
+def murmur2(data):
+    """See ``_pure.murmur2``."""
+    cdef View view
+    if PyBytes_CheckExact(data):
+        return murmur(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+    view = View(data)
+    return murmur(view.data, view.size)
+
+
+include "_native_build.pxi"
+include "_native_columns.pxi"

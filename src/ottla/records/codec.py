@@ -1,0 +1,30 @@
+"""The per-record loops: compiled where the package was built with a C compiler, else their pure-Python twin.
+
+Everything above works on whole batches and imports the loops from here. ``NATIVE`` says which ones they are.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.records import _pure as _codec
+
+    NATIVE: bool
+else:
+    try:
+        from ottla.records import _native as _codec
+
+        NATIVE = True
+    except ImportError:
+        from ottla.records import _pure as _codec
+
+        NATIVE = False
+
+Builder = _codec.Builder
+ColumnEncoder = _codec.ColumnEncoder
+check_records = _codec.check_records
+decode_columns = _codec.decode_columns
+decode_records = _codec.decode_records
+keyless_records = _codec.keyless_records
+murmur2 = _codec.murmur2
+partition_column = _codec.partition_column
+records_outside = _codec.records_outside

@@ -1,0 +1,206 @@
+"""The four codecs of record batches, as Java clients write and read them, with bounded output.
+
+* gzip: RFC 1952; members in a row are one stream.
+* snappy: written in the framing of snappy-java ("xerial"): 16 bytes of header, then blocks of at most 32 KiB, each after its length.
+  Read also as one raw block, which librdkafka writes, and as several such streams in a row.
+* lz4: one LZ4 frame with independent blocks; Java refuses linked ones.
+* zstd: Zstandard frames.
+
+A payload of a few bytes can stand for gigabytes, so ``decompress`` takes the most it may become and refuses the rest before it takes
+memory for it. Source: KIP-110 (zstd), KIP-390 (levels), CVE-2023-34455.
+"""
+
+import zlib
+from enum import IntEnum
+
+import cramjam
+
+from ottla.records.checksum import Buffer
+from ottla.records.errors import CorruptPayload, PayloadTooLarge
+from ottla.records.frames import lz4_bound, snappy_size, zstd_bound
+
+#: No ratio is asked of an output up to this size: a batch of equal records shrinks a thousandfold and is no attack.
+RATIO_FREE_BYTES = 1024 * 1024
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
+_XERIAL_BLOCK = 32 * 1024
+#: gzip input is fed in pieces, since what follows a member is copied out each time.
+_GZIP_PIECE = 64 * 1024
+#: No writer makes more than one; each costs a decompressor.
+_GZIP_MEMBERS_MAX = 1024
+#: cramjam's own default is a slow high-compression level.
+_LZ4_LEVEL = 1
+_LZ4_LEVEL_MAX = 12
+_ZSTD_LEVEL = 3
+
+
+class Codec(IntEnum):
+    """Compression of a batch: bits 0 to 2 of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @property
+    def wire_name(self) -> str:
+        """Kafka's name of it, as in ``compression.type``."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, wire_name: str) -> "Codec":
+        """The codec with Kafka's name.
+
+        Raises: ValueError naming the five that exist.
+        """
+        try:
+            return _BY_NAME[wire_name]
+        except KeyError:
+            raise ValueError(f"no codec is called {wire_name!r}; there are {', '.join(_BY_NAME)}") from None
+
+
+_BY_NAME = {codec.wire_name: codec for codec in Codec}
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """``data`` as the payload of a batch. ``level`` None is the codec's default (gzip 6, lz4 1, zstd 3; snappy has none)."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return zlib.compress(data, -1 if level is None else level, wbits=31)
+        case Codec.SNAPPY:
+            return _compress_xerial(data)
+        case Codec.LZ4:
+            chosen = _LZ4_LEVEL if level is None else min(level, _LZ4_LEVEL_MAX)
+            stream = cramjam.lz4.Compressor(level=chosen, content_checksum=False, block_linked=False)
+            stream.compress(bytes(data))
+            return bytes(stream.finish())
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
+
+
+def decompress(codec: Codec, data: Buffer, *, limit_bytes: int, ratio_max: int | None = None) -> bytes | bytearray:
+    """The bytes that ``compress`` was given.
+
+    Args:
+        limit_bytes: the most bytes it may be.
+        ratio_max: the most output bytes per input byte, asked of outputs above ``RATIO_FREE_BYTES``; None asks nothing.
+
+    Raises: PayloadTooLarge (before memory beyond the limit is taken), CorruptPayload.
+    """
+    if ratio_max is not None:
+        limit_bytes = min(limit_bytes, max(RATIO_FREE_BYTES, ratio_max * len(data)))
+    match codec:
+        case Codec.NONE:
+            if len(data) > limit_bytes:
+                raise PayloadTooLarge(f"payload of {len(data)} bytes, allowed are {limit_bytes}")
+            return bytes(data)
+        case Codec.GZIP:
+            return _decompress_gzip(data, limit_bytes)
+        case Codec.SNAPPY:
+            return _decompress_snappy(data, limit_bytes)
+        case Codec.LZ4:
+            return _into(cramjam.lz4.decompress_into, data, lz4_bound(data, limit_bytes), limit_bytes)
+        case Codec.ZSTD:
+            return _into(cramjam.zstd.decompress_into, data, zstd_bound(data, limit_bytes), limit_bytes)
+
+
+def _into(decompress_into, data: Buffer, bound: int, limit_bytes: int) -> bytearray:  # type: ignore[no-untyped-def]
+    """Decompresses into a buffer of ``bound`` bytes, or of the limit where that is less."""
+    output = bytearray(min(bound, limit_bytes))
+    try:
+        size = decompress_into(data, output)
+    except cramjam.DecompressionError as error:
+        if bound > limit_bytes:
+            raise PayloadTooLarge(f"payload is corrupt or grows past the {limit_bytes} bytes allowed") from error
+        raise CorruptPayload(f"payload cannot be decompressed: {error}") from error
+    del output[size:]
+    return output
+
+
+def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    room = limit_bytes
+    position = members = 0
+    rest: Buffer = b""
+    while position < len(data) or rest or not members:
+        members += 1
+        if members > _GZIP_MEMBERS_MAX:
+            raise CorruptPayload(f"payload has more than {_GZIP_MEMBERS_MAX} gzip members")
+        stream = zlib.decompressobj(wbits=31)
+        while not stream.eof:
+            if not rest:
+                rest = data[position : position + _GZIP_PIECE]
+                position += len(rest)
+            try:
+                # One byte more than there is room for tells a payload that just fits from one that does not.
+                part = stream.decompress(rest, room + 1)
+            except zlib.error as error:
+                raise CorruptPayload(f"payload cannot be decompressed: {error}") from error
+            if not part and not rest and not stream.eof:
+                raise CorruptPayload("payload ends inside a gzip member")
+            room -= len(part)
+            if room < 0:
+                raise PayloadTooLarge(f"payload grows past the {limit_bytes} bytes allowed")
+            parts.append(part)
+            rest = stream.unconsumed_tail
+        rest = stream.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    parts: list[Buffer] = [_XERIAL_HEADER]
+    with memoryview(data) as view:
+        for position in range(0, len(view), _XERIAL_BLOCK):
+            block = bytes(cramjam.snappy.compress_raw(view[position : position + _XERIAL_BLOCK]))
+            parts += (len(block).to_bytes(4, "big"), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytearray:
+    with memoryview(data) as view:
+        blocks = _snappy_blocks(view, limit_bytes)
+        output = bytearray(sum(size for _, _, size in blocks))
+        with memoryview(output) as room:
+            written = 0
+            for start, end, size in blocks:
+                try:
+                    written += cramjam.snappy.decompress_raw_into(view[start:end], room[written : written + size])
+                except cramjam.DecompressionError as error:
+                    raise CorruptPayload(f"payload cannot be decompressed: {error}") from error
+    if written != len(output):
+        raise CorruptPayload("payload holds less than its snappy blocks declare")
+    return output
+
+
+def _snappy_blocks(view: memoryview, limit_bytes: int) -> list[tuple[int, int, int]]:
+    """(start, end, decompressed size) of each raw block, with all lengths checked and their sum within the limit."""
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        spans = [(0, len(view))]
+    else:
+        spans = []
+        position = 0
+        while position < len(view):
+            if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+                # A stream that was appended to begins anew with a header.
+                position += len(_XERIAL_HEADER)
+                continue
+            start = position + 4
+            position = start + int.from_bytes(view[position:start], "big")
+            if start > len(view) or position > len(view):
+                raise CorruptPayload("payload has a snappy block longer than itself")
+            spans.append((start, position))
+        if position != len(view):
+            raise CorruptPayload("payload ends inside its snappy header")
+    total = 0
+    blocks = []
+    for start, end in spans:
+        size = snappy_size(view[start:end])
+        total += size
+        if total > limit_bytes:
+            raise PayloadTooLarge(f"payload declares {total} bytes, allowed are {limit_bytes}")
+        blocks.append((start, end, size))
+    return blocks

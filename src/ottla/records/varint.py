@@ -1,0 +1,56 @@
+"""Kafka's variable-length numbers: zigzag, then 7 bits a byte, lowest first, bit 7 set on all but the last byte.
+
+      0 -> 00     -1 -> 01     1 -> 02     -64 -> 7F     64 -> 80 01
+
+A varint holds 32 bits in at most 5 bytes, a varlong 64 bits in at most 10; what does not fit is refused. Longer spellings of a
+number than needed are read, as Java reads them. The codec modules have these loops written out; this module serves whatever
+needs one number only.
+"""
+
+from ottla.records.checksum import Buffer
+from ottla.records.errors import FAULT_TRUNCATED, FAULT_VARINT, RecordsError
+
+
+class MalformedVarint(RecordsError):
+    """A number that ends too early or has too many bits."""
+
+
+def encode(value: int) -> bytes:
+    """The bytes of a signed number of up to 64 bits."""
+    value = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def decode(buffer: Buffer, position: int = 0, *, bits: int = 32) -> tuple[int, int]:
+    """(number, position after it) of a signed number of 32 or 64 bits.
+
+    Raises: MalformedVarint.
+    """
+    value, position = scan(buffer, position, len(buffer), bits)
+    if position < 0:
+        raise MalformedVarint("number ends too early" if position == -FAULT_TRUNCATED else f"number has more than {bits} bits")
+    return value, position
+
+
+def scan(buffer: Buffer, position: int, end: int, bits: int) -> tuple[int, int]:
+    """As ``decode`` within ``[position, end)``, but a fault comes back as its negative number in place of the position."""
+    value = shift = 0
+    while True:
+        if position >= end:
+            return 0, -FAULT_TRUNCATED
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= bits:
+            return 0, -FAULT_VARINT
+    if value >> bits:
+        return 0, -FAULT_VARINT
+    return (value >> 1) ^ -(value & 1), position
