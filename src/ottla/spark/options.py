@@ -1,7 +1,8 @@
 """What a user may ask of ``format("ottla")``, in the words of Spark's own Kafka source. Pure: no Spark, no network.
 
 Option names are not case-sensitive (Spark's are not). An option nobody knows, two options that contradict each other, or a value that
-cannot be meant is refused before anything is read, by name and with what to write instead: an option misspelt in silence is data lost in silence.
+cannot be meant is refused before anything is read, by name and with what to write instead: an option misspelt in silence is data lost in
+silence.
 
 Where reading begins, first match wins:   startingTimestamp, startingOffsetsByTimestamp, startingOffsets
 Where a batch query ends, the same order: endingTimestamp,   endingOffsetsByTimestamp,   endingOffsets

@@ -44,22 +44,30 @@ class Catalog(Protocol):
         """The first offset whose record is at least as young as its time; None where there is none."""
 
 
-def subscribed(catalog: Catalog, subscription: Subscription) -> list[TopicPartition]:
-    """The partitions that are read, in order. Raises: NoSuchData when a topic or partition that was named does not exist."""
+def subscribed(catalog: Catalog, subscription: Subscription, *, strict: bool = True) -> list[TopicPartition]:
+    """The partitions that are read and exist, in order.
+
+    Raises: NoSuchData when `strict` and a topic or partition that was named does not exist.
+    """
     topics = catalog.topics()
+    if not strict:
+        return [tp for tp in _named(topics, subscription) if tp.partition < topics.get(tp.topic, 0)]
+    for name in subscription.topics or sorted({tp.topic for tp in subscription.partitions}):
+        if name not in topics:
+            raise NoSuchData(f"topic {name} does not exist{suggestion(name, topics)}")
+    for tp in subscription.partitions:
+        if tp.partition >= topics[tp.topic]:
+            raise NoSuchData(f"topic {tp.topic} has {topics[tp.topic]} partitions, so there is no {tp}")
+    return _named(topics, subscription)
+
+
+def _named(topics: Mapping[str, int], subscription: Subscription) -> list[TopicPartition]:
     if subscription.kind == "assign":
-        for tp in subscription.partitions:
-            if tp.partition >= topics.get(tp.topic, 0):
-                raise NoSuchData(_missing(tp.topic, topics) if tp.topic not in topics else f"topic {tp.topic} has {topics[tp.topic]} partitions, so there is no {tp}")
         return list(subscription.partitions)
-    if subscription.kind == "subscribe":
-        for name in subscription.topics:
-            if name not in topics:
-                raise NoSuchData(_missing(name, topics))
-        names: Iterable[str] = subscription.topics
-    else:
+    names: Iterable[str] = subscription.topics
+    if subscription.kind == "subscribePattern":
         names = [name for name in topics if re.fullmatch(subscription.pattern, name)]
-    return [TopicPartition(name, number) for name in sorted(names) for number in range(topics[name])]
+    return [TopicPartition(name, number) for name in sorted(names) for number in range(topics.get(name, 0))]
 
 
 def starting(catalog: Catalog, options: SourceOptions) -> Offsets:
@@ -88,19 +96,29 @@ def ending(catalog: Catalog, options: SourceOptions) -> Offsets:
     return {tp: latest[tp] if offset is None else offset for tp, offset in found.items()}
 
 
-def newest(catalog: Catalog, options: SourceOptions, known: Mapping[TopicPartition, int]) -> Offsets:
-    """The end of each partition now, for a stream that has read up to `known`.
+def newest(catalog: Catalog, options: SourceOptions) -> Offsets:
+    """The end of each partition that is read and exists now."""
+    return catalog.end_offsets(subscribed(catalog, options.subscription, strict=False), LATEST)
 
-    Raises: DataLoss when a partition has vanished or shrunk and data loss is to fail; without that it is left out, or begins again.
+
+def carried_over(
+    catalog: Catalog, options: SourceOptions, known: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+) -> Offsets:
+    """Where the next batch of a stream begins that has read up to `known`, for each partition of `latest`.
+
+    A partition that vanished or shrunk is data loss; if that is allowed it is left out, or begins again with what there is now.
+
+    Raises: DataLoss.
     """
-    partitions = subscribed(catalog, options.subscription)
-    latest = catalog.end_offsets(partitions, LATEST)
     for tp in known:
         if tp not in latest:
             _lost(options, f"{tp} was read up to {known[tp]} and is gone; its topic was deleted")
         elif latest[tp] < known[tp]:
             _lost(options, f"{tp} was read up to {known[tp]} but now ends at {latest[tp]}; its topic was deleted and created again")
-    return latest
+    shrunk = [tp for tp in known if tp in latest and latest[tp] < known[tp]]
+    begin = {tp: offset for tp, offset in known.items() if tp in latest}
+    begin.update(catalog.end_offsets(shrunk, EARLIEST) if shrunk else {})
+    return {**begin, **first_seen(catalog, options, sorted(set(latest) - set(known)))}
 
 
 def first_seen(catalog: Catalog, options: SourceOptions, partitions: Sequence[TopicPartition]) -> Offsets:
@@ -134,7 +152,9 @@ def _refuse_other_partitions(name: str, given: Mapping[TopicPartition, int], par
     missing = sorted(set(partitions) - set(given))
     surplus = sorted(set(given) - set(partitions))
     if missing:
-        raise NoSuchData(f"{name} must name every partition that is read; {', '.join(map(str, missing))} is missing (-2 earliest, -1 latest)")
+        raise NoSuchData(
+            f"{name} must name every partition that is read; {', '.join(map(str, missing))} is missing (-2 earliest, -1 latest)"
+        )
     if surplus:
         raise NoSuchData(f"{name} names {', '.join(map(str, surplus))}, which does not exist or is not read")
 
@@ -157,7 +177,3 @@ def _lost(options: SourceOptions, what: str) -> None:
     if options.fail_on_data_loss:
         raise DataLoss(f"{what}. Set failOnDataLoss to false to go on with what there is, or start with a new checkpoint")
     logger.warning("data loss: %s", what)
-
-
-def _missing(name: str, topics: Mapping[str, int]) -> str:
-    return f"topic {name} does not exist{suggestion(name, topics)}"

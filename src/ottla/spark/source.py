@@ -4,8 +4,8 @@
     driver, a short process per batch read  partitions
     workers, reused between batches         read: ranges of offsets -> Arrow record batches
 
-All Spark gives a reader to carry between these places is itself, pickled; what it holds open (connections) stays in `log_access`, per process.
-A task reads one range after the other; a range stops at its end offset, so a batch that is run again reads the same records again.
+All Spark gives a reader to carry between these places is itself, pickled; what it holds open (connections) stays in `log_access`, per
+process. A task reads one range after the other; a range stops at its end offset, so a batch that is run again reads the same records again.
 Source: Spark's Python data source API (SPARK-44076), admission control for Python (SPARK-55304).
 """
 
@@ -19,9 +19,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from ottla.base.options import suggestion
 from ottla.spark import columns, log_access, positions
-from ottla.spark.offsets import LATEST, OffsetRange, admit, from_json, plan_tasks, ranges_between, to_json
+from ottla.spark.offsets import OffsetRange, admit, from_json, plan_tasks, ranges_between, to_json
 from ottla.spark.options import SinkOptions, SourceOptions
-from ottla.spark.positions import NoSuchData, Offsets
+from ottla.spark.positions import Offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ class OttlaDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: "StructType") -> "BatchReader":
         return BatchReader(SourceOptions.of(dict(self.options), streaming=False), chosen_columns(schema))
 
-    def streamReader(self, schema: "StructType") -> "StreamReader":  # noqa: N802 (Spark's name)
+    def streamReader(self, schema: "StructType") -> "StreamReader":
         return StreamReader(SourceOptions.of(dict(self.options), streaming=True), chosen_columns(schema))
 
     def writer(self, schema: "StructType", overwrite: bool) -> Any:
@@ -54,7 +54,7 @@ class OttlaDataSource(DataSource):  # type: ignore[misc]
             raise ValueError('a topic cannot be overwritten; write with .mode("append")')
         return BatchWriter(SinkOptions.of(dict(self.options)), sink_columns(schema))
 
-    def streamWriter(self, schema: "StructType", overwrite: bool) -> Any:  # noqa: N802 (Spark's name)
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> Any:
         from ottla.spark.sink import StreamWriter, sink_columns
 
         return StreamWriter(SinkOptions.of(dict(self.options)), sink_columns(schema))
@@ -76,7 +76,7 @@ def chosen_columns(schema: "StructType") -> tuple[str, ...]:
     for field in schema.fields:
         if field.name not in known:
             raise ValueError(f"a topic has no column {field.name!r}{suggestion(field.name, known)}; it has {', '.join(known)}")
-        wanted = known[field.name].replace(" ", "").replace(":", ":").lower()
+        wanted = known[field.name].replace(" ", "").lower()
         if field.dataType.simpleString().lower() != wanted or not field.nullable:
             raise ValueError(f"column {field.name} is {known[field.name]}, not {field.dataType.simpleString()}; cast it with SQL")
     return tuple(field.name for field in schema.fields)
@@ -135,10 +135,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self.latest_read_ms = -LATEST_MAX_AGE_MS
         self.last_trigger_ms: int | None = None
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 (Spark's name, as below)
+    def initialOffset(self) -> dict[str, dict[str, int]]:
         return to_json(positions.starting(self.log(), self.options))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         options = self.options
         if options.records_per_trigger_max is not None:
             return ReadMaxRows(options.records_per_trigger_max)
@@ -146,26 +146,22 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMinRows(options.records_per_trigger_min)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+    def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
         known = from_json(start)
+        latest = self._newest()
         if self.target is not None:
             # Partitions that the checkpoint knows and the target does not have nothing to read before the target.
             latest = {tp: max(self.target.get(tp, 0), known.get(tp, 0)) for tp in {**self.target, **known}}
-        else:
-            latest = self._newest(known)
-        appeared = sorted(set(latest) - set(known))
-        begin = {**known, **positions.first_seen(self.log(), self.options, appeared)}
-        begin = {tp: begin[tp] for tp in latest}
+        begin = positions.carried_over(self.log(), self.options, known, latest)
         if self._waits_for_more(begin, latest, limit):
             return to_json(known)
         return to_json(admit(begin, latest, records_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None))
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
-        return to_json(self._newest({})) or None
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
+        return to_json(self._newest()) or None
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        log = self.log()
-        self.target = log.end_offsets(positions.subscribed(log, self.options.subscription), LATEST)
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.target = positions.newest(self.log(), self.options)
 
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[LogPartition]:
         known, wanted = from_json(start), from_json(end)
@@ -175,10 +171,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return self.read_ranges(partition.value)
 
-    def _newest(self, known: Offsets) -> Offsets:
+    def _newest(self) -> Offsets:
         now_ms = time.monotonic_ns() // 1_000_000
-        if now_ms - self.latest_read_ms >= LATEST_MAX_AGE_MS or not set(known) <= set(self.latest):
-            self.latest = positions.newest(self.log(), self.options, known)
+        if now_ms - self.latest_read_ms >= LATEST_MAX_AGE_MS:
+            self.latest = positions.newest(self.log(), self.options)
             self.latest_read_ms = now_ms
         return self.latest
 
@@ -197,4 +193,4 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return False
 
 
-__all__ = ["BatchReader", "LogPartition", "NoSuchData", "OttlaDataSource", "StreamReader", "chosen_columns"]
+__all__ = ["BatchReader", "LogPartition", "OttlaDataSource", "StreamReader", "chosen_columns"]
