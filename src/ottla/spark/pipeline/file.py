@@ -53,7 +53,7 @@ class Field:
     """A decoded column."""
 
     type: str
-    #: Spark's pattern for a timestamp or date, such as ``dd/MMM/yyyy:HH:mm:ss Z``.
+    #: Of a timestamp: Spark's pattern, such as ``dd/MMM/yyyy:HH:mm:ss Z``, or ``epoch_ms`` or ``epoch_s`` for a number.
     format: str | None = None
 
 
@@ -208,6 +208,8 @@ def _decode(table: Table) -> Decode:
         raise table.fail("schema", "is only for json; name types with fields")
     if form == "regex":
         _check_pattern(table, pattern, fields)
+    elif nulls:
+        raise table.fail("nulls", "is only for regex")
     elif pattern:
         raise table.fail("pattern", 'is only for regex; set format = "regex"')
     if form == "text" and fields:
@@ -223,10 +225,14 @@ def _fields(table: Table) -> dict[str, Field]:
     for name in inner.values:
         if not NAME.fullmatch(name):
             raise inner.fail(name, "a column's name has letters, digits and _, and does not begin with a digit")
+        if name.startswith("_"):
+            raise inner.fail(name, "names that begin with _ are taken: _key, _topic, _partition, _offset, _timestamp, _malformed")
         if isinstance(inner.values[name], dict):
             described = inner.table(name)
             kind = described.text("type", required='say its type, such as "timestamp"')
             fields[name] = Field(kind, described.text("format"))
+            if fields[name].format and kind.lower() != "timestamp":
+                raise described.fail("format", "is only for a timestamp")
             described.finish()
         else:
             fields[name] = Field(inner.text(name))
