@@ -1,0 +1,1 @@
+"""Sockets on asyncio: `server` listens, `link` connects."""

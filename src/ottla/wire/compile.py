@@ -1,0 +1,131 @@
+"""Messages to bytes and back: each class and version is compiled on first use into straight-line Python.
+
+`decode` takes any buffer and copies out all but records, which stay a memoryview of it. Whatever the bytes are, it either gives a message
+or raises MalformedMessage; it allocates no more than a small multiple of the bytes it was given, and no more elements than `elements_max`.
+
+`encode_chunks` gives the message as the buffers to write: everything joined, except for large records and slices of files, which are handed
+on untouched.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sized
+from typing import Any
+
+import msgspec
+
+from ottla.wire.declare import MalformedMessage, MessageSchema, S, schema_of
+from ottla.wire.decoding import compile_decoder, holds_records
+from ottla.wire.encoding import compile_encoder
+from ottla.wire.errors import UnsupportedVersion
+from ottla.wire.source import Compiled
+
+Buffer = bytes | bytearray | memoryview
+#: A buffer, or what has a length and was given as records: a slice of a file.
+Chunk = bytes | bytearray | memoryview | Sized
+
+#: Array elements and tagged fields in one message: a million small objects take a hundred times the memory of their bytes. Requests come
+#: from strangers; a response may describe a very large cluster.
+REQUEST_ELEMENTS_MAX = 100_000
+RESPONSE_ELEMENTS_MAX = 10_000_000
+
+_encoders: dict[type[msgspec.Struct], dict[int, Callable[..., Any]]] = {}
+_decoders: dict[type[msgspec.Struct], dict[int, tuple[Callable[..., Any], bool, int]]] = {}
+_compiled: dict[tuple[type[msgspec.Struct], int, str], Compiled] = {}
+
+
+def decode(cls: type[S], buffer: Buffer, version: int, position: int = 0, *, elements_max: int | None = None) -> S:
+    """Read the message that fills a buffer from `position` to its end; a memoryview must be of bytes.
+
+    Raises MalformedMessage for bytes that are not this message, UnsupportedVersion for a version that is not declared.
+    """
+    try:
+        run, keeps_view, limit = _decoders[cls][version]
+    except KeyError:
+        run, keeps_view, limit = _new_decoder(cls, version)
+    if keeps_view:
+        data: bytes | memoryview = memoryview(buffer)
+    else:
+        data = buffer if type(buffer) is bytes else bytes(buffer)
+    try:
+        message: S = run(data, position, len(data), limit if elements_max is None else elements_max)
+        return message
+    except (MalformedMessage, IndexError, struct.error, UnicodeDecodeError) as error:
+        damage = _damage(cls, version, error)
+    # Outside of the except clause, so that the error does not keep the buffer alive through the frame it came from.
+    raise damage
+
+
+def encode(message: msgspec.Struct, version: int) -> bytes:
+    """Write a message. Raises FieldNotInVersion when it says what this version cannot, TypeError when its records are not in memory."""
+    out: list[Any] = []
+    write(message, version, out)
+    return b"".join(out)
+
+
+def encode_chunks(message: msgspec.Struct, version: int) -> list[Chunk]:
+    """Write a message as the buffers to send; records of 16 KiB and more, and those that are not bytes, are a chunk of their own."""
+    out: list[Any] = []
+    return joined(out, write(message, version, out))
+
+
+def write(message: msgspec.Struct, version: int, out: list[Any]) -> list[int]:
+    """Append a message to pieces already written; gives the indexes of those that shall not be joined with others."""
+    cls = type(message)
+    try:
+        run = _encoders[cls][version]
+    except KeyError:
+        run = _new_encoder(cls, version)
+    far: list[int] = []
+    try:
+        run(message, out.append, out, far)
+    except (TypeError, ValueError, AttributeError, struct.error) as error:
+        field, _ = _compiled[cls, version, "encode"].where(error.__traceback__)
+        error.add_note(f"while encoding {cls.__name__} v{version}, at {field or 'its end'}")
+        raise
+    return far
+
+
+def joined(out: list[Any], far: list[int]) -> list[Chunk]:
+    """Join the pieces, except for those at the indexes in `far`. The first chunk always is of joined pieces."""
+    chunks: list[Chunk] = []
+    start = 0
+    for index in far:
+        chunks += (b"".join(out[start:index]), out[index])
+        start = index + 1
+    if start < len(out) or not chunks:
+        chunks.append(b"".join(out[start:]))
+    return chunks
+
+
+def _new_encoder(cls: type[msgspec.Struct], version: int) -> Callable[..., Any]:
+    compiled = compile_encoder(cls, _declared(cls, version), version)
+    _compiled[cls, version, "encode"] = compiled
+    return _encoders.setdefault(cls, {}).setdefault(version, compiled.run)
+
+
+def _new_decoder(cls: type[msgspec.Struct], version: int) -> tuple[Callable[..., Any], bool, int]:
+    schema = _declared(cls, version)
+    compiled = compile_decoder(cls, schema, version)
+    _compiled[cls, version, "decode"] = compiled
+    limit = REQUEST_ELEMENTS_MAX if cls.__name__.endswith("Request") else RESPONSE_ELEMENTS_MAX
+    return _decoders.setdefault(cls, {}).setdefault(version, (compiled.run, holds_records(cls), limit))
+
+
+def _declared(cls: type[msgspec.Struct], version: int) -> MessageSchema:
+    schema = schema_of(cls)
+    if not schema.since <= version <= schema.until:
+        raise UnsupportedVersion(f"{cls.__name__} is known from version {schema.since} to {schema.until}, not {version}")
+    return schema
+
+
+def _damage(cls: type[msgspec.Struct], version: int, error: Exception) -> MalformedMessage:
+    field, position = _compiled[cls, version, "decode"].where(error.__traceback__)
+    if isinstance(error, MalformedMessage):
+        reason = error.reason
+    elif isinstance(error, UnicodeDecodeError):
+        reason = "is not UTF-8"
+    else:
+        reason = "the message ends here"
+    return MalformedMessage(reason, message=cls.__name__, version=version, field=field, position=position)

@@ -1,0 +1,224 @@
+"""Writes the source of an encoder: one function for a message class and a version, nested structures and loops inline.
+
+    run(m, w, out, far)     m: the message; w: `out.append`; out: the pieces, in order; far: the indexes of pieces that nobody shall copy
+
+Fields of fixed size that stand side by side, with the length of what follows them, are written by one precompiled `Struct`; a varint joins
+them when it takes one byte, which it nearly always does. A field that the version lacks costs one comparison, or nothing when ignorable.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from ottla.wire.declare import Array, Blob, Field, Fixed, MessageSchema, Type, fields_of
+from ottla.wire.source import READY_MADE, Compiled, Source
+
+#: Records of this size and above, and all that are not bytes, go out as they are: joining them would cost more than one more write.
+FAR_BYTES_MIN = 16 * 1024
+
+
+def compile_encoder(cls: type[msgspec.Struct], schema: MessageSchema, version: int) -> Compiled:
+    """Compile the encoder of one version of a message."""
+    writer = _Writer(version, schema.flexible(version))
+    writer.structure(cls, "m", "")
+    writer.flush()
+    return Compiled(f"encode {cls.__name__} v{version}", writer.source)
+
+
+class _Writer:
+    def __init__(self, version: int, flexible: bool) -> None:
+        self.source = Source("def run(m, w, out, far):")
+        self.version = version
+        self.flexible = flexible
+        #: The function that takes the next piece.
+        self.write = "w"
+        #: Fixed-size values not yet written: struct code, and the expression, which "x", a zero byte, does not have.
+        self.run: list[tuple[str, str]] = []
+        #: The path of the first of them.
+        self.label = ""
+        # A version without a single field still is a function.
+        self.source.line("pass")
+
+    def structure(self, cls: type[msgspec.Struct], item: str, path: str) -> None:
+        """Write all fields of a structure."""
+        fields = fields_of(cls)
+        for field in fields:
+            if not field.present(self.version) and not field.ignorable:
+                condition = self.differs(field, f"{item}.{field.name}")
+                self.source.line(f"if {condition}: refuse_value({path + field.name!r}, {self.version})", path + field.name)
+        for field in fields:
+            if field.present(self.version) and field.tag is None:
+                self.field(field, f"{item}.{field.name}", path + field.name)
+        if self.flexible:
+            self.tags([field for field in fields if field.tag is not None and field.present(self.version)], item, path)
+
+    def differs(self, field: Field, value: str) -> str:
+        """Give the condition that a field does not hold its default."""
+        if field.default is None:
+            return f"{value} is not None"
+        if field.default == []:
+            return value if field.nullable_since is None else f"{value} or {value} is None"
+        if field.default in (0, ""):
+            return value if field.nullable_since is None else f"{value} != {field.default!r}"
+        default = self.source.default(field.default)
+        if isinstance(field.default, msgspec.Struct):
+            return f"{value} is not {default} and {value} != {default}"
+        return f"{value} != {default}"
+
+    def field(self, field: Field, item: str, label: str) -> None:
+        """Write one field; null is refused where only other versions allow it."""
+        nullable = field.nullable(self.version)
+        if field.nullable_since is not None and not nullable:
+            self.source.line(f"if {item} is None: refuse_value({label!r}, {self.version})", label)
+        self.value(field.type, item, label, nullable=nullable)
+
+    def value(self, kind: Type, item: str, label: str, *, nullable: bool) -> None:
+        """Write one value."""
+        if isinstance(kind, Fixed):
+            if kind.name == "uuid":
+                self.source.line(f"if len({item}) != 16: refuse_uuid(len({item}))", label)
+            self.fixed(kind.code, item, label)
+            return
+        if isinstance(kind, Blob):
+            self.blob(kind, item, label, nullable=nullable)
+        elif isinstance(kind, Array):
+            self.array(kind, item, label, nullable=nullable)
+        elif nullable:
+            self.nullable_structure(kind, item, label)
+        else:
+            local = self.source.fresh("s")
+            self.source.line(f"{local} = {item}", label)
+            self.structure(kind, local, label + ".")
+
+    def fixed(self, code: str, value: str, label: str) -> None:
+        """Put a value of fixed size into the run that the next `flush` writes."""
+        if not self.run:
+            self.label = label
+        self.run.append((code, value))
+
+    def flush(self) -> None:
+        """Write the values of fixed size collected so far, all at once."""
+        if self.run:
+            self.source.line(f"{self.write}({self.packed(self.run)})", self.label)
+            self.run = []
+
+    def packed(self, run: list[tuple[str, str]]) -> str:
+        """Give the expression that packs a run."""
+        values = [value for code, value in run if code != "x"]
+        if not values:
+            return repr(bytes(len(run)))
+        layout = ">" + "".join(code for code, _ in run)
+        return f"{self.source.constant('pack', layout, lambda: struct.Struct(layout).pack)}({', '.join(values)})"
+
+    def length(self, kind: Blob | Array, local: str, label: str, *, nullable: bool) -> None:
+        """Write the length of a blob or the count of an array, and with it all that is in the run."""
+        size = self.source.fresh("n")
+        if not self.flexible:
+            self.source.line(f"{size} = {f'-1 if {local} is None else ' if nullable else ''}len({local})", label)
+            self.fixed("h" if isinstance(kind, Blob) and kind.name == "string" else "i", size, label)
+            self.flush()
+            return
+        self.source.line(f"{size} = {f'0 if {local} is None else ' if nullable else ''}len({local}) + 1", label)
+        varint = "string_length" if isinstance(kind, Blob) and kind.name == "string" else "uvarint"
+        if not self.run:
+            self.source.line(f"{self.write}(ONE_BYTE[{size}] if {size} < 128 else {varint}({size}))", label)
+            return
+        with self.source.block(f"if {size} < 128:"):
+            self.source.line(f"{self.write}({self.packed([*self.run, ('B', size)])})", self.label)
+        with self.source.block("else:"):
+            self.source.line(f"{self.write}({self.packed(self.run)})", self.label)
+            self.source.line(f"{self.write}({varint}({size}))", label)
+        self.run = []
+
+    def blob(self, kind: Blob, item: str, label: str, *, nullable: bool) -> None:
+        """Write a string, bytes, or records."""
+        local = self.source.fresh("b")
+        if kind.name == "string":
+            if nullable:
+                self.source.line(f"{local} = {item}", label)
+                self.source.line(f"if {local} is not None: {local} = {local}.encode()", label)
+            else:
+                self.source.line(f"{local} = {item}.encode()", label)
+        else:
+            self.source.line(f"{local} = {item}", label)
+        self.length(kind, local, label, nullable=nullable)
+        condition = f"{local} is not None" if nullable else ""
+        if kind.name == "records":
+            assert self.write == "w", "records are never in a tagged field"
+            with self.source.block(f"if {local} is not None:"):
+                near = f"len({local}) < {FAR_BYTES_MIN} and isinstance({local}, (bytes, bytearray, memoryview))"
+                self.source.line(f"if not ({near}): far.append(len(out))", label)
+                self.source.line(f"w({local})", label)
+        else:
+            self.source.line(f"{f'if {condition}: ' if condition else ''}{self.write}({local})", label)
+
+    def array(self, kind: Array, item: str, label: str, *, nullable: bool) -> None:
+        """Write an array."""
+        local = self.source.fresh("a")
+        self.source.line(f"{local} = {item}", label)
+        self.length(kind, local, label, nullable=nullable)
+        element = kind.element
+        if isinstance(element, Fixed) and len(element.code) == 1:
+            ready = self.source.constant(
+                "packs", element.code, lambda: tuple(struct.Struct(f">{n}{element.code}").pack for n in range(READY_MADE))
+            )
+            with self.source.block(f"if {local}:"):
+                size = self.source.fresh("n")
+                self.source.line(f"{size} = len({local})")
+                long = f'pack(f">{{{size}}}{element.code}", *{local})'
+                self.source.line(f"{self.write}({ready}[{size}](*{local}) if {size} < {READY_MADE} else {long})", label)
+            return
+        loop = self.source.fresh("e")
+        with self.source.block(f"for {loop} in {f'{local} or ()' if nullable else local}:", label):
+            self.value(element, loop, label + "[]", nullable=False)
+            self.flush()
+
+    def nullable_structure(self, kind: type[msgspec.Struct], item: str, label: str) -> None:
+        """Write -1 for null, or 1 and the structure."""
+        local, run = self.source.fresh("s"), list(self.run)
+        self.source.line(f"{local} = {item}", label)
+        with self.source.block(f"if {local} is None:"):
+            self.run = list(run)
+            self.fixed("b", "-1", label)
+            self.flush()
+        with self.source.block("else:"):
+            self.run = list(run)
+            self.fixed("b", "1", label)
+            self.structure(kind, local, label + ".")
+            self.flush()
+
+    def tags(self, tagged: list[Field], item: str, path: str) -> None:
+        """Write the tagged section: nearly always one zero byte, which joins the run."""
+        if not tagged:
+            self.fixed("x", "", path + "tags")
+            return
+        tagged.sort(key=lambda field: field.tag or 0)
+        locals_ = [self.source.fresh("t") for _ in tagged]
+        for field, local in zip(tagged, locals_, strict=True):
+            self.source.line(f"{local} = {item}.{field.name}", path + field.name)
+        conditions = [self.differs(field, local) for field, local in zip(tagged, locals_, strict=True)]
+        run = list(self.run)
+        with self.source.block(f"if {' or '.join(f'({condition})' for condition in conditions)}:"):
+            self.flush()
+            count = " + ".join(f"bool({condition})" for condition in conditions)
+            self.source.line(f"{self.write}(uvarint({count}))")
+            for field, local, condition in zip(tagged, locals_, conditions, strict=True):
+                with self.source.block(f"if {condition}:"):
+                    self.tag(field, local, path + field.name)
+        with self.source.block("else:"):
+            self.run = [*run, ("x", "")]
+            self.flush()
+
+    def tag(self, field: Field, local: str, label: str) -> None:
+        """Write one tagged field: its number, its size, its value."""
+        outer, pieces, body = self.write, self.source.fresh("o"), self.source.fresh("o")
+        self.write = self.source.fresh("w")
+        self.source.line(f"{pieces} = []")
+        self.source.line(f"{self.write} = {pieces}.append")
+        self.field(field, local, label)
+        self.flush()
+        self.write = outer
+        self.source.line(f'{body} = b"".join({pieces})')
+        self.source.line(f"{self.write}(uvarint({field.tag}) + uvarint(len({body})) + {body})")

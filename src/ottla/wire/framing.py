@@ -1,0 +1,141 @@
+"""Headers and the length prefix around a message.
+
+    request    size int32 | api key int16 | version int16 | correlation id int32 | client id nullable string | tags (flexible) | body
+    response   size int32 | correlation id int32 | tags (flexible) | body
+
+The size counts what follows it. The client id has an int16 length even in a flexible header, so that a broker can read it before it knows
+the version. A response to ApiVersions never has tags in its header, whatever its version: the client does not know yet what we speak.
+
+Source: KIP-482, KIP-511.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ottla.wire.compile import Buffer, Chunk, decode, joined, write
+from ottla.wire.declare import MalformedMessage, S, schema_of
+from ottla.wire.messages import API, ApiVersionsResponse
+from ottla.wire.source import skip_tags, tag_count
+
+_SIZE = struct.Struct(">i")
+_REQUEST = struct.Struct(">hhih")
+_RESPONSE = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE = struct.Struct(">iix")
+SIZE_BYTES = 4
+
+#: Tagged fields that a header may have. Kafka defines none; whoever sends more than a few is up to something.
+HEADER_TAGS_MAX = 64
+
+
+class FrameTooLarge(ValueError):
+    """A frame announces more bytes than this connection may send. Nothing of it is read, and the connection is closed."""
+
+
+class RequestHeader(NamedTuple):
+    """Who asks what, and the number the answer carries."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def frame_bytes(prefix: Buffer, position: int = 0, *, bytes_max: int) -> int:
+    """Give the size of the frame behind a length prefix.
+
+    Raises FrameTooLarge above `bytes_max`, MalformedMessage for a negative size.
+    """
+    size: int = _SIZE.unpack_from(prefix, position)[0]
+    if size < 0:
+        raise MalformedMessage(f"a frame of {size} bytes")
+    if size > bytes_max:
+        raise FrameTooLarge(f"a frame of {size} bytes, where {bytes_max} are allowed")
+    return size
+
+
+def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
+    """Read the header at the start of a request, without its size prefix: the header, and where the body starts.
+
+    Of an API that is not declared only the first four fields are read. Raises MalformedMessage.
+    """
+    end = len(buffer)
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST.unpack_from(buffer)
+        position = _REQUEST.size
+        client_id = None
+        if length >= 0:
+            if length > end - position:
+                raise MalformedMessage(f"length {length}, {end - position} bytes are left")
+            client_id = str(buffer[position : position + length], "utf-8") if length else ""
+            position += length
+        elif length < -1:
+            raise MalformedMessage(f"length {length}")
+        api = API.get(api_key)
+        if api is not None and api.flexible(api_version):
+            position = _pass_tags(buffer, position, end)
+        return RequestHeader(api_key, api_version, correlation_id, client_id), position
+    except MalformedMessage as error:
+        reason = error.reason
+    except UnicodeDecodeError:
+        reason = "the client id is not UTF-8"
+    except (struct.error, IndexError):
+        reason = f"{end} bytes are too few"
+    raise MalformedMessage(reason, message="RequestHeader")
+
+
+def encode_request(message: msgspec.Struct, version: int, correlation_id: int, client_id: str | None) -> list[Chunk]:
+    """Write a whole request frame as the buffers to send."""
+    schema = schema_of(type(message))
+    client = b"" if client_id is None else client_id.encode()
+    head = _REQUEST.pack(schema.key, version, correlation_id, -1 if client_id is None else len(client)) + client
+    return _framed(b"\0\0\0\0" + head + (b"\0" if schema.flexible(version) else b""), message, version)
+
+
+def encode_response(message: msgspec.Struct, version: int, correlation_id: int) -> list[Chunk]:
+    """Write a whole response frame as the buffers to send."""
+    head = _FLEXIBLE_RESPONSE if _flexible_header(type(message), version) else _RESPONSE
+    return _framed(head.pack(0, correlation_id), message, version)
+
+
+def decode_response(cls: type[S], buffer: Buffer, version: int) -> tuple[int, S]:
+    """Read a response without its size prefix: correlation id and message. Raises MalformedMessage."""
+    end = len(buffer)
+    try:
+        correlation_id: int = _SIZE.unpack_from(buffer)[0]
+        position = _pass_tags(buffer, _SIZE.size, end) if _flexible_header(cls, version) else _SIZE.size
+    except (struct.error, IndexError):
+        position = -1
+    if position < 0:
+        raise MalformedMessage(f"{end} bytes are too few", message="ResponseHeader")
+    return correlation_id, decode(cls, buffer, version, position)
+
+
+def _flexible_header(cls: type[msgspec.Struct], version: int) -> bool:
+    return cls is not ApiVersionsResponse and schema_of(cls).flexible(version)
+
+
+def _pass_tags(buffer: Any, position: int, end: int) -> int:
+    count = buffer[position]
+    position += 1
+    if count:
+        count, position = tag_count(buffer, position, end, count, HEADER_TAGS_MAX)
+        position = skip_tags(buffer, position, end, count)
+    return position
+
+
+def _framed(head: bytes, message: msgspec.Struct, version: int) -> list[Chunk]:
+    out: list[Any] = [head]
+    far = write(message, version, out)
+    if not far:
+        frame = bytearray().join(out)
+        _SIZE.pack_into(frame, 0, len(frame) - SIZE_BYTES)
+        return [frame]
+    chunks = joined(out, far)
+    first = bytearray(chunks[0])  # type: ignore[arg-type]
+    _SIZE.pack_into(first, 0, sum(map(len, chunks)) - SIZE_BYTES)
+    chunks[0] = first
+    return chunks

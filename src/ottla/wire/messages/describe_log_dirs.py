@@ -1,0 +1,65 @@
+"""DescribeLogDirs, key 35: what lies in each log directory of a broker.
+
+| version | what is new |
+|-|-|
+| 2 | flexible |
+| 3 | an error for the whole response (KIP-784) |
+| 4 | total and usable bytes of the volume (KIP-827) |
+| 5 | cordoned directories, which get no new partitions (KIP-1066) |
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, message
+
+
+class DescribableLogDirTopic(Struct):
+    """The partitions of one topic."""
+
+    topic: str = ""
+    partitions: list[Int32] = []
+
+
+@message(key=35, since=1, until=5, flexible_since=2)
+class DescribeLogDirsRequest(Struct):
+    """Null topics: every partition the broker has."""
+
+    topics: list[DescribableLogDirTopic] | None = []
+
+
+class DescribeLogDirsPartition(Struct):
+    """The size of a replica, and how far it is behind; a future one is being moved here from another directory."""
+
+    partition_index: Int32 = 0
+    partition_size: Int64 = 0
+    offset_lag: Int64 = 0
+    is_future_key: bool = False
+
+
+class DescribeLogDirsTopic(Struct):
+    """The partitions of one topic in one directory."""
+
+    name: str = ""
+    partitions: list[DescribeLogDirsPartition] = []
+
+
+class DescribeLogDirsResult(Struct):
+    """One directory; -1 bytes when the volume does not say."""
+
+    error_code: Int16 = 0
+    log_dir: str = ""
+    topics: list[DescribeLogDirsTopic] = []
+    total_bytes: Annotated[Int64, Since(4), Ignorable] = -1
+    usable_bytes: Annotated[Int64, Since(4), Ignorable] = -1
+    is_cordoned: Annotated[bool, Since(5), Ignorable] = False
+
+
+@message(key=35, since=1, until=5, flexible_since=2)
+class DescribeLogDirsResponse(Struct):
+    """One answer per log directory."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, Since(3), Ignorable] = 0
+    results: list[DescribeLogDirsResult] = []

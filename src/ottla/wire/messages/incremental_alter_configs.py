@@ -1,0 +1,49 @@
+"""IncrementalAlterConfigs, key 44: change single settings of a resource (KIP-339). Version 1 is flexible.
+
+AlterConfigs has structures of the same names and other fields: import them from its module.
+"""
+
+from __future__ import annotations
+
+from ottla.wire.declare import Int8, Int16, Int32, Struct, message
+
+
+class AlterableConfig(Struct):
+    """A setting and what to do with it: 0 set, 1 delete, 2 append to its list, 3 take from its list."""
+
+    name: str = ""
+    config_operation: Int8 = 0
+    value: str | None = ""
+
+
+class AlterConfigsResource(Struct):
+    """The changes to one resource."""
+
+    resource_type: Int8 = 0
+    resource_name: str = ""
+    configs: list[AlterableConfig] = []
+
+
+@message(key=44, since=0, until=1, flexible_since=1)
+class IncrementalAlterConfigsRequest(Struct):
+    """Validate_only runs every check and changes nothing."""
+
+    resources: list[AlterConfigsResource] = []
+    validate_only: bool = False
+
+
+class AlterConfigsResourceResponse(Struct):
+    """The answer for one resource."""
+
+    error_code: Int16 = 0
+    error_message: str | None = ""
+    resource_type: Int8 = 0
+    resource_name: str = ""
+
+
+@message(key=44, since=0, until=1, flexible_since=1)
+class IncrementalAlterConfigsResponse(Struct):
+    """One answer per resource of the request."""
+
+    throttle_time_ms: Int32 = 0
+    responses: list[AlterConfigsResourceResponse] = []
