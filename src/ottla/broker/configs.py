@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
 from ottla.base.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
+from ottla.broker.image import Image
 from ottla.log.options import TopicOptions
 
 
@@ -22,6 +23,7 @@ class ServerOptions(Options):
         (),
         doc="Addresses that clients are told to use. Empty: each client is told the address it reached us under.",
     )
+    broker_rack: str = option("broker.rack", "", doc="Rack, or zone, of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Directories for partitions; several are used evenly.")
     num_io_threads: int = option("num.io.threads", 4, at_least=1, doc="Threads for fsync, cold reads and deletions.")
     socket_request_max_bytes: int = option("socket.request.max.bytes", 100 * MiB, at_least=1, doc="Largest request.")
@@ -172,6 +174,21 @@ def topic_texts(texts: Mapping[str, str]) -> dict[str, str]:
                 found[spec.name] = str(-1 if value < 0 else value * unit) if unit else texts[synonym]
                 break
     return found
+
+
+def broker_texts(settings: Settings, image: Image, broker_id: int) -> dict[str, str]:
+    """The broker settings in force, as text: this broker's dynamic ones over the cluster's over those it was started with."""
+    return {**settings.texts, **image.overrides("brokers", "<default>"), **image.overrides("brokers", str(broker_id))}
+
+
+def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
+    """What holds for a topic: its own overrides over the broker's defaults. Overrides were checked when they were written."""
+    base = settings.topic
+    if image.overrides("brokers", "<default>") or image.overrides("brokers", str(broker_id)):
+        base = TopicOptions.of(topic_texts(broker_texts(settings, image, broker_id)))
+    overrides = image.overrides("topics", topic)
+    known = {name: text for name, text in overrides.items() if name in TopicOptions.SPECS}
+    return TopicOptions.of(known, base=base) if known else base
 
 
 #: Every name a broker accepts.

@@ -62,6 +62,13 @@ class Remove(Effect):
     paths: tuple[str, ...]
 
 
+class ReplaceFiles(Effect):
+    """Write whole small files, each atomically and durably (``Disk.replace_file``), off the loop, in order; a newer one wins."""
+
+    directory: str
+    files: tuple[tuple[str, bytes], ...]
+
+
 class StoreSubmit(Effect):
     """Carry out a ``multi`` on the store; answer with StoreAnswered."""
 

@@ -1,7 +1,9 @@
 # Part of _native.pyx: records from and to Arrow's column layout.
 #
-# Reading: a payload bounds what its records can fill, so all output is taken at once at that size, filled in one pass and cut to what
-# was used; pages that were never written cost nothing. Only headers, which could be one for every 2 bytes, are counted in a pass before.
+# Reading: a payload bounds what its records can fill, so output is taken at once at that size, filled in one pass and cut to what was
+# used; pages that were never written cost nothing. Keys begin with an eighth of it and grow, since few records are mostly key, and heap
+# that was never used would still be given back and faulted in again call by call. Headers, which could be one for every 2 bytes, are
+# counted in a pass before.
 
 cdef extern from "Python.h":
     PyObject *raw_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t size) except NULL
@@ -11,6 +13,10 @@ cdef enum:
     # Room behind variable-size data, so that short pieces can be copied in whole 16-byte steps.
     SLACK = 16
     MICROSECONDS = 1000
+    # Not a fault: the keys need more room before ``fill`` can go on.
+    GROW = -1
+    KEY_SHARE = 8
+    KEY_ROOM_MIN = 4096
 
 
 cdef class Room:
@@ -26,6 +32,12 @@ cdef class Room:
     def __dealloc__(self):
         Py_XDECREF(self.owned)
 
+    cdef int grow(self, Py_ssize_t capacity) except -1:
+        """Room for more, with what is there kept."""
+        _PyBytes_Resize(&self.owned, capacity)
+        self.data = <uint8_t *>PyBytes_AS_STRING(<object>self.owned)
+        return 0
+
     cdef object cut(self, Py_ssize_t size):
         """The first ``size`` bytes, without copying them; the room is gone."""
         _PyBytes_Resize(&self.owned, size)
@@ -40,6 +52,7 @@ cdef struct Binary:
     int32_t *ends
     uint8_t *data
     Py_ssize_t used
+    Py_ssize_t capacity
     uint8_t *valid
     Py_ssize_t nulls
 
@@ -47,6 +60,8 @@ cdef struct Binary:
 cdef struct Batch:
     const uint8_t *start
     const uint8_t *end
+    # The record at ``start``; both move on when a filling pauses.
+    Py_ssize_t index
     Py_ssize_t count
     int64_t base_offset
     int64_t base_timestamp
@@ -102,13 +117,15 @@ cdef inline void add_binary(Binary *column, Py_ssize_t row, const uint8_t *data,
 cdef int fill(Batch *batch, Filling *to) noexcept nogil:
     cdef const uint8_t *p = batch.start
     cdef const uint8_t *h
+    cdef const uint8_t *record_start
     cdef Record record
     cdef Py_ssize_t index, row = to.rows
     cdef int64_t timestamp = 0, offset = 0
     cdef int32_t count, size = 0, type = 1 if batch.append_time else 0
     cdef int fault = FINE
-    for index in range(batch.count):
+    for index in range(batch.index, batch.count):
         to.index = index
+        record_start = p
         fault = parse(&p, batch.end, &record)
         if fault:
             return fault
@@ -118,6 +135,10 @@ cdef int fill(Batch *batch, Filling *to) noexcept nogil:
             return OFFSET
         if offset < to.start_offset or offset >= to.end_offset:
             continue
+        if record.key_size > to.key.capacity - to.key.used:
+            batch.start = record_start
+            batch.index = index
+            return GROW
         if batch.append_time:
             timestamp = batch.append_timestamp
         to.offsets[row] = offset
@@ -177,6 +198,13 @@ cdef class BinaryRoom:
         column.data = self.data.data
         column.valid = self.valid.data
         column.used = column.nulls = 0
+        column.capacity = size
+        return 0
+
+    cdef int grow(self, Py_ssize_t size, Binary *column) except -1:
+        self.data.grow(size + SLACK)
+        column.data = self.data.data
+        column.capacity = size
         return 0
 
     cdef tuple close(self, Py_ssize_t rows, Binary *column):
@@ -218,7 +246,7 @@ def decode_columns(list sources, int64_t start_offset, int64_t end_offset, bint 
     cdef BinaryRoom value = BinaryRoom()
     cdef BinaryRoom header_key, header_value
     cdef Room header_ends
-    key.open(rows, size, &to.key)
+    key.open(rows, min(size, max(size // KEY_SHARE, KEY_ROOM_MIN)), &to.key)
     value.open(rows, size, &to.value)
     to.start_offset = start_offset
     to.end_offset = end_offset
@@ -239,11 +267,15 @@ def decode_columns(list sources, int64_t start_offset, int64_t end_offset, bint 
         header_value.open(header_rows, size, &to.header_value)
     for index in range(len(sources)):
         batch_of(views[index], sources[index], &batch)
-        if batch.end - batch.start < NOGIL_MIN:
-            fault = fill(&batch, &to)
-        else:
-            with nogil:
+        while True:
+            if batch.end - batch.start < NOGIL_MIN:
                 fault = fill(&batch, &to)
+            else:
+                with nogil:
+                    fault = fill(&batch, &to)
+            if fault != GROW:
+                break
+            key.grow(min(size, 2 * to.key.capacity), &to.key)
         if fault:
             raise record_fault(fault, to.index)
     rows = to.rows
@@ -269,6 +301,7 @@ cdef int batch_of(View view, tuple source, Batch *batch) except -1:
     cdef Py_ssize_t position = source[1], end = source[2]
     batch.start = view.data + position
     batch.end = view.data + end
+    batch.index = 0
     batch.count = source[3]
     batch.base_offset = source[4]
     batch.base_timestamp = source[5]

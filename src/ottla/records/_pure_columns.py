@@ -190,7 +190,7 @@ class ColumnEncoder:
         return out
 
 
-def _int64s(buffer: Buffer) -> array[int]:
+def _int64s(buffer: Buffer) -> "array[int]":
     raw = bytes(memoryview(buffer))
     return array("q", raw[: len(raw) // 8 * 8])
 

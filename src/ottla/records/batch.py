@@ -144,7 +144,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         if len(buffer) - position > MAGIC_AT and buffer[position + MAGIC_AT] != MAGIC:
             raise UnsupportedMagic(_signed_byte(buffer[position + MAGIC_AT]))
         raise CorruptBatch(f"{len(buffer) - position} bytes cannot hold a batch header of {HEADER_SIZE}")
-    header = BatchHeader._make(HEADER.unpack_from(buffer, position))
+    header = tuple.__new__(BatchHeader, HEADER.unpack_from(buffer, position))
     if header[3] != MAGIC:
         raise UnsupportedMagic(header[3])
     if header[1] < HEADER_SIZE - LOG_OVERHEAD:

@@ -4,8 +4,8 @@ A builder encodes each record as it comes, so memory is the batch itself; compre
 finished. Timestamps are stored as differences to the first record's, offsets as the record's place.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ottla.records.batch import (
     ATTRIBUTES_AT,
@@ -19,7 +19,7 @@ from ottla.records.batch import (
     TRANSACTIONAL_BIT,
 )
 from ottla.records.checksum import Buffer, crc32c
-from ottla.records.codec import Builder
+from ottla.records.codec import Builder, ColumnEncoder, partition_column
 from ottla.records.compression import Codec, compress
 
 RecordInput = tuple[int, Buffer | None, Buffer | None, Sequence[tuple[str, Buffer | None]]]
@@ -110,3 +110,76 @@ def seal(
     HEADER.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch, MAGIC, 0, *fields)
     batch[CRC_AT:ATTRIBUTES_AT] = crc32c(batch, ATTRIBUTES_AT).to_bytes(4, "big")
     return batch
+
+
+class BinaryColumn(NamedTuple):
+    """A column of byte strings as Arrow lays it out (binary, string and their large forms)."""
+
+    #: One more than rows, int32 or, when ``wide``, int64; in the machine's byte order.
+    offsets: Buffer
+    data: Buffer
+    #: Bitmap, lowest bit first, 1 = valid; None without nulls.
+    validity: Buffer | None = None
+    wide: bool = False
+
+
+class HeadersColumn(NamedTuple):
+    """A column of lists of (name, value) as Arrow lays it out: ``offsets`` of row i are where its headers are in the other two."""
+
+    offsets: Buffer
+    names: BinaryColumn
+    values: BinaryColumn
+    validity: Buffer | None = None
+    wide: bool = False
+
+
+def build_columns(
+    value: BinaryColumn,
+    *,
+    first: int,
+    last: int,
+    timestamps: Buffer | int,
+    key: BinaryColumn | None = None,
+    headers: HeadersColumn | None = None,
+    rows: Buffer | None = None,
+    timestamps_us: bool = False,
+    size_max: int = 16 * 1024,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    **fields: Any,
+) -> Iterator[bytearray]:
+    """Batches of the rows ``[first, last)`` of Arrow buffers, without a Python object per record.
+
+    Args:
+        first, last: rows of the buffers; a slice of an array says where it begins by its offset.
+        timestamps: int64 per row, in ms, or µs with ``timestamps_us``; or one number of ms for all.
+        rows: int64 row numbers; then ``first`` and ``last`` count in it. This is how the rows of one partition are chosen.
+        size_max: most bytes of a batch. Only a row that exceeds it by itself makes a larger batch, alone. A batch that compression
+            makes larger is left uncompressed.
+        fields: those of ``seal``, the same for each batch.
+
+    Raises: InvalidBatch where offsets point outside of the data, IndexError where rows are not all there.
+    """
+    encoder = ColumnEncoder(
+        value,
+        key,
+        None if headers is None else ((headers.offsets, None, headers.validity, headers.wide), headers.names, headers.values),
+        timestamps,
+        timestamps_us,
+        rows,
+        first,
+        last,
+    )
+    while (builder := encoder.encode(size_max)) is not None:
+        plain = builder.take()
+        count, base, greatest = builder.count, builder.base_timestamp, builder.max_timestamp
+        batch = plain if codec is Codec.NONE else bytearray(plain)
+        seal(batch, count=count, base_timestamp=base, max_timestamp=greatest, codec=codec, level=level, **fields)
+        if len(batch) > size_max and codec is not Codec.NONE and len(plain) < len(batch):
+            batch = seal(plain, count=count, base_timestamp=base, max_timestamp=greatest, **fields)
+        yield batch
+
+
+def partitions_of_keys(keys: BinaryColumn, count: int, *, first: int, last: int) -> bytes:
+    """The partition of ``count`` for each key in rows ``[first, last)``, as int32, as Java's default partitioner chooses; -1 for null."""
+    return partition_column(keys, first, last, count)

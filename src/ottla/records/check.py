@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from ottla.records.batch import (
     ATTRIBUTES_AT,
+    CODEC_BITS,
+    CONTROL_BIT,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -27,6 +29,8 @@ from ottla.records.frames import lz4_blocks_are_linked
 
 #: A batch can hold a million faulty records; a client needs to see some of them.
 RECORD_ERRORS_MAX = 1000
+#: What only brokers write, and what nobody does.
+FORBIDDEN_BITS = CONTROL_BIT | DELETE_HORIZON_BIT | RESERVED_BITS
 
 
 class Examination(NamedTuple):
@@ -43,7 +47,7 @@ class Examination(NamedTuple):
 
 def check_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> BatchHeader:
     """The header of the one batch that ``buffer`` is, which a client may have written as it stands. See ``examine_batch``."""
-    return examine_batch(buffer, max_decompressed=max_decompressed, ratio_max=ratio_max, require_keys=require_keys).header
+    return _checked(buffer, max_decompressed, ratio_max, require_keys)[0]
 
 
 def examine_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> Examination:
@@ -57,29 +61,7 @@ def examine_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | Non
     Raises: UnsupportedMagic, CorruptBatch (length, checksum), UnsupportedCodec, InvalidBatch (all else; ``record_errors`` says
     which records).
     """
-    header = parse_header(buffer)
-    _, batch_length, _, _, crc, attributes, last_offset_delta, base_timestamp, _, producer_id, _, base_sequence, count = header
-    if batch_length + LOG_OVERHEAD != len(buffer):
-        if batch_length + LOG_OVERHEAD < len(buffer):
-            raise InvalidBatch(f"{len(buffer)} bytes hold more than one batch of {header.size}")
-        raise CorruptBatch(f"batch of {header.size} bytes is cut short at {len(buffer)}")
-    computed = crc32c(buffer, ATTRIBUTES_AT)
-    if computed != crc:
-        raise CorruptBatch(f"checksum of the batch is {computed:#010x}, it declares {crc:#010x}")
-    if count <= 0 or last_offset_delta != count - 1:
-        raise InvalidBatch(f"batch declares {count} records and a last offset delta of {last_offset_delta}")
-    if attributes & (RESERVED_BITS | DELETE_HORIZON_BIT):
-        raise InvalidBatch(f"batch sets attributes {attributes & 0xFFFF:#06x}, which clients may not")
-    if header.is_control:
-        raise InvalidBatch("clients may not write control batches")
-    if producer_id >= 0 and base_sequence < 0:
-        raise InvalidBatch(f"batch of producer {producer_id} has sequence {base_sequence}")
-    records, position = _payload(buffer, header, max_decompressed, ratio_max)
-    least, greatest, index_of_greatest, keyless = check_records(records, position, len(records), count, base_timestamp)
-    if require_keys and keyless:
-        indexes = keyless_records(records, position, len(records), count, RECORD_ERRORS_MAX)
-        sentence = "a compacted topic takes no record without a key"
-        raise InvalidBatch(f"{keyless} records have no key: {sentence}", [(index, sentence) for index in indexes])
+    header, (least, greatest, index_of_greatest, _) = _checked(buffer, max_decompressed, ratio_max, require_keys)
     return Examination(header, greatest, index_of_greatest, least)
 
 
@@ -93,6 +75,35 @@ def timestamps_outside(
     header = parse_header(buffer)
     records, position = _payload(buffer, header, max_decompressed, ratio_max)
     return records_outside(records, position, len(records), header.count, header.base_timestamp, low_ms, high_ms, RECORD_ERRORS_MAX)
+
+
+def _checked(
+    buffer: Buffer, max_decompressed: int, ratio_max: int | None, require_keys: bool
+) -> tuple[BatchHeader, tuple[int, int, int, int]]:
+    """The header and what ``codec.check_records`` found."""
+    header = parse_header(buffer)
+    _, batch_length, _, _, crc, attributes, last_offset_delta, base_timestamp, _, producer_id, _, base_sequence, count = header
+    if batch_length + LOG_OVERHEAD != len(buffer):
+        if batch_length + LOG_OVERHEAD < len(buffer):
+            raise InvalidBatch(f"{len(buffer)} bytes hold more than one batch of {header.size}")
+        raise CorruptBatch(f"batch of {header.size} bytes is cut short at {len(buffer)}")
+    if crc32c(memoryview(buffer)[ATTRIBUTES_AT:]) != crc:
+        raise CorruptBatch(f"checksum of the batch is not the {crc:#010x} it declares")
+    if count <= 0 or last_offset_delta != count - 1:
+        raise InvalidBatch(f"batch declares {count} records and a last offset delta of {last_offset_delta}")
+    if attributes & FORBIDDEN_BITS:
+        if attributes & CONTROL_BIT:
+            raise InvalidBatch("clients may not write control batches")
+        raise InvalidBatch(f"batch sets attributes {attributes & 0xFFFF:#06x}, which clients may not")
+    if producer_id >= 0 and base_sequence < 0:
+        raise InvalidBatch(f"batch of producer {producer_id} has sequence {base_sequence}")
+    records, position = (_payload(buffer, header, max_decompressed, ratio_max)) if attributes & CODEC_BITS else (buffer, HEADER_SIZE)
+    found = check_records(records, position, len(records), count, base_timestamp)
+    if require_keys and found[3]:
+        indexes = keyless_records(records, position, len(records), count, RECORD_ERRORS_MAX)
+        sentence = "a compacted topic takes no record without a key"
+        raise InvalidBatch(f"{found[3]} records have no key: {sentence}", [(index, sentence) for index in indexes])
+    return header, found
 
 
 def _payload(buffer: Buffer, header: BatchHeader, max_decompressed: int, ratio_max: int | None) -> tuple[Buffer, int]:

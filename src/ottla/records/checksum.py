@@ -13,5 +13,4 @@ def crc32c(buffer: Buffer, position: int = 0, end: int | None = None) -> int:
     """CRC-32C of ``buffer[position:end]`` as an unsigned 32-bit number. Releases the GIL from 32 KiB on."""
     if position == 0 and end is None:
         return _crc32c(buffer)
-    with memoryview(buffer) as view, view[position:end] as part:
-        return _crc32c(part)
+    return _crc32c(memoryview(buffer)[position:end])

@@ -1,4 +1,4 @@
-"""Reading batches: record tuples of one batch, and what control batches say.
+"""Reading batches: record tuples of one batch, what control batches say, and, re-exported, many batches as ``columns``.
 
 Readers tolerate what a log may hold and a client may not write: offset deltas with gaps and batches without records (compaction),
 control batches, LogAppendTime, the delete horizon.

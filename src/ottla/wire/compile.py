@@ -53,7 +53,8 @@ def decode(cls: type[S], buffer: Buffer, version: int, position: int = 0, *, ele
         return message
     except (MalformedMessage, IndexError, struct.error, UnicodeDecodeError) as error:
         damage = _damage(cls, version, error)
-    # Outside of the except clause, so that the error does not keep the buffer alive through the frame it came from.
+    # Raised here, and without our view of the buffer, so that an error that someone keeps does not keep the buffer.
+    data = b""
     raise damage
 
 
@@ -89,12 +90,14 @@ def write(message: msgspec.Struct, version: int, out: list[Any]) -> list[int]:
 
 def joined(out: list[Any], far: list[int]) -> list[Chunk]:
     """Join the pieces, except for those at the indexes in `far`. The first chunk always is of joined pieces."""
+    if not far:
+        return [b"".join(out)]
     chunks: list[Chunk] = []
     start = 0
     for index in far:
         chunks += (b"".join(out[start:index]), out[index])
         start = index + 1
-    if start < len(out) or not chunks:
+    if start < len(out):
         chunks.append(b"".join(out[start:]))
     return chunks
 

@@ -87,6 +87,8 @@ class _Writer:
             self.array(kind, item, label, nullable=nullable)
         elif nullable:
             self.nullable_structure(kind, item, label)
+        elif item.isidentifier():
+            self.structure(kind, item, label + ".")
         else:
             local = self.source.fresh("s")
             self.source.line(f"{local} = {item}", label)

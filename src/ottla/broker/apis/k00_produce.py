@@ -1,0 +1,184 @@
+"""Produce: append batches to the partitions led here.
+
+Behaviour: exactly one batch of format 2 per partition. acks=1 answers once the batch is in the page cache; acks=-1 once it is on the disk
+of every in-sync replica; acks=0 never, and an error closes the connection. Each partition succeeds or fails alone. Below the disk reserve
+every append is refused with KAFKA_STORAGE_ERROR and a message that says how many bytes are free.
+
+Versions: 0 to 2 are advertised, since librdkafka before 2.11 compresses only then (KAFKA-18659), and refused as in Kafka 4.
+
+Differences from Kafka: transactions are refused (INVALID_TXN_STATE). Source: KIP-98, KIP-467, KIP-516, KIP-951.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import NO_TOPIC_ID, TopicId, TopicPartition
+from ottla.broker import effects
+from ottla.broker.apis.leaders import endpoints_of, leader_hint
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import PARKED, SILENT, handles
+from ottla.broker.leader import Accepted, Leader
+from ottla.broker.purgatory import Parked
+from ottla.records.errors import InvalidBatch
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: zstd may be used from this version on. Source: KIP-110.
+ZSTD_SINCE = 7
+ZSTD = 4
+HINTS_SINCE = 10
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> ProduceResponse:
+    """The same error for every partition."""
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[_refused(data.index, error) for data in topic.partition_data],
+            )
+            for topic in call.body.topic_data
+        ]
+    )
+
+
+@handles(ProduceRequest, (0, 13), refuse=refuse)
+def produce(node: "Node", call: RequestArrived) -> Any:
+    request: ProduceRequest = call.body
+    if request.acks not in (-1, 0, 1):
+        return refuse(call, errors.InvalidRequiredAcks(f"acks is {request.acks}; it must be -1, 0 or 1"))
+    if request.transactional_id is not None:
+        return refuse(call, errors.InvalidTxnState("transactions are not served by this broker"))
+    waiting: list[tuple[PartitionProduceResponse, Leader, Accepted]] = []
+    response = ProduceResponse()
+    failed: list[TopicPartition] = []
+    for topic in request.topic_data:
+        answers = []
+        for data in topic.partition_data:
+            answer = _append(node, call, topic, data, waiting)
+            if answer.error_code:
+                failed.append(TopicPartition(_name(node, topic) or "", data.index))
+            answers.append(answer)
+        response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+    if request.acks == 0:
+        if failed:
+            node.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {failed[0]}"))
+            return PARKED
+        return SILENT
+    if failed and call.api_version >= HINTS_SINCE:
+        response.node_endpoints = endpoints_of(node, call, failed)
+    if request.acks == -1 and waiting and not all(_committed(*entry) for entry in waiting):
+        return _wait(node, call, response, waiting)
+    return response
+
+
+def _append(
+    node: "Node",
+    call: RequestArrived,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    waiting: list[tuple[PartitionProduceResponse, Leader, Accepted]],
+) -> PartitionProduceResponse:
+    name = _name(node, topic)
+    try:
+        if name is None:
+            raise errors.UnknownTopicId(f"no topic has the id {topic.topic_id.hex()}")
+        leader = node.partitions.leader(name, data.index)
+        _check_space(node, leader)
+        records = data.records
+        if records is None or len(records) == 0:
+            raise errors.InvalidRecord("a produce request carries exactly one record batch per partition")
+        assert isinstance(records, memoryview), "a decoded request carries its records as a memoryview"
+        if call.api_version < ZSTD_SINCE and len(records) > 22 and records[22] & 7 == ZSTD:
+            raise errors.UnsupportedCompressionType(f"zstd needs Produce version {ZSTD_SINCE}; this request has {call.api_version}")
+        try:
+            accepted = leader.append(records, acks=call.body.acks, wall_ms=node.wall_ms)
+        except OSError as error:
+            raise node.partitions.append_failed(leader, error) from error
+    except KafkaError as error:
+        answer = _refused(data.index, error)
+        if name is not None and call.api_version >= HINTS_SINCE and isinstance(error, errors.NotLeaderOrFollower):
+            answer.current_leader = leader_hint(node, TopicPartition(name, data.index))
+        return answer
+    answer = PartitionProduceResponse(
+        index=data.index,
+        base_offset=accepted.base_offset,
+        log_append_time_ms=accepted.log_append_time_ms,
+        log_start_offset=leader.log.start_offset,
+    )
+    if accepted.appended:
+        node.partitions.wrote(leader)
+    waiting.append((answer, leader, accepted))
+    return answer
+
+
+def _name(node: "Node", topic: TopicProduceData) -> str | None:
+    if topic.topic_id == NO_TOPIC_ID:
+        return topic.name
+    found = node.image.topics_by_id.get(TopicId(topic.topic_id))
+    return found.name if found else None
+
+
+def _check_space(node: "Node", leader: Leader) -> None:
+    space = node.space.get(leader.directory.root)
+    if space is not None and space.free_bytes < node.options.disk_reserve_bytes:
+        raise errors.KafkaStorageError(
+            f"{space.free_bytes} bytes are free on the disk of {leader.directory.root}, below the reserve of "
+            f"{node.options.disk_reserve_bytes} (ottla.disk.reserve.bytes); delete topics or records, or lower retention"
+        )
+
+
+def _refused(index: int, error: KafkaError) -> PartitionProduceResponse:
+    cause = error.__cause__
+    faults = cause.record_errors if isinstance(cause, InvalidBatch) else ()
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error.code,
+        base_offset=-1,
+        log_append_time_ms=-1,
+        log_start_offset=-1,
+        record_errors=[BatchIndexAndErrorMessage(batch_index=place, batch_index_error_message=text) for place, text in faults],
+        error_message=str(error),
+    )
+
+
+# Waiting for the in-sync replicas.
+
+
+def _committed(answer: PartitionProduceResponse, leader: Leader, accepted: Accepted) -> bool:
+    return answer.error_code != 0 or leader.high_watermark >= accepted.end_offset
+
+
+def _wait(
+    node: "Node", call: RequestArrived, response: ProduceResponse, waiting: list[tuple[PartitionProduceResponse, Leader, Accepted]]
+) -> Any:
+    leaders = node.partitions.leaders
+
+    def settled(answer: PartitionProduceResponse, leader: Leader, accepted: Accepted) -> bool:
+        return leaders.get(leader.partition) is not leader or leader.high_watermark >= accepted.end_offset
+
+    def finish(expired: bool) -> None:
+        for answer, leader, accepted in waiting:
+            if leader.high_watermark < accepted.end_offset:
+                try:
+                    node.partitions.leader(*leader.partition)
+                    error: KafkaError = errors.RequestTimedOut(f"{leader.partition} was not on disk within {call.body.timeout_ms} ms")
+                except KafkaError as gone:
+                    error = gone
+                answer.error_code, answer.error_message, answer.base_offset = error.code, str(error), -1
+        node.answer(call, response)
+
+    parked = Parked([leader.partition for _, leader, _ in waiting], lambda: all(settled(*entry) for entry in waiting), finish)
+    return node.park(call, parked, node.now_ms + max(call.body.timeout_ms, 0))

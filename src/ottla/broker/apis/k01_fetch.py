@@ -1,0 +1,186 @@
+"""Fetch: batches from the partitions led here, sent from the log files as they lie on disk.
+
+Behaviour: answers at once when there is nothing to wait for (max_wait 0, no partitions), when min_bytes are there, or when any partition
+has an error or has diverged; else waits up to max_wait_ms. The first partition with records gives at least one whole batch, whatever the
+limits; the batch that contains the offset is sent whole. Sessions as in ``fetch_sessions.py``.
+
+Versions: topics by id from 13 on. read_committed stops at the last stable offset.
+
+Differences from Kafka: a request with a replica id is refused, since each partition has one replica. Source: KIP-74, KIP-227, KIP-320,
+KIP-516.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import TopicId, TopicPartition
+from ottla.broker.apis.leaders import endpoints_of, leader_hint
+from ottla.broker.events import RequestArrived
+from ottla.broker.fetch_sessions import Context, Wanted, rotated
+from ottla.broker.handlers import handles
+from ottla.broker.purgatory import Parked
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+BY_ID_SINCE = 13
+HINTS_SINCE = 16
+SESSIONS_SINCE = 7
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> FetchResponse:
+    """An error for the whole request; before version 7, which has no such field, for each partition."""
+    if call.api_version >= SESSIONS_SINCE:
+        return FetchResponse(error_code=error.code)
+    topics = [
+        FetchableTopicResponse(topic=topic.topic, partitions=[_refused(ask.partition, error) for ask in topic.partitions])
+        for topic in call.body.topics
+    ]
+    return FetchResponse(responses=topics)
+
+
+@handles(FetchRequest, (4, 18), refuse=refuse)
+def fetch(node: "Node", call: RequestArrived) -> Any:
+    request: FetchRequest = call.body
+    if max(request.replica_id, request.replica_state.replica_id) >= 0:
+        raise errors.NotLeaderOrFollower("replicas do not fetch here: each partition has one replica")
+    by_id = call.api_version >= BY_ID_SINCE
+    context = node.sessions.begin(request, by_id=by_id, now_ms=node.now_ms, rng=node.rng)
+    found = _read_all(node, request, context)
+    if request.max_wait_ms <= 0 or not context.wanted or found.urgent or found.bytes >= request.min_bytes:
+        return _response(node, call, context, found)
+    return _wait(node, call, context)
+
+
+@dataclass(slots=True)
+class Found:
+    """What the partitions of one fetch have to give now."""
+
+    answers: list[tuple[Wanted, PartitionData]]
+    bytes: int
+    #: Some partition has an error or has diverged; the client should know at once.
+    urgent: bool
+
+
+def _read_all(node: "Node", request: FetchRequest, context: Context) -> Found:
+    found = Found([], 0, urgent=False)
+    left = min(request.max_bytes, node.options.fetch_max_bytes)
+    for wanted in context.wanted:
+        data = _read(node, request, wanted, left, at_least_one=found.bytes == 0)
+        found.answers.append((wanted, data))
+        size = len(data.records) if data.records is not None else 0
+        found.bytes += size
+        left = max(0, left - size)
+        found.urgent |= data.error_code != 0 or data.diverging_epoch.epoch != -1
+    return found
+
+
+def _read(node: "Node", request: FetchRequest, wanted: Wanted, left: int, *, at_least_one: bool) -> PartitionData:
+    ask = wanted.ask
+    try:
+        leader = node.partitions.leader(_name(node, wanted.topic), ask.partition)
+        leader.check_epoch(ask.current_leader_epoch)
+        read = leader.read(
+            ask.fetch_offset,
+            max_bytes=min(ask.partition_max_bytes, left),
+            at_least_one=at_least_one,
+            isolation_level=request.isolation_level,
+            last_fetched_epoch=ask.last_fetched_epoch,
+        )
+    except KafkaError as error:
+        return _refused(ask.partition, error)
+    data = PartitionData(
+        partition_index=ask.partition,
+        high_watermark=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
+        log_start_offset=read.log_start_offset,
+        aborted_transactions=None,
+        records=b"" if read.records is None else read.records,
+    )
+    if read.aborted is not None:
+        data.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in read.aborted]
+    if read.diverging is not None:
+        data.diverging_epoch = EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
+    return data
+
+
+def _name(node: "Node", topic: str | bytes) -> str:
+    if isinstance(topic, str):
+        return topic
+    found = node.image.topics_by_id.get(TopicId(topic))
+    if found is None:
+        raise errors.UnknownTopicId(f"no topic has the id {topic.hex()}")
+    return found.name
+
+
+def _refused(partition: int, error: KafkaError) -> PartitionData:
+    return PartitionData(
+        partition_index=partition, error_code=error.code, high_watermark=-1, log_start_offset=-1, aborted_transactions=None, records=b""
+    )
+
+
+def _response(node: "Node", call: RequestArrived, context: Context, found: Found) -> FetchResponse:
+    response = FetchResponse(session_id=context.session_id)
+    served = []
+    by_id = call.api_version >= BY_ID_SINCE
+    misled: list[TopicPartition] = []
+    for wanted, data in found.answers:
+        if context.session is not None and not wanted.news(data) and context.incremental:
+            continue
+        if call.api_version >= HINTS_SINCE and data.error_code in (errors.NotLeaderOrFollower.code, errors.FencedLeaderEpoch.code):
+            partition = TopicPartition(_name(node, wanted.topic), wanted.ask.partition)
+            data.current_leader = leader_hint(node, partition)
+            misled.append(partition)
+        if data.records:
+            served.append((wanted.topic, wanted.ask.partition))
+        last = response.responses[-1] if response.responses else None
+        if last is None or (last.topic_id if by_id else last.topic) != wanted.topic:
+            last = FetchableTopicResponse(**{"topic_id" if by_id else "topic": wanted.topic})  # type: ignore[arg-type]
+            response.responses.append(last)
+        last.partitions.append(data)
+    if context.session is not None:
+        rotated(context.session, served)
+    if misled:
+        response.node_endpoints = endpoints_of(node, call, misled)
+    return response
+
+
+# Waiting for bytes.
+
+
+def _wait(node: "Node", call: RequestArrived, context: Context) -> Any:
+    request: FetchRequest = call.body
+
+    def ready() -> bool:
+        if request.min_bytes <= 1:
+            return any(_stirred(node, request, wanted) for wanted in context.wanted)
+        found = _read_all(node, request, context)
+        return found.urgent or found.bytes >= request.min_bytes
+
+    def finish(expired: bool) -> None:
+        node.answer(call, _response(node, call, context, _read_all(node, request, context)))
+
+    keys = [TopicPartition(_name(node, wanted.topic), wanted.ask.partition) for wanted in context.wanted]
+    return node.park(call, Parked(list(dict.fromkeys(keys)), ready, finish), node.now_ms + request.max_wait_ms)
+
+
+def _stirred(node: "Node", request: FetchRequest, wanted: Wanted) -> bool:
+    """Whether a partition has something to tell: a byte, an error, or another leader."""
+    ask: FetchPartition = wanted.ask
+    try:
+        leader = node.partitions.leader(_name(node, wanted.topic), ask.partition)
+        leader.check_epoch(ask.current_leader_epoch)
+    except KafkaError:
+        return True
+    return leader.readable_end(request.isolation_level) > ask.fetch_offset or ask.fetch_offset < leader.log.start_offset

@@ -1,0 +1,101 @@
+"""ListOffsets: the offset that a time stands for, in partitions led here.
+
+==========  =======  ======================================================
+timestamp   version  answer
+==========  =======  ======================================================
+>= 0        1        the first record at or after that time
+-1          1        the high watermark; the last stable offset for read_committed
+-2          1        the log start
+-3          7        the record with the greatest timestamp
+-4          8        the log start: all of the log is local
+-5          9        offset -1: nothing is in tiered storage
+-6          11       the log start: nothing was uploaded yet
+==========  =======  ======================================================
+
+Behaviour: a special time that its version does not know is UNSUPPORTED_VERSION, a partition named twice INVALID_REQUEST. Without a match
+timestamp and offset are -1. The epoch answered is the record's own. Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.broker.leader import Leader
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+#: The version from which each special time is known.
+SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> ListOffsetsResponse:
+    topics = [
+        ListOffsetsTopicResponse(name=topic.name, partitions=[_refused(ask, error) for ask in topic.partitions])
+        for topic in call.body.topics
+    ]
+    return ListOffsetsResponse(topics=topics)
+
+
+@handles(ListOffsetsRequest, (1, 11), refuse=refuse)
+def list_offsets(node: "Node", call: RequestArrived) -> ListOffsetsResponse:
+    request: ListOffsetsRequest = call.body
+    times = Counter((topic.name, ask.partition_index) for topic in request.topics for ask in topic.partitions)
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answers = []
+        for ask in topic.partitions:
+            try:
+                if times[topic.name, ask.partition_index] > 1:
+                    raise errors.InvalidRequest(f"partition {topic.name}-{ask.partition_index} stands twice in this request")
+                answers.append(_look_up(node, call, topic.name, ask))
+            except KafkaError as error:
+                answers.append(_refused(ask, error))
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return response
+
+
+def _look_up(node: "Node", call: RequestArrived, topic: str, ask: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    leader = node.partitions.leader(topic, ask.partition_index)
+    leader.check_epoch(ask.current_leader_epoch)
+    if ask.timestamp < 0 and call.api_version < SINCE.get(ask.timestamp, 1 << 15):
+        raise errors.UnsupportedVersion(f"ListOffsets version {call.api_version} knows no timestamp {ask.timestamp}")
+    try:
+        timestamp, offset, epoch = _found(leader, ask.timestamp, leader.readable_end(call.body.isolation_level))
+    except OSError as error:
+        node.partitions.directory_failed(leader.directory.root, str(error))
+        raise errors.KafkaStorageError(f"the log directory of {leader.partition} failed: {error}") from error
+    return ListOffsetsPartitionResponse(partition_index=ask.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
+
+
+def _found(leader: Leader, timestamp: int, upto: int) -> tuple[int, int, int]:
+    """Timestamp, offset and leader epoch; -1 each where there is no record."""
+    log = leader.log
+    match timestamp:
+        case -1:
+            return -1, upto, leader.epoch
+        case -2 | -4 | -6:
+            epoch = log.epochs.epoch_at(log.start_offset)
+            return -1, log.start_offset, -1 if epoch is None else epoch
+        case -5:
+            return -1, -1, -1
+        case -3:
+            found = log.max_timestamp(upto)
+        case _:
+            found = log.offset_for_time(timestamp, upto=upto)
+    return (found.timestamp, found.offset, found.epoch) if found is not None else (-1, -1, -1)
+
+
+def _refused(ask: ListOffsetsPartition, error: KafkaError) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=ask.partition_index, error_code=error.code)

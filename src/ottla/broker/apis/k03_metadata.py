@@ -1,0 +1,134 @@
+"""Metadata: the live brokers, the topics asked for, who leads each partition.
+
+Behaviour: version 0 means all topics by an empty list, later versions by null. A topic that does not exist is created if the client and
+auto.create.topics.enable allow it, and it was asked for by name; the answer says UNKNOWN_TOPIC_OR_PARTITION meanwhile. From version 12 on
+topics may be asked for by id. Brokers appear at the address the client itself used, where none is advertised.
+
+Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.base.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+from ottla.broker.apis.leaders import address_for
+from ottla.broker.controller.topics import INTERNAL, check_name, creation, plan_topic
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.broker.image import NO_LEADER, Topic
+from ottla.wire import errors
+from ottla.wire.errors import NONE, KafkaError
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: From here on a partition without a leader keeps LEADER_NOT_AVAILABLE, and a leader without a listener says LISTENER_NOT_FOUND.
+NULL_NAME_SINCE = 12
+NULL_MEANS_ALL_SINCE = 1
+#: Bits of the operations that anyone may do while there are no ACLs: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS,
+#: ALTER_CONFIGS of a topic; CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE of a cluster.
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> MetadataResponse:
+    """The error on every topic, and, from version 13 on, on the whole."""
+    topics = [MetadataResponseTopic(error_code=error.code, name=topic.name, topic_id=topic.topic_id) for topic in call.body.topics or []]
+    return MetadataResponse(topics=topics, error_code=error.code)
+
+
+@handles(MetadataRequest, (0, 13), refuse=refuse)
+def metadata(node: "Node", call: RequestArrived) -> MetadataResponse:
+    request: MetadataRequest = call.body
+    everything = request.topics is None or (call.api_version < NULL_MEANS_ALL_SINCE and not request.topics)
+    if everything:
+        topics = [_described(node, topic, request) for topic in node.image.topics.values()]
+    else:
+        topics = [_asked(node, call, wanted) for wanted in request.topics or []]
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
+            for broker in node.image.brokers.values()
+            for address in (address_for(node, call, broker),)
+        ],
+        cluster_id=node.cluster_id,
+        controller_id=NO_LEADER if node.image.controller is None else node.image.controller,
+        topics=topics,
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response
+
+
+def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+    request: MetadataRequest = call.body
+    try:
+        if wanted.name is None:
+            if call.api_version < NULL_NAME_SINCE:
+                raise errors.InvalidRequest(f"topics by id need Metadata version {NULL_NAME_SINCE}")
+            topic = node.image.topics_by_id.get(TopicId(wanted.topic_id))
+            if topic is None:
+                raise errors.UnknownTopicId("no topic has this id")
+            return _described(node, topic, request)
+        if wanted.topic_id != NO_TOPIC_ID and call.api_version < NULL_NAME_SINCE:
+            raise errors.InvalidRequest(f"topics by id need Metadata version {NULL_NAME_SINCE}")
+        topic = node.image.topics.get(wanted.name)
+        if topic is None:
+            check_name(wanted.name)
+            if request.allow_auto_topic_creation and node.options.auto_create_topics_enable:
+                create_on_demand(node, wanted.name)
+            raise errors.UnknownTopicOrPartition(f"there is no topic {wanted.name!r}")
+        return _described(node, topic, request)
+    except KafkaError as error:
+        return MetadataResponseTopic(error_code=error.code, name=wanted.name, topic_id=wanted.topic_id, is_internal=wanted.name in INTERNAL)
+
+
+def create_on_demand(node: "Node", name: str) -> None:
+    """Have the controller create a topic with the broker's defaults; nobody waits for it."""
+    if name in node.creating:
+        return
+    wish = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+    if not node.controller.active:
+        node.creating.add(name)
+        node.tell_controller(CreateTopicsRequest(topics=[wish]), version=7, done=lambda: node.creating.discard(name))
+        return
+    topic = plan_topic(wish, node.image, node.options, node.rng)
+    node.creating.add(name)
+    node.controller.write(creation(topic, node.image.controller_epoch), lambda result: node.creating.discard(name))
+
+
+def _described(node: "Node", topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
+    described = MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL,
+        partitions=[_partition(node, topic, number, replicas) for number, replicas in topic.replicas.items()],
+    )
+    if request.include_topic_authorized_operations:
+        described.topic_authorized_operations = TOPIC_OPERATIONS
+    return described
+
+
+def _partition(node: "Node", topic: Topic, number: int, replicas: tuple[int, ...]) -> MetadataResponsePartition:
+    state = topic.states.get(number)
+    alive = node.image.brokers
+    broken = TopicPartition(topic.name, number) in node.partitions.offline
+    offline = [broker for broker in replicas if BrokerId(broker) not in alive or (broken and broker == node.broker_id)]
+    leader = NO_LEADER if state is None or state.leader in offline else BrokerId(state.leader)
+    return MetadataResponsePartition(
+        error_code=errors.LeaderNotAvailable.code if leader == NO_LEADER else NONE,
+        partition_index=number,
+        leader_id=leader,
+        leader_epoch=state.leader_epoch if state else -1,
+        replica_nodes=list(replicas),
+        isr_nodes=[broker for broker in state.isr if broker not in offline] if state else [],
+        offline_replicas=offline,
+    )

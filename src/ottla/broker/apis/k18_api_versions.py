@@ -1,0 +1,42 @@
+"""ApiVersions: which requests this broker serves, and in which versions.
+
+Behaviour: the ranges of Kafka 4.3 for everything served, nothing else. A version above ours is answered in version 0 with
+UNSUPPORTED_VERSION and our range, so that the client can try again; the shell does that, since the body cannot be read. From version 3 on
+the client's name and version must look like names. Source: KIP-511, KIP-584.
+"""
+
+import re
+from typing import TYPE_CHECKING
+
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import HANDLERS, handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+NAMED_SINCE = 3
+_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def served_versions() -> list[ApiVersion]:
+    """What to advertise, in the order of keys."""
+    return [
+        ApiVersion(api_key=key, min_version=served.versions[0], max_version=served.versions[1]) for key, served in sorted(HANDLERS.items())
+    ]
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> ApiVersionsResponse:
+    return ApiVersionsResponse(error_code=error.code)
+
+
+@handles(ApiVersionsRequest, (0, 4), refuse=refuse)
+def api_versions(node: "Node", call: RequestArrived) -> ApiVersionsResponse:
+    request: ApiVersionsRequest = call.body
+    if call.api_version >= NAMED_SINCE:
+        for name in (request.client_software_name, request.client_software_version):
+            if not _NAME.fullmatch(name):
+                raise errors.InvalidRequest(f"{name!r} is not the name or version of a client")
+    return ApiVersionsResponse(api_keys=served_versions())

@@ -1,0 +1,91 @@
+"""CreateTopics: at the controller; each topic is created whole or not at all.
+
+Behaviour: every check of Kafka's, in its order; a name that stands twice in one request is refused. validate_only runs all checks and
+creates nothing. Answers when the store has the topic and this broker's image shows it. Versions: -1 for the broker's default counts from
+4 on; 5 returns counts and settings, 7 the topic id.
+
+Differences from Kafka: replication factor 1 only, until brokers replicate. Source: KIP-4, KIP-464, KIP-525, KIP-516.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.apis.writes import Writes
+from ottla.broker.controller.topics import NewTopic, creation, plan_topic
+from ottla.broker.described import topic_entries
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+DEFAULTS_SINCE = 4
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> CreateTopicsResponse:
+    return CreateTopicsResponse(topics=[_refused(topic.name, error) for topic in call.body.topics])
+
+
+@handles(CreateTopicsRequest, (2, 7), refuse=refuse, at_controller=True)
+def create_topics(node: "Node", call: RequestArrived) -> Any:
+    request: CreateTopicsRequest = call.body
+    times = Counter(topic.name for topic in request.topics)
+    results = {name: CreatableTopicResult(name=name, error_message=None) for name in times}
+    writes = Writes(node, call)
+    for wish in request.topics:
+        result = results[wish.name]
+        try:
+            if times[wish.name] > 1:
+                raise errors.InvalidRequest(f"topic {wish.name!r} stands {times[wish.name]} times in this request")
+            topic = _planned(node, call, wish)
+        except KafkaError as error:
+            _fail(result, error)
+            continue
+        _describe(node, result, topic)
+        if not request.validate_only:
+            _write(node, writes, topic, result)
+    return writes.answer_when_done(CreateTopicsResponse(topics=list(results.values())), request.timeout_ms)
+
+
+def _planned(node: "Node", call: RequestArrived, wish: CreatableTopic) -> NewTopic:
+    if call.api_version < DEFAULTS_SINCE and not wish.assignments and (wish.num_partitions == -1 or wish.replication_factor == -1):
+        raise errors.InvalidPartitions(f"-1 for the broker's default needs CreateTopics version {DEFAULTS_SINCE}")
+    return plan_topic(wish, node.image, node.options, node.rng)
+
+
+def _write(node: "Node", writes: Writes, topic: NewTopic, result: CreatableTopicResult) -> None:
+    def done(error: KafkaError | None) -> None:
+        if error is not None:
+            _fail(result, error)
+
+    writes.add(creation(topic, node.image.controller_epoch), done, exists=errors.TopicAlreadyExists)
+
+
+def _describe(node: "Node", result: CreatableTopicResult, topic: NewTopic) -> None:
+    result.topic_id = topic.topic_id
+    result.num_partitions = len(topic.replicas)
+    result.replication_factor = len(topic.replicas[0])
+    result.configs = [
+        CreatableTopicConfigs(
+            name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source, is_sensitive=entry.sensitive
+        )
+        for entry in topic_entries(node, topic.overrides)
+    ]
+
+
+def _fail(result: CreatableTopicResult, error: KafkaError) -> None:
+    result.error_code, result.error_message = error.code, str(error)
+    result.topic_id, result.num_partitions, result.replication_factor, result.configs = bytes(16), -1, -1, []
+
+
+def _refused(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=str(error))

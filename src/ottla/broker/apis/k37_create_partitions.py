@@ -1,0 +1,85 @@
+"""CreatePartitions: at the controller; a topic grows, never shrinks.
+
+Behaviour: a count not above the present one is INVALID_PARTITIONS; replicas may be given, one list per new partition. validate_only changes
+nothing. Source: KIP-195, KIP-599.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import BrokerId
+from ottla.broker.apis.writes import Writes
+from ottla.broker.controller.placement import place
+from ottla.broker.controller.topics import check_growth, check_replicas, growth
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.broker.image import Topic
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> CreatePartitionsResponse:
+    results = [CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=str(error)) for topic in call.body.topics]
+    return CreatePartitionsResponse(results=results)
+
+
+@handles(CreatePartitionsRequest, (0, 3), refuse=refuse, at_controller=True)
+def create_partitions(node: "Node", call: RequestArrived) -> Any:
+    request: CreatePartitionsRequest = call.body
+    times = Counter(topic.name for topic in request.topics)
+    results = {name: CreatePartitionsTopicResult(name=name, error_message=None) for name in times}
+    writes = Writes(node, call)
+    for wish in request.topics:
+        result = results[wish.name]
+        try:
+            if times[wish.name] > 1:
+                raise errors.InvalidRequest(f"topic {wish.name!r} stands {times[wish.name]} times in this request")
+            topic, added = _planned(node, wish)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, str(error)
+            continue
+        if not request.validate_only:
+            _write(node, writes, topic, added, result)
+    return writes.answer_when_done(CreatePartitionsResponse(results=list(results.values())), request.timeout_ms)
+
+
+def _planned(node: "Node", wish: CreatePartitionsTopic) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
+    topic = node.image.topics.get(wish.name)
+    if topic is None:
+        raise errors.UnknownTopicOrPartition(f"there is no topic {wish.name!r}")
+    have = len(topic.replicas)
+    if wish.count == have:
+        raise errors.InvalidPartitions(f"topic {wish.name!r} already has {have} partitions")
+    if wish.count < have:
+        raise errors.InvalidPartitions(f"topic {wish.name!r} has {have} partitions; it cannot shrink to {wish.count}")
+    more = wish.count - have
+    check_growth(more, node.image, node.options)
+    if wish.assignments is not None:
+        if len(wish.assignments) != more:
+            raise errors.InvalidReplicaAssignment(f"{more} new partitions need as many assignments, not {len(wish.assignments)}")
+        like = list(topic.replicas.values())
+        chosen = [check_replicas(assignment.broker_ids, node.image, like=like) for assignment in wish.assignments]
+    else:
+        factor = len(topic.replicas[0])
+        if factor > len(node.image.brokers):
+            raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(node.image.brokers)} are alive")
+        racks = {broker: registration.rack for broker, registration in node.image.brokers.items()}
+        chosen = place(racks, partitions=more, replication_factor=factor, rng=node.rng, first_partition=have)
+    return topic, dict(enumerate(chosen, start=have))
+
+
+def _write(node: "Node", writes: Writes, topic: Topic, added: dict[int, tuple[BrokerId, ...]], result: CreatePartitionsTopicResult) -> None:
+    def done(error: KafkaError | None) -> None:
+        if error is not None:
+            result.error_code, result.error_message = error.code, str(error)
+
+    writes.add(growth(topic, added, node.image.controller_epoch), done)

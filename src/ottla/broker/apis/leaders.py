@@ -1,0 +1,50 @@
+"""Where to go instead: the hints with which Produce and Fetch answer a client that asked the wrong broker, and addresses as clients see
+them.
+
+Source: KIP-951.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker.events import RequestArrived
+from ottla.broker.image import Registration
+from ottla.wire.messages.leader_hints import LeaderIdAndEpoch, NodeEndpoint
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: A broker that listens everywhere registers this; it is no address to send a client to.
+ANYWHERE = ("", "0.0.0.0", "::")
+
+
+def leader_hint(node: "Node", partition: TopicPartition) -> LeaderIdAndEpoch:
+    """The leader of a partition as this broker knows it."""
+    state = node.image.state(partition)
+    return LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch) if state else LeaderIdAndEpoch()
+
+
+def endpoints_of(node: "Node", call: RequestArrived, partitions: Iterable[TopicPartition]) -> list[NodeEndpoint]:
+    """Addresses of the brokers that lead these partitions, without this one."""
+    leaders = dict.fromkeys(leader_hint(node, partition).leader_id for partition in partitions)
+    found = (node.image.brokers.get(BrokerId(leader)) for leader in leaders if leader != node.broker_id)
+    return [
+        NodeEndpoint(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
+        for broker in found
+        if broker is not None
+        for address in (address_for(node, call, broker),)
+    ]
+
+
+def address_for(node: "Node", call: RequestArrived, broker: Registration) -> tuple[str, int]:
+    """Host and port under which this client reaches a broker.
+
+    Without advertised.listeners a client gets for this broker the address it used itself, and for the others, where they listen
+    everywhere, the same host with their port: what works from where it is.
+    """
+    if node.options.advertised_listeners or not call.local[0]:
+        return broker.host, broker.port
+    if broker.broker == node.broker_id:
+        return call.local
+    return (call.local[0] if broker.host in ANYWHERE else broker.host), broker.port

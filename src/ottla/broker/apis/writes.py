@@ -1,0 +1,72 @@
+"""A request that writes several things to the store and answers when all of them are done."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ports import Op, StoreResult
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import PARKED
+from ottla.broker.purgatory import Parked
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+class Writes:
+    """The store writes of one request, made under the controller's office.
+
+    ``add`` begins one; its ``done`` hears None or what went wrong. ``answer_when_done`` lets the request wait for all of them, at most
+    ``timeout_ms``; those still open then hear RequestTimedOut (they may yet be carried out).
+    """
+
+    def __init__(self, node: "Node", call: RequestArrived) -> None:
+        self._node = node
+        self._call = call
+        self._open: dict[int, Callable[[KafkaError | None], None]] = {}
+        self._begun = 0
+
+    def add(
+        self, ops: Sequence[Op], done: Callable[[KafkaError | None], None], *, exists: type[KafkaError] = errors.InvalidRequest
+    ) -> None:
+        """Write ``ops`` atomically. ``exists``: what it means that a node to be created is already there."""
+        self._begun += 1
+        number = self._begun
+        self._open[number] = done
+
+        def written(result: StoreResult) -> None:
+            waiting = self._open.pop(number, None)
+            if waiting is not None:
+                waiting(self._error(result, exists))
+                self._node.purgatory.poke(self)
+
+        self._node.controller.write(ops, written)
+
+    def answer_when_done(self, response: Any, timeout_ms: int) -> Any:
+        """``response`` is completed by the ``done`` functions and sent when the last of them ran."""
+
+        def finish(expired: bool) -> None:
+            for done in self._open.values():
+                done(errors.RequestTimedOut("the store did not answer in time; the change may still be made"))
+            self._open = {}
+            self._node.answer(self._call, response)
+
+        if not self._open:
+            return response
+        self._node.park(self._call, Parked((self,), lambda: not self._open, finish), self._node.now_ms + max(timeout_ms, 0))
+        return PARKED
+
+    @staticmethod
+    def _error(result: StoreResult, exists: type[KafkaError]) -> KafkaError | None:
+        if result.error is None:
+            return None
+        if result.failed_op == -1:
+            return errors.NotController("this broker is the controller no longer")
+        match result.error:
+            case "exists":
+                return exists("somebody else was faster")
+            case "version" | "missing":
+                return errors.UnknownServerError("what was to be changed had changed meanwhile; try again")
+            case _:
+                return errors.UnknownServerError(f"the store refused: {result.error}")

@@ -1,0 +1,95 @@
+"""Settings as clients see them: every one with its value, where that value comes from, and what it would be otherwise.
+
+Source: KIP-133, KIP-226 (synonyms), KIP-569 (types and documentation).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from ottla.base.options import Kind, OptionSpec
+from ottla.broker.configs import SPECS_BY_NAME, UNITS_MS
+from ottla.log.options import TopicOptions
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+class Source(IntEnum):
+    """Where a value comes from, with DescribeConfigs' codes."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A setting that can give the value, and the value it gives; None for a secret."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One setting; its synonyms stand in the order of precedence, the one in force first."""
+
+    name: str
+    value: str | None
+    source: Source
+    kind: Kind
+    doc: str
+    read_only: bool
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def sensitive(self) -> bool:
+        return self.kind is Kind.PASSWORD
+
+
+def topic_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]:
+    """Every topic setting of a topic with these overrides."""
+    for spec in sorted(TopicOptions.SPECS.values(), key=lambda spec: spec.name):
+        synonyms = []
+        if spec.name in overrides:
+            synonyms.append(Synonym(spec.name, _shown(spec, overrides[spec.name]), Source.TOPIC))
+        for name in spec.synonyms:
+            synonyms.extend(_broker_synonyms(node, name, convert_to=spec))
+        synonyms.append(Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT))
+        yield _entry(spec, synonyms, read_only=False)
+
+
+def broker_entries(node: "Node") -> Iterator[Entry]:
+    """Every setting of this broker."""
+    for name, spec in sorted(SPECS_BY_NAME.items()):
+        synonyms = [*_broker_synonyms(node, name), Synonym(name, spec.render(spec.default), Source.DEFAULT)]
+        yield _entry(spec, synonyms, read_only=spec.scope == "read-only")
+
+
+def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+    first = synonyms[0]
+    return Entry(spec.name, first.value, first.source, spec.kind, spec.doc, read_only, tuple(synonyms))
+
+
+def _broker_synonyms(node: "Node", name: str, convert_to: OptionSpec | None = None) -> Iterator[Synonym]:
+    layers = (
+        (node.image.overrides("brokers", str(node.broker_id)), Source.DYNAMIC_BROKER),
+        (node.image.overrides("brokers", "<default>"), Source.DYNAMIC_DEFAULT_BROKER),
+        (node.settings.texts, Source.STATIC_BROKER),
+    )
+    for texts, source in layers:
+        if name in texts:
+            text = texts[name]
+            unit = UNITS_MS.get(name)
+            if convert_to is not None and unit is not None:
+                text = str(max(-1, int(text) * unit))
+            yield Synonym(name, _shown(convert_to or SPECS_BY_NAME[name], text), source)
+
+
+def _shown(spec: OptionSpec, text: str) -> str | None:
+    return None if spec.kind is Kind.PASSWORD else text

@@ -1,0 +1,168 @@
+"""The broker's picture of the cluster: what the coordination store holds, parsed, as of the last change heard.
+
+Only ``apply`` changes it, from the store's own ordered changes; the broker's decisions read it. Contents are Kafka's ZooKeeper layout.
+"""
+
+from dataclasses import dataclass, field
+
+from ottla.base.ids import BrokerId, TopicId, TopicPartition
+from ottla.base.ports import NodeState
+from ottla.store import layout
+from ottla.store.layout import PartitionState
+
+NO_LEADER = BrokerId(-1)
+
+
+@dataclass(slots=True)
+class Registration:
+    """A live broker, as its ephemeral node describes it."""
+
+    broker: BrokerId
+    host: str
+    port: int
+    rack: str | None
+    #: Transaction of the registration; a broker that comes back has a larger one. Source: KIP-380.
+    epoch: int
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic: its id never changes, its partitions are numbered from 0 without gaps."""
+
+    name: str
+    topic_id: TopicId
+    #: Replicas by partition, the preferred leader first.
+    replicas: dict[int, tuple[int, ...]]
+    #: Version of the store node that holds the replicas.
+    version: int
+    #: Leader, epoch and ISR by partition; a partition just created may still be without.
+    states: dict[int, PartitionState] = field(default_factory=dict)
+    #: Versions of the store nodes that hold the states; Kafka's partition epochs.
+    versions: dict[int, int] = field(default_factory=dict)
+
+    def leader(self, partition: int) -> BrokerId:
+        state = self.states.get(partition)
+        return BrokerId(state.leader) if state else NO_LEADER
+
+
+#: What a change to the store was about, for whoever acts on it: a kind and a name.
+Change = tuple[str, object]
+
+
+class Image:
+    """See the module's theory."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[BrokerId, Registration] = {}
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[TopicId, Topic] = {}
+        #: Overrides as text: by ("topics", name) or ("brokers", id or "<default>"); an entity without overrides is absent.
+        self.configs: dict[tuple[str, str], dict[str, str]] = {}
+        #: Versions of the store nodes below /config, /controller_epoch and /latest_producer_id_block.
+        self.versions: dict[str, int] = {}
+        self.controller: BrokerId | None = None
+        self.controller_epoch = 0
+        #: The block of producer ids handed out last, in the whole cluster.
+        self.producer_block: layout.ProducerIdBlock | None = None
+
+    def state(self, partition: TopicPartition) -> PartitionState | None:
+        """The partition's state; None when it does not exist (yet)."""
+        topic = self.topics.get(partition.topic)
+        return topic.states.get(partition.partition) if topic else None
+
+    def has(self, topic: str, partition: int) -> bool:
+        found = self.topics.get(topic)
+        return found is not None and partition in found.replicas
+
+    def partition_count(self) -> int:
+        return sum(len(topic.replicas) for topic in self.topics.values())
+
+    def overrides(self, kind: str, name: str) -> dict[str, str]:
+        return self.configs.get((kind, name), {})
+
+    def apply(self, node: NodeState) -> Change | None:
+        """Take in one change of the store; returns what it was about, None when it is none of the broker's business.
+
+        Raises: MalformedNode when the content is not what the path promises.
+        """
+        path = node.path
+        if path.startswith("/brokers/topics/"):
+            partition = layout.partition_state_of(path)
+            if partition is not None:
+                return self._state_changed(partition, node)
+            name = layout.topic_of(path)
+            return self._topic_changed(name, node) if name is not None else None
+        broker = layout.broker_of(path)
+        if broker is not None:
+            return self._broker_changed(broker, node)
+        if path.startswith("/config/"):
+            entity = layout.config_of(path)
+            return self._config_changed(entity, node) if entity else None
+        return self._cluster_changed(node)
+
+    def _topic_changed(self, name: str, node: NodeState) -> Change:
+        before = self.topics.get(name)
+        if node.data is None:
+            if before is not None:
+                del self.topics[name]
+                self.topics_by_id.pop(before.topic_id, None)
+            return ("topic", name)
+        assignment = layout.decode_topic(node.data)
+        topic = Topic(name, assignment.topic_id, dict(sorted(assignment.replicas.items())), node.version)
+        if before is not None and before.topic_id == topic.topic_id:
+            topic.states, topic.versions = before.states, before.versions
+        elif before is not None:
+            self.topics_by_id.pop(before.topic_id, None)
+        self.topics[name] = self.topics_by_id[topic.topic_id] = topic
+        return ("topic", name)
+
+    def _state_changed(self, partition: TopicPartition, node: NodeState) -> Change:
+        topic = self.topics.get(partition.topic)
+        if topic is not None:
+            if node.data is None:
+                topic.states.pop(partition.partition, None)
+                topic.versions.pop(partition.partition, None)
+            else:
+                topic.states[partition.partition] = layout.decode_partition_state(node.data)
+                topic.versions[partition.partition] = node.version
+        return ("partition", partition)
+
+    def _broker_changed(self, broker: BrokerId, node: NodeState) -> Change:
+        if node.data is None:
+            self.brokers.pop(broker, None)
+        else:
+            read = layout.decode_broker(node.data)
+            self.brokers[broker] = Registration(broker, read.host or "", read.port, read.rack, node.created_zxid)
+            self.brokers = dict(sorted(self.brokers.items()))
+        return ("broker", broker)
+
+    def _config_changed(self, entity: tuple[str, str], node: NodeState) -> Change:
+        overrides = layout.decode_config(node.data) if node.data is not None else {}
+        if overrides:
+            self.configs[entity] = overrides
+        else:
+            self.configs.pop(entity, None)
+        self._note_version(node)
+        return ("config", entity)
+
+    def _cluster_changed(self, node: NodeState) -> Change | None:
+        match node.path:
+            case layout.CONTROLLER:
+                self.controller = None if node.data is None else layout.decode_controller(node.data)
+                return ("controller", self.controller)
+            case layout.CONTROLLER_EPOCH:
+                self._note_version(node)
+                self.controller_epoch = layout.decode_controller_epoch(node.data) if node.data else 0
+                return ("controller_epoch", self.controller_epoch)
+            case layout.PRODUCER_ID_BLOCK:
+                self._note_version(node)
+                self.producer_block = layout.decode_producer_id_block(node.data) if node.data else None
+                return ("producer_ids", self.producer_block)
+            case _:
+                return None
+
+    def _note_version(self, node: NodeState) -> None:
+        if node.data is None:
+            self.versions.pop(node.path, None)
+        else:
+            self.versions[node.path] = node.version

@@ -1,0 +1,293 @@
+"""A broker as one pure machine: ``step(event, now_ms)`` takes in what happened and returns what to do about it.
+
+This module only routes. Requests go to the handler of their API (``apis/``), store changes to the image and from there to the controller
+and to the partitions led here, deadlines to the purgatory. What a step asks for is collected in ``effects``, in order.
+
+``now_ms`` makes deadlines and never goes back; ``wall_ms`` is the calendar's and may jump. A step never waits: what takes time is an effect
+whose outcome comes back as an event.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import ottla.broker.apis  # noqa: F401  (registers the handlers)
+from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
+from ottla.base.ports import Op, StoreResult
+from ottla.broker import effects, events
+from ottla.broker.configs import Settings, topic_options
+from ottla.broker.controller.controller import Controller
+from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
+from ottla.broker.image import Image
+from ottla.broker.partitions import Partitions
+from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.purgatory import Parked, Purgatory
+from ottla.broker.upkeep import Upkeep
+from ottla.log.directory import LogDirectory
+from ottla.log.options import TopicOptions
+from ottla.store import layout
+from ottla.wire.errors import KafkaError, NotController
+
+#: The longest a request to the controller may take before its client is told to look for the controller again.
+FORWARD_MS = 30_000
+
+
+@dataclass(slots=True)
+class Space:
+    """Free and total bytes of a log directory's disk, as measured last."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+class Node:
+    """See the module's theory. Attributes are read by handlers; each is changed only by its own machine."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        cluster_id: str,
+        settings: Settings,
+        directories: Sequence[LogDirectory],
+        rng: Random,
+        address: tuple[str, int],
+        now_ms: int,
+        wall_ms: int,
+    ) -> None:
+        self.broker_id = BrokerId(broker_id)
+        self.cluster_id = cluster_id
+        self.settings = settings
+        self.options = settings.options
+        self.directories = list(directories)
+        self.rng = rng
+        self.address = address
+        self.now_ms = now_ms
+        #: wall clock minus ``now_ms``, as told by the last tick.
+        self._wall_ahead_ms = wall_ms - now_ms
+        self.image = Image()
+        self.purgatory = Purgatory()
+        self.sessions = FetchSessions(self.options.fetch_sessions_max)
+        self.partitions = Partitions(self)
+        self.controller = Controller(self)
+        self.producer_ids = ProducerIds(self)
+        self.upkeep = Upkeep(self)
+        self.space: dict[str, Space] = {}
+        #: Topics whose creation on demand is under way.
+        self.creating: set[str] = set()
+        #: Set once this broker stops: it leads nothing any more and answers nothing new.
+        self.stopping = False
+        #: What this step has asked for so far.
+        self.effects: list[effects.Effect] = []
+        self._parked_of: dict[ConnectionId, Parked] = {}
+        self._tickets = 0
+        self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
+        self._asked: dict[int, tuple[events.RequestArrived | None, Parked]] = {}
+        self._routes: dict[type, Callable[[Any], None]] = {
+            events.RequestArrived: self._request_arrived,
+            events.ConnectionClosed: self._connection_closed,
+            events.Flushed: self._flushed,
+            events.DirectoryFailed: self._directory_failed,
+            events.SpaceMeasured: self._space_measured,
+            events.StoreChanged: self._store_changed,
+            events.StoreAnswered: self._store_answered,
+            events.PeerAnswered: self._peer_answered,
+            events.Ticked: self._ticked,
+        }
+
+    # The shell's side.
+
+    def start(self, now_ms: int) -> list[effects.Effect]:
+        """Register in the store. Called once, after the store's present state has been told through StoreChanged events."""
+        self._begin(now_ms)
+        host, port = self.address
+        registration = layout.BrokerRegistration(
+            host=host,
+            port=port,
+            endpoints=(f"PLAINTEXT://{host}:{port}",),
+            timestamp_ms=self.wall_ms,
+            rack=self.options.broker_rack or None,
+        )
+        path = layout.broker(self.broker_id)
+        self.submit((Op("create", path, layout.encode_broker(registration), ephemeral=True),), self._registered)
+        self.controller.start()
+        self.upkeep.start()
+        return self._end()
+
+    def step(self, event: events.Event, now_ms: int) -> list[effects.Effect]:
+        """Take in one event; returns what to do, in order."""
+        self._begin(now_ms)
+        self._routes[type(event)](event)
+        return self._end()
+
+    def stop(self, now_ms: int) -> list[effects.Effect]:
+        """Stop serving: waiting requests are answered as they stand, the registration goes. The shell then closes the log directories."""
+        self._begin(now_ms)
+        self.stopping = True
+        self.purgatory.expire_all()
+        self.submit((Op("delete", layout.broker(self.broker_id)),), lambda result: None)
+        return self._end()
+
+    @property
+    def ready(self) -> bool:
+        """Registered, with a controller, and leading what it should: clients may be told to come."""
+        return self.broker_id in self.image.brokers and self.image.controller is not None and self.controller.settled()
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the next Ticked has something to do."""
+        soonest = [due for due in (self.purgatory.next_deadline_ms(), self.upkeep.next_ms) if due is not None]
+        return min(soonest, default=None)
+
+    @property
+    def wall_ms(self) -> int:
+        """The calendar's time in this step."""
+        return self.now_ms + self._wall_ahead_ms
+
+    def _begin(self, now_ms: int) -> None:
+        assert now_ms >= self.now_ms, f"time goes forward: {now_ms} follows {self.now_ms}"
+        self.now_ms = now_ms
+        self.effects = []
+
+    def _end(self) -> list[effects.Effect]:
+        self.partitions.begin_flushes()
+        return self.effects
+
+    # The machines' and handlers' side.
+
+    def topic_options(self, topic: str) -> TopicOptions:
+        """What holds for a topic now: its overrides over the broker's defaults."""
+        return topic_options(self.settings, self.image, topic, self.broker_id)
+
+    def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
+        """Carry out a ``multi`` on the store; ``done`` runs in the step in which the store answers."""
+        self._tickets += 1
+        self._store_waits[self._tickets] = done
+        self.effects.append(effects.StoreSubmit(ticket=self._tickets, ops=tuple(ops)))
+
+    def tell_controller(self, message: Any, *, version: int, done: Callable[[], None]) -> None:
+        """Send the controller a request of our own; ``done`` runs when it was answered, or was not within its time."""
+        controller = self.image.controller
+        if controller is None:
+            done()
+            return
+        self._tickets += 1
+        ticket = self._tickets
+
+        def answered(expired: bool) -> None:
+            self._asked.pop(ticket, None)
+            done()
+
+        self._asked[ticket] = (None, Parked((), lambda: False, answered))
+        self.purgatory.park(self._asked[ticket][1], self.now_ms + FORWARD_MS)
+        self.effects.append(effects.Ask(broker=controller, ticket=ticket, api_version=version, message=message))
+
+    def answer(self, call: events.RequestArrived, message: Any) -> None:
+        """Answer a request whose handler returned PARKED."""
+        self._parked_of.pop(call.connection, None)
+        self._respond(call, message)
+
+    def park(self, call: events.RequestArrived, parked: Parked, deadline_ms: int | None) -> Any:
+        """Let a request wait; it is forgotten when its connection closes. Returns PARKED, for the handler to return."""
+        self._parked_of[call.connection] = parked
+        self.purgatory.park(parked, deadline_ms)
+        return PARKED
+
+    # Routes.
+
+    def _request_arrived(self, call: events.RequestArrived) -> None:
+        served = HANDLERS.get(call.api_key)
+        if served is None or not served.versions[0] <= call.api_version <= served.versions[1]:
+            reason = f"no API {call.api_key} version {call.api_version} here"
+            self.effects.append(effects.Close(connection=call.connection, reason=reason))
+        elif served.at_controller and not self.controller.active:
+            self._forward(served, call)
+        else:
+            try:
+                answer = served.run(self, call)
+            except KafkaError as error:
+                answer = served.refuse(call, error)
+            if answer is SILENT:
+                self.effects.append(effects.Release(connection=call.connection))
+            elif answer is not PARKED:
+                self._respond(call, answer)
+
+    def _respond(self, call: events.RequestArrived, message: Any) -> None:
+        self.effects.append(
+            effects.Respond(connection=call.connection, correlation_id=call.correlation_id, api_version=call.api_version, message=message)
+        )
+
+    def _forward(self, served: Served, call: events.RequestArrived) -> None:
+        controller = self.image.controller
+        if controller is None or controller == self.broker_id:
+            self._respond(call, served.refuse(call, NotController("this cluster has no controller at the moment; try again")))
+            return
+        self._tickets += 1
+        ticket = self._tickets
+
+        def unanswered(expired: bool) -> None:
+            self._asked.pop(ticket, None)
+            self.answer(call, served.refuse(call, NotController(f"controller {controller} did not answer; try again")))
+
+        parked = Parked((), lambda: False, unanswered)
+        self._asked[ticket] = (call, parked)
+        self.park(call, parked, self.now_ms + FORWARD_MS)
+        self.effects.append(effects.Ask(broker=controller, ticket=ticket, api_version=call.api_version, message=call.body))
+
+    def _peer_answered(self, event: events.PeerAnswered) -> None:
+        call, parked = self._asked.pop(event.ticket, (None, None))
+        if parked is None or parked.done:
+            return
+        self.purgatory.cancel(parked)
+        if event.message is None or call is None:
+            parked.finish(True)
+        else:
+            self.answer(call, event.message)
+
+    def _connection_closed(self, event: events.ConnectionClosed) -> None:
+        parked = self._parked_of.pop(event.connection, None)
+        if parked is not None:
+            self.purgatory.cancel(parked)
+
+    def _flushed(self, event: events.Flushed) -> None:
+        self.partitions.flushed(event.partition, event.upto)
+
+    def _directory_failed(self, event: events.DirectoryFailed) -> None:
+        self.partitions.directory_failed(event.directory, event.reason)
+
+    def _space_measured(self, event: events.SpaceMeasured) -> None:
+        self.space[event.directory] = Space(event.free_bytes, event.total_bytes)
+
+    def _store_answered(self, event: events.StoreAnswered) -> None:
+        self._store_waits.pop(event.ticket)(event.result)
+
+    def _ticked(self, event: events.Ticked) -> None:
+        self._wall_ahead_ms = event.wall_ms - self.now_ms
+        self.purgatory.expire(self.now_ms)
+        self.upkeep.tick()
+
+    def _registered(self, result: StoreResult) -> None:
+        if result.error == "exists":
+            self.effects.append(
+                effects.Halt(reason=f"broker id {self.broker_id} is already registered in this cluster; give this one another")
+            )
+        elif result.error is not None:
+            self.effects.append(effects.Halt(reason=f"broker {self.broker_id} could not register in the store: {result.error}"))
+
+    def _store_changed(self, event: events.StoreChanged) -> None:
+        change = self.image.apply(event.state)
+        if change is None:
+            return
+        match change:
+            case ("topic", str() as topic):
+                self.partitions.topic_changed(topic)
+            case ("partition", TopicPartition() as partition):
+                self.partitions.state_changed(partition)
+            case ("config", ("topics", str() as topic)):
+                self.partitions.options_changed(topic)
+            case ("config", _):
+                self.partitions.defaults_changed()
+        self.controller.changed(change)
+        self.purgatory.poke(change)

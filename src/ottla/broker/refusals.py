@@ -1,0 +1,26 @@
+"""What a refusal of the records or log layer is called on the wire. Those layers know no protocol; the broker translates, here only."""
+
+from ottla.log import errors as log_errors
+from ottla.records import errors as records_errors
+from ottla.wire import errors
+
+#: The first match wins, so that a subclass stands before its base.
+REFUSALS: tuple[tuple[type[Exception], type[errors.KafkaError]], ...] = (
+    (records_errors.UnsupportedMagic, errors.InvalidRecord),
+    (records_errors.UnsupportedCodec, errors.UnsupportedCompressionType),
+    (records_errors.CorruptBatch, errors.CorruptMessage),
+    (records_errors.InvalidBatch, errors.InvalidRecord),
+    (records_errors.RecordsError, errors.InvalidRecord),
+    (log_errors.OutOfOrderSequence, errors.OutOfOrderSequenceNumber),
+    (log_errors.StaleProducerEpoch, errors.InvalidProducerEpoch),
+    (log_errors.OffsetOutOfRange, errors.OffsetOutOfRange),
+    (log_errors.BatchTooLarge, errors.MessageTooLarge),
+)
+
+
+def refusal_of(error: Exception) -> errors.KafkaError:
+    """The protocol error that tells a client what ``error`` told us."""
+    for kind, refusal in REFUSALS:
+        if isinstance(error, kind):
+            return refusal(str(error))
+    raise error

@@ -1,0 +1,93 @@
+"""What a broker does by the clock: retention, checkpoints, forgetting silent producers, removing dropped files once their delay is over."""
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from ottla.base.units import SECOND_MS
+from ottla.broker import effects
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+class Upkeep:
+    """Periodic work. Each kind has its own interval; ``tick`` does what is due."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        options = node.options
+        #: (due at, name) of each kind, soonest first.
+        self._due: list[tuple[int, str]] = []
+        self._every = {
+            "retention": options.log_retention_check_interval_ms,
+            "checkpoints": options.log_flush_checkpoint_interval_ms,
+            "producers": 10 * SECOND_MS,
+            "controller": SECOND_MS,
+            "flush_ms": SECOND_MS,
+        }
+        self._work = {
+            "retention": self._retain,
+            "checkpoints": self._checkpoint,
+            "producers": self._forget_producers,
+            "controller": node.controller.tick,
+            "flush_ms": self._flush_old,
+        }
+        #: (due at, order, log directory, paths) of dropped files.
+        self._removals: list[tuple[int, int, str, tuple[str, ...]]] = []
+        self._order = 0
+
+    def start(self) -> None:
+        """Begin to count intervals from now."""
+        for name, interval in self._every.items():
+            heappush(self._due, (self._node.now_ms + interval, name))
+
+    @property
+    def next_ms(self) -> int | None:
+        """When ``tick`` has something to do; None before ``start``."""
+        soonest = [due[0][0] for due in (self._due, self._removals) if due]
+        return min(soonest, default=None)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now = self._node.now_ms
+        while self._due and self._due[0][0] <= now:
+            _, name = heappop(self._due)
+            heappush(self._due, (now + self._every[name], name))
+            self._work[name]()
+        while self._removals and self._removals[0][0] <= now:
+            _, _, root, paths = heappop(self._removals)
+            self._node.effects.append(effects.Remove(directory=root, paths=paths))
+
+    def remove_later(self, root: str, paths: tuple[str, ...], delay_ms: int) -> None:
+        """Unlink dropped files after a delay, for fetches that still send from them."""
+        if paths:
+            self._order += 1
+            heappush(self._removals, (self._node.now_ms + delay_ms, self._order, root, paths))
+
+    def _retain(self) -> None:
+        partitions, wall_ms = self._node.partitions, self._node.wall_ms
+        for leader in list(partitions.leaders.values()):
+            with partitions.guarded(leader.directory):
+                dropped = leader.log.retain(wall_ms, leader.high_watermark)
+                if dropped:
+                    partitions.wrote(leader)
+                    self.remove_later(leader.directory.root, dropped, leader.options.file_delete_delay_ms)
+
+    def _checkpoint(self) -> None:
+        node = self._node
+        for directory in node.directories:
+            if directory.failed is None:
+                files = directory.checkpoint_files(
+                    {tp: leader.high_watermark for tp, leader in node.partitions.leaders.items() if leader.directory is directory}
+                )
+                node.effects.append(effects.ReplaceFiles(directory=directory.root, files=files))
+
+    def _forget_producers(self) -> None:
+        for leader in self._node.partitions.leaders.values():
+            leader.log.producers.expire(self._node.wall_ms, self._node.options.producer_id_expiration_ms)
+
+    def _flush_old(self) -> None:
+        """Under write caching, a topic may still ask for its records on disk after flush.ms or flush.messages."""
+        for leader in self._node.partitions.leaders.values():
+            if leader.options.write_caching and leader.flush_due(self._node.now_ms):
+                self._node.partitions.wrote(leader)

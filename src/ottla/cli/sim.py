@@ -1,0 +1,37 @@
+"""``ottla sim``: run the broker under simulated faults, and run a failure again."""
+
+import os
+import sys
+
+import click
+
+
+@click.group(name="sim", help="Run the broker in a simulated world with crashes, power cuts and bad disks.")
+def command() -> None:
+    pass
+
+
+@command.command(help="Run seeds; without --seed, many of them.")
+@click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
+@click.option("--first", default=0, show_default=True, help="The first of them.")
+@click.option("--seed", type=int, default=None, help="Run this one seed and show its trace.")
+@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Processes to use.")
+@click.option("--hashes", is_flag=True, help="Print the hash of each seed's trace, to compare two runs.")
+def run(seeds: int, first: int, seed: int | None, jobs: int, hashes: bool) -> None:
+    from ottla.sim.sweep import report, run_seed, run_seeds
+
+    if seed is not None:
+        verdict = run_seed(seed)
+        click.echo(report(verdict) if verdict.problems else "\n".join([*verdict.tail, f"seed {seed} passed"]))
+        sys.exit(bool(verdict.problems))
+    failed = acknowledged = faults = 0
+    for verdict in run_seeds(range(first, first + seeds), jobs=jobs):
+        if hashes:
+            click.echo(f"{verdict.seed} {verdict.trace_hash}")
+        acknowledged += verdict.acknowledged
+        faults += verdict.faults
+        if verdict.problems:
+            failed += 1
+            click.echo(report(verdict))
+    click.echo(f"{seeds - failed} passed, {failed} failed; {acknowledged} records acknowledged under {faults} faults", err=hashes)
+    sys.exit(bool(failed))

@@ -1,0 +1,329 @@
+"""Answers on their way out: bytes through the transport, file ranges past Python.
+
+An answer is a list of chunks: buffers, and ranges of log files. Below ``SENDFILE_MIN_BYTES`` its ranges are read and everything leaves
+through the transport. Above, the ranges go by ``sendfile`` on a duplicate of the connection's socket, which the transport does not
+know of; so the order holds only because nothing is given to the transport meanwhile, and the duplicate is used only while the
+transport's own buffer is empty.
+
+The loop never waits for the disk: a range is read or sent only when its pages are in memory (``preadv`` with RWF_NOWAIT says so); cold ones
+are first read in a thread. A range that ends early was truncated under us: bytes are already out, so the connection is closed.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import Any, Literal, Protocol, TypeGuard
+
+from ottla.base.units import KiB, MiB
+
+SENDFILE_MIN_BYTES = 64 * KiB
+#: Most bytes one connection sends before others have a turn.
+TURN_BYTES = MiB
+#: Bytes given to one sendfile, after a look whether their pages are in memory.
+STEP_BYTES = 256 * KiB
+#: One page in so many bytes is looked at: the kernel reads at least this far when it reads at all.
+PROBE_BYTES = 64 * KiB
+#: Cold bytes read in a thread at a time, and those the kernel is told to fetch meanwhile.
+AHEAD_BYTES = MiB
+ANNOUNCED_BYTES = 4 * MiB
+
+Buffer = bytes | bytearray | memoryview
+
+
+class FileRange(Protocol):
+    """``size`` bytes of a file from ``position`` on; what the log calls a Slice. Its ``file`` may have a ``fileno()``."""
+
+    file: Any
+    position: int
+    size: int
+
+    def __len__(self) -> int: ...
+
+    def read(self) -> bytes: ...
+
+
+Chunk = Buffer | FileRange
+
+
+class Cut(Exception):
+    """The rest of an answer cannot be sent; the connection must be closed."""
+
+
+def descriptor(chunk: FileRange) -> int | None:
+    """The descriptor under a range; None when the file has none (one in memory). Raises OSError or ValueError when it is closed."""
+    fileno = getattr(chunk.file, "fileno", None)
+    return None if fileno is None else int(fileno())
+
+
+def read_warm(chunk: FileRange) -> Buffer | None:
+    """The range's bytes if they are in memory; None if reading them might wait for the disk. Raises OSError, ValueError, Cut."""
+    fd = descriptor(chunk)
+    if fd is None:
+        return chunk.read()
+    buffer = bytearray(chunk.size)
+    try:
+        count = os.preadv(fd, [buffer], chunk.position, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        # Memory file systems do not know the flag, and have nothing to wait for.
+        return _whole(chunk)
+    return buffer if count == len(buffer) else None
+
+
+def _whole(chunk: FileRange) -> bytes:
+    data = chunk.read()
+    if len(data) != chunk.size:
+        raise Cut(f"{chunk!r} ends after {len(data)} bytes")
+    return data
+
+
+def _is_buffer(chunk: Chunk) -> TypeGuard[Buffer]:
+    return isinstance(chunk, (bytes, bytearray, memoryview))
+
+
+def _read_all(chunks: Iterable[Chunk]) -> list[Buffer]:
+    return [chunk if _is_buffer(chunk) else _whole(chunk) for chunk in chunks]  # type: ignore[arg-type]
+
+
+def warm(fd: int, position: int, size: int) -> bool:
+    """Whether these bytes of a file are, as far as samples tell, in memory."""
+    probe = bytearray(1)
+    try:
+        for at in (*range(position, position + size - 1, PROBE_BYTES), position + size - 1):
+            os.preadv(fd, [probe], at, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+    return True
+
+
+def read_ahead(fd: int, position: int, size: int) -> None:
+    """Brings bytes of a file into memory and waits for them; runs in a thread. Closes the descriptor."""
+    try:
+        os.posix_fadvise(fd, position, min(size, ANNOUNCED_BYTES), os.POSIX_FADV_WILLNEED)
+        scratch = bytearray(STEP_BYTES)
+        end = position + min(size, AHEAD_BYTES)
+        while position < end and (count := os.preadv(fd, [scratch], position)):
+            position += count
+    finally:
+        os.close(fd)
+
+
+class Egress:
+    """The answers of one connection on their way out; one at a time.
+
+    Calls back ``done`` when an answer that could not be sent at once is out, ``failed`` when it never will be.
+    """
+
+    __slots__ = (
+        "_fd",
+        "_left",
+        "_loop",
+        "_parts",
+        "_position",
+        "_socket",
+        "_waits_for",
+        "_writer",
+        "busy",
+        "done",
+        "executor",
+        "failed",
+        "sent_bytes",
+        "transport",
+    )
+
+    def __init__(self, transport: asyncio.Transport, executor: Executor, done: Callable[[], None], failed: Callable[[str], None]) -> None:
+        self.transport = transport
+        self.executor = executor
+        self.done = done
+        self.failed = failed
+        #: Bytes that left by sendfile or were given to the transport, since the connection began.
+        self.sent_bytes = 0
+        #: Whether an answer is on its way that the transport does not have; nothing else may be sent.
+        self.busy = False
+        self._loop = asyncio.get_running_loop()
+        #: What is left of it; the first of them may be sent in part.
+        self._parts: deque[Chunk] = deque()
+        #: Why it does not go on right now: the transport's buffer, the peer, or the disk.
+        self._waits_for: Literal["", "drained", "writable", "disk"] = ""
+        #: Duplicate of the connection's socket, from the first sendfile on.
+        self._socket: socket.socket | None = None
+        #: Whether the loop watches that socket.
+        self._writer = False
+        #: Duplicate of the descriptor of the file being sent (the file may be closed meanwhile), and what is left of its range.
+        self._fd = -1
+        self._position = self._left = 0
+
+    def send(self, chunks: Sequence[Chunk]) -> bool:
+        """True when all is out or in the transport's buffer; otherwise ``done`` or ``failed`` is called later, or ``failed`` was."""
+        assert not self.busy, "answers leave one after the other"
+        if all(map(_is_buffer, chunks)):
+            self._write(chunks)  # type: ignore[arg-type]
+            return True
+        self.busy = True
+        if sum(map(len, chunks)) >= SENDFILE_MIN_BYTES:
+            self._parts.extend(chunks)
+            if self.transport.get_write_buffer_size():
+                self._waits_for = "drained"
+            else:
+                self._go_on()
+        else:
+            self._send_small(chunks)
+        return not self.busy
+
+    def drained(self) -> None:
+        """The transport's buffer is empty again."""
+        if self._waits_for == "drained":
+            self._resume()
+
+    def close(self) -> None:
+        """Lets go of what is left and of all descriptors; nothing is called back any more."""
+        self._parts.clear()
+        self._close_file()
+        self._watch_socket(False)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self.done, self.failed, self._waits_for = _nothing, _ignore, ""
+
+    def _write(self, buffers: Sequence[Buffer]) -> None:
+        self.sent_bytes += sum(map(len, buffers))
+        if len(buffers) == 1:
+            self.transport.write(buffers[0])
+        else:
+            self.transport.writelines(buffers)
+
+    def _send_small(self, chunks: Sequence[Chunk]) -> None:
+        ready: list[Buffer] = []
+        try:
+            for chunk in chunks:
+                data = chunk if _is_buffer(chunk) else read_warm(chunk)  # type: ignore[arg-type]
+                if data is None:
+                    break
+                ready.append(data)
+        except (OSError, ValueError, Cut) as error:
+            self.failed(str(error))
+            return
+        if len(ready) < len(chunks):
+            self._waits_for = "disk"
+            reading = self._loop.run_in_executor(self.executor, _read_all, chunks)
+            reading.add_done_callback(self._have_read)
+            return
+        self._write(ready)
+        self.busy = False
+
+    def _have_read(self, reading: asyncio.Future[list[Buffer]]) -> None:
+        if self._waits_for != "disk":
+            reading.cancelled() or reading.exception()
+            return
+        self._waits_for = ""
+        error = reading.exception()
+        if error is not None:
+            self.failed(str(error))
+            return
+        self._write(reading.result())
+        self.busy = False
+        self.done()
+
+    def _resume(self) -> None:
+        """Goes on after a wait, and tells when all is out."""
+        self._go_on()
+        if not self.busy:
+            self.done()
+
+    def _go_on(self) -> None:
+        try:
+            self._waits_for = self._send_turn()
+        except BlockingIOError:
+            self._waits_for = "writable"
+        except (OSError, ValueError, Cut) as error:
+            self._watch_socket(False)
+            self.failed(str(error))
+            return
+        self._watch_socket(self._waits_for == "writable")
+        self.busy = bool(self._parts)
+
+    def _send_turn(self) -> Literal["", "writable", "disk"]:
+        """Sends until nothing is left, the turn is over or the disk is needed. Raises BlockingIOError when the peer is slow."""
+        budget = TURN_BYTES
+        if self._socket is None:
+            self._socket = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
+        while self._parts:
+            if budget <= 0:
+                return "writable"
+            part = self._parts[0]
+            if _is_buffer(part):
+                sent = self._socket.send(part, socket.MSG_MORE if len(self._parts) > 1 else 0)
+                self._parts[0] = memoryview(part)[sent:]
+                left = len(part) - sent
+            else:
+                sent, left = self._send_range(part)  # type: ignore[arg-type]
+                if sent < 0:
+                    return "disk"
+            self.sent_bytes += sent
+            budget -= sent
+            if not left:
+                self._parts.popleft()
+                self._close_file()
+        return ""
+
+    def _send_range(self, part: FileRange) -> tuple[int, int]:
+        """Bytes sent of a range, and left of it; -1 sent while they are being read from the disk."""
+        assert self._socket is not None, "a range is sent only once there is a socket for it"
+        if self._fd < 0:
+            source = descriptor(part)
+            if source is None or not part.size:
+                self._parts[0] = _whole(part)
+                return 0, part.size
+            self._fd = os.dup(source)
+            self._position, self._left = part.position, part.size
+        step = min(self._left, STEP_BYTES)
+        if not warm(self._fd, self._position, step):
+            reading = self._loop.run_in_executor(self.executor, read_ahead, os.dup(self._fd), self._position, self._left)
+            reading.add_done_callback(self._is_warm)
+            return -1, self._left
+        sent = os.sendfile(self._socket.fileno(), self._fd, self._position, step)
+        if not sent:
+            raise Cut(f"{part!r} ends at {self._position}; {self._left} bytes of the answer are missing")
+        self._position += sent
+        self._left -= sent
+        return sent, self._left
+
+    def _is_warm(self, reading: asyncio.Future[None]) -> None:
+        error = reading.exception()
+        if self._waits_for != "disk":
+            return
+        if error is not None:
+            self.failed(str(error))
+            return
+        self._resume()
+
+    def _watch_socket(self, wanted: bool) -> None:
+        if wanted is not self._writer and self._socket is not None:
+            self._writer = wanted
+            if wanted:
+                self._loop.add_writer(self._socket.fileno(), self._resume)
+            else:
+                self._loop.remove_writer(self._socket.fileno())
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _nothing() -> None:
+    """Stands in for callbacks of a connection that is gone."""
+
+
+def _ignore(reason: str) -> None:
+    """Stands in for callbacks of a connection that is gone."""

@@ -1,0 +1,163 @@
+"""Accepts connections, and keeps its temper when there are too many of them.
+
+When the process has no descriptor left, ``accept`` fails while the connection stays in the queue: a loop that tries again spins. So one
+descriptor is kept in reserve; it is given up to accept that connection and close it, which tells its peer, and taken back.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from functools import partial
+
+from ottla.base.ids import ConnectionId
+from ottla.net.commons import Commons
+from ottla.net.server import Connection, Handler
+
+#: Connections accepted before other things have a turn.
+TURN_ACCEPTS = 64
+#: Pause after an accept that failed though the reserve was given up.
+RETRY_S = 0.1
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def bound_socket(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
+    """A socket that listens: on every address when ``host`` is empty, on a free port when ``port`` is 0. Raises OSError."""
+    found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(backlog)
+    except OSError:
+        made.close()
+        raise
+    made.setblocking(False)
+    return made
+
+
+class Listener:
+    """One listening socket and the connections accepted from it."""
+
+    def __init__(self, listening: socket.socket, commons: Commons, handler: Handler) -> None:
+        """Takes over the socket; nothing is accepted before ``start``."""
+        self._socket = listening
+        self._commons = commons
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._last_number = 0
+        self._connections: dict[Connection, None] = {}
+        self._starting: set[asyncio.Task[object]] = set()
+        #: Given up to turn a connection away; -1 while it cannot be had back.
+        self._reserve = _reserved()
+        self._retry: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        name = self._socket.getsockname()
+        return str(name[0]), int(name[1])
+
+    def start(self) -> None:
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def arrived(self, connection: Connection, frame: memoryview) -> None:
+        self._handler.arrived(connection, frame)
+
+    def lost(self, connection: Connection) -> None:
+        self._forget(connection)
+        self._handler.lost(connection)
+
+    def stop_accepting(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            if self._reserve >= 0:
+                os.close(self._reserve)
+
+    async def close(self, *, patience_s: float) -> None:
+        """Stops accepting, closes every connection, and cuts those off whose peers do not take their last answers in time."""
+        self.stop_accepting()
+        if self._starting:
+            await asyncio.wait(self._starting)
+        for connection in list(self._connections):
+            connection.close("shutting down")
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), patience_s)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._empty.wait()
+
+    def _accept(self) -> None:
+        for _ in range(TURN_ACCEPTS):
+            try:
+                accepted, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:
+                continue
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    raise
+                if not self._turn_away():
+                    self._pause()
+                    return
+                continue
+            host = str(address[0]).removeprefix("::ffff:")
+            if self._commons.admit(host):
+                self._begin(accepted, host)
+            else:
+                accepted.close()
+
+    def _begin(self, accepted: socket.socket, host: str) -> None:
+        accepted.setblocking(False)
+        self._last_number += 1
+        connection = Connection(ConnectionId(self._last_number), host, self._commons, self)
+        self._connections[connection] = None
+        self._empty.clear()
+        task: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(lambda: connection, accepted))
+        self._starting.add(task)
+        task.add_done_callback(partial(self._begun, connection, accepted))
+
+    def _begun(self, connection: Connection, accepted: socket.socket, task: asyncio.Task[object]) -> None:
+        self._starting.discard(task)
+        if (task.cancelled() or task.exception() is not None) and not connection.made:
+            accepted.close()
+            self._commons.dismiss(connection.host)
+            self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        if not self._connections:
+            self._empty.set()
+
+    def _turn_away(self) -> bool:
+        """Accepts one connection on the reserved descriptor and closes it; False when even that fails."""
+        self._commons.traffic.refused += 1
+        if self._reserve >= 0:
+            os.close(self._reserve)
+        try:
+            self._socket.accept()[0].close()
+        except OSError:
+            return False
+        finally:
+            self._reserve = _reserved()
+        return self._reserve >= 0
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._retry = self._loop.call_later(RETRY_S, self.start)
+
+
+def _reserved() -> int:
+    """A descriptor that can be closed when one is needed; -1 when there is none."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

@@ -1,0 +1,159 @@
+"""Reading many batches at once into Arrow's layout, one buffer per column, for whoever wraps them without copying.
+
+    pyarrow.Array.from_buffers(pyarrow.int64(), c.rows, [None, buffer(c.offsets)])
+    pyarrow.Array.from_buffers(pyarrow.binary(), c.rows, [buffer(c.value.validity), buffer(c.value.offsets), buffer(c.value.data)])
+
+where ``buffer`` is ``pyarrow.py_buffer``, and None for None.
+
+Batches that a reader is not meant to see are left out: control batches always, those of aborted transactions when told which they are.
+Columns have 32-bit offsets, so one call takes at most 2 GiB of decompressed records and says where the next one goes on.
+"""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.records.batch import LOG_APPEND_TIME, BatchHeader
+from ottla.records.batch import headers as batch_headers
+from ottla.records.checksum import Buffer
+from ottla.records.codec import decode_columns
+from ottla.records.read import ABORT_MARKER, DECOMPRESSED_MAX, INT64_MAX, INT64_MIN, control_record, payload
+
+if TYPE_CHECKING:
+    from ottla.records._pure_columns import Source
+
+#: Arrow's 32-bit offsets end here.
+COLUMN_BYTES_MAX = (1 << 31) - 1
+
+
+class BinaryBuffers(NamedTuple):
+    """A column of byte strings."""
+
+    #: int32, rows + 1 of them.
+    offsets: bytes
+    data: bytes
+    #: Bitmap, lowest bit first; None without nulls.
+    validity: bytes | None
+    null_count: int
+
+
+class HeaderBuffers(NamedTuple):
+    """The headers of all records: those of row i are at ``[offsets[i], offsets[i + 1])`` of names and values."""
+
+    #: int32, rows + 1 of them.
+    offsets: bytes
+    #: UTF-8, without nulls.
+    names: BinaryBuffers
+    values: BinaryBuffers
+
+
+@dataclass(slots=True)
+class Columns:
+    """Records as columns, and where to go on."""
+
+    rows: int
+    #: int64
+    offsets: bytes
+    #: int64, ms or µs since 1970 as asked for
+    timestamps: bytes
+    #: int32: 0 CreateTime, 1 LogAppendTime
+    timestamp_types: bytes
+    key: BinaryBuffers
+    value: BinaryBuffers
+    #: None unless asked for.
+    headers: HeaderBuffers | None
+    #: Where in the buffer the first batch begins that was not looked at; behind the last whole batch when all were.
+    next_position: int
+    #: Offset to fetch next: behind the last batch looked at, whether its records were wanted, compacted away or not for the reader.
+    next_offset: int
+
+
+class AbortedTransactions:
+    """Tells which batches of a fetch response belong to aborted transactions, batch by batch, in order.
+
+    ``aborted`` is the response's list of (producer id, first offset of its aborted transaction). A transaction ends at its producer's
+    next abort marker. Source: KIP-98.
+    """
+
+    __slots__ = ("_open", "_waiting")
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        #: Those that begin later, the nearest last.
+        self._waiting = sorted(aborted, key=lambda entry: entry[1], reverse=True)
+        #: Producers within an aborted transaction.
+        self._open: set[int] = set()
+
+    def hide(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
+        """Whether the batch at ``position`` is aborted. Each batch is to be shown once, in the order of offsets."""
+        while self._waiting and self._waiting[-1][1] <= header.last_offset:
+            self._open.add(self._waiting.pop()[0])
+        if header.is_control:
+            if header.producer_id in self._open:
+                marker = control_record(buffer, position)
+                if marker is not None and marker.kind == ABORT_MARKER:
+                    self._open.remove(header.producer_id)
+            return True
+        return header.is_transactional and header.producer_id in self._open
+
+
+def columns(
+    buffer: Buffer,
+    start_offset: int = INT64_MIN,
+    end_offset: int = INT64_MAX,
+    *,
+    position: int = 0,
+    aborted: AbortedTransactions | None = None,
+    headers: bool = False,
+    timestamps_us: bool = False,
+    bytes_max: int = COLUMN_BYTES_MAX,
+    max_decompressed: int = DECOMPRESSED_MAX,
+) -> Columns:
+    """The records in ``[start_offset, end_offset)`` of the batches from ``position`` on, decompressed on the way.
+
+    A last batch that is cut short is left for another fetch. Batches beyond ``end_offset`` are not looked at.
+
+    Args:
+        aborted: given the same object again when going on at ``next_position``.
+        timestamps_us: timestamps in µs instead of ms; what exceeds 64 bits is held at their ends.
+        bytes_max: stop before the batch with which the decompressed records come to more, but take one batch at least.
+        max_decompressed: the most one batch may become.
+
+    Raises: CorruptBatch, InvalidBatch, UnsupportedMagic, UnsupportedCodec. CRCs are not compared: see ``batch.crc_ok``.
+    """
+    sources: list[Source] = []
+    size = 0
+    next_position, next_offset = position, start_offset
+    bytes_max = min(bytes_max, COLUMN_BYTES_MAX)
+    for at, header in batch_headers(buffer, position):
+        if header.base_offset >= end_offset:
+            break
+        hidden = header.is_control if aborted is None else aborted.hide(buffer, at, header)
+        if not hidden and header.count and header.last_offset >= start_offset:
+            data, first, end = payload(buffer, at, header, max_decompressed)
+            if sources and size + end - first > bytes_max:
+                break
+            size += end - first
+            append_timestamp = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
+            sources.append((data, first, end, header.count, header.base_offset, header.base_timestamp, append_timestamp))
+        next_position, next_offset = at + header.size, max(next_offset, header.last_offset + 1)
+    rows, offsets, timestamps, types, key, value, header_columns = decode_columns(sources, start_offset, end_offset, timestamps_us, headers)
+    header_buffers = None
+    if header_columns is not None:
+        ends, names, values = header_columns
+        header_buffers = HeaderBuffers(ends, _utf8(BinaryBuffers(*names)), BinaryBuffers(*values))
+    return Columns(rows, offsets, timestamps, types, BinaryBuffers(*key), BinaryBuffers(*value), header_buffers, next_position, next_offset)
+
+
+def _utf8(names: BinaryBuffers) -> BinaryBuffers:
+    """The names with whatever is not UTF-8 replaced, since brokers store names unseen and Arrow strings must be valid."""
+    if names.data.isascii():
+        return names
+    ends = array("i", names.offsets)
+    pieces = [names.data[start:end] for start, end in pairwise(ends)]
+    mended = [piece.decode("utf-8", "replace").encode() for piece in pieces]
+    if mended == pieces:
+        return names
+    mended_ends = array("i", accumulate((len(piece) for piece in mended), initial=0))
+    return BinaryBuffers(mended_ends.tobytes(), b"".join(mended), None, 0)

@@ -1,0 +1,25 @@
+"""What must hold in every history, one small class each.
+
+Source: the list of anomalies that Jepsen's Kafka workload looks for, as far as it concerns one broker.
+"""
+
+from ottla.sim.checkers.checks import (
+    AcknowledgedIsKept,
+    Checker,
+    NoDuplicates,
+    OffsetsAreDense,
+    OffsetsAreNeverReused,
+    OrderIsKept,
+    WatermarkNeverFalls,
+)
+
+ALL: tuple[type[Checker], ...] = (
+    AcknowledgedIsKept,
+    NoDuplicates,
+    OffsetsAreDense,
+    OffsetsAreNeverReused,
+    OrderIsKept,
+    WatermarkNeverFalls,
+)
+
+__all__ = ["ALL", "Checker"]

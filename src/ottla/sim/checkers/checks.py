@@ -1,0 +1,149 @@
+"""The checkers themselves. Each hears what users saw and, at the end, the whole of every log; ``problems`` must stay empty.
+
+``final[partition]`` is the log read after everything was healed: a list of (offset, value) from the log start on.
+"""
+
+from itertools import pairwise
+
+Log = list[tuple[int, bytes]]
+
+
+class Checker:
+    """Base of the checkers: hears everything, complains about nothing."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
+        """A producer handed over a batch."""
+
+    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
+        """The broker acknowledged a batch at acks=all."""
+
+    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
+        """A consumer got a record."""
+
+    def watermark(self, reader: int, partition: int, offset: int) -> None:
+        """A consumer was told the high watermark."""
+
+    def finish(self, final: dict[int, Log]) -> None:
+        """The history is over."""
+
+
+class AcknowledgedIsKept(Checker):
+    """No record acknowledged at acks=all is lost, or is found at another offset than the one acknowledged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._acknowledged: dict[tuple[int, int], bytes] = {}
+
+    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
+        for place, value in enumerate(values):
+            self._acknowledged[partition, base_offset + place] = value
+
+    def finish(self, final: dict[int, Log]) -> None:
+        held = {(partition, offset): value for partition, log in final.items() for offset, value in log}
+        for place, value in self._acknowledged.items():
+            if held.get(place) != value:
+                self.problems.append(f"lost: {value[:20]!r} was acknowledged at {place}; there is {held.get(place, b'nothing')[:20]!r}")
+
+
+class NoDuplicates(Checker):
+    """A value of an idempotent producer stands in the log once at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._idempotent: set[bytes] = set()
+
+    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
+        if idempotent:
+            self._idempotent.update(values)
+
+    def finish(self, final: dict[int, Log]) -> None:
+        for partition, log in final.items():
+            seen: dict[bytes, int] = {}
+            for offset, value in log:
+                if value in seen and value in self._idempotent:
+                    self.problems.append(f"duplicate: {value[:20]!r} at {seen[value]} and {offset} of partition {partition}")
+                seen[value] = offset
+
+
+class OffsetsAreDense(Checker):
+    """From the log start on, every offset up to the end is there, and holds something that somebody sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent: set[bytes] = set()
+
+    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
+        self._sent.update(values)
+
+    def finish(self, final: dict[int, Log]) -> None:
+        for partition, log in final.items():
+            for (before, _), (after, _) in pairwise(log):
+                if after != before + 1:
+                    self.problems.append(f"gap: offset {before} of partition {partition} is followed by {after}")
+            for offset, value in log:
+                if value not in self._sent:
+                    self.problems.append(f"invented: nobody sent {value[:20]!r}, at {offset} of partition {partition}")
+
+
+class OffsetsAreNeverReused(Checker):
+    """What a consumer read at an offset stays there: for every other reader, and at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read: dict[tuple[int, int], bytes] = {}
+
+    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
+        before = self._read.setdefault((partition, offset), value)
+        if before != value:
+            self.problems.append(f"reused: offset {offset} of partition {partition} held {before[:20]!r}, now {value[:20]!r}")
+
+    def finish(self, final: dict[int, Log]) -> None:
+        for partition, log in final.items():
+            for offset, value in log:
+                self.read(-1, partition, offset, value)
+            held = {offset for offset, _ in log}
+            gone = [offset for where, offset in self._read if where == partition and offset not in held]
+            if gone:
+                self.problems.append(f"vanished: offsets {sorted(gone)[:5]} of partition {partition} were read and are gone")
+
+
+class OrderIsKept(Checker):
+    """The records of one idempotent producer stand in the order in which it sent them, without a gap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._order: dict[bytes, tuple[int, int]] = {}
+        self._count: dict[int, int] = {}
+
+    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
+        if idempotent:
+            for value in values:
+                self._order[value] = (producer, self._count.get(producer, 0))
+                self._count[producer] = self._count.get(producer, 0) + 1
+
+    def finish(self, final: dict[int, Log]) -> None:
+        for log in final.values():
+            last: dict[int, int] = {}
+            for offset, value in log:
+                if value in self._order:
+                    producer, place = self._order[value]
+                    if place != last.get(producer, -1) + 1:
+                        self.problems.append(f"order: record {place} of producer {producer} follows {last.get(producer, -1)}, at {offset}")
+                    last[producer] = place
+
+
+class WatermarkNeverFalls(Checker):
+    """The high watermark that one consumer is told never gets smaller, whatever happens to the broker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._highest: dict[tuple[int, int], int] = {}
+
+    def watermark(self, reader: int, partition: int, offset: int) -> None:
+        before = self._highest.get((reader, partition), 0)
+        if offset < before:
+            self.problems.append(f"high watermark of partition {partition} fell from {before} to {offset}")
+        self._highest[reader, partition] = max(before, offset)

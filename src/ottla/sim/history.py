@@ -1,0 +1,231 @@
+"""One simulated history: a seed makes the world, the users and the faults; the checkers judge what came of it.
+
+Phases: the topic is created; producers and consumers work while faults happen, every few hundred milliseconds, of kinds that the seed
+chose; then everything is healed, the producers finish, and every log is read from its start. A fault profile is drawn per seed, so that
+some histories see only crashes, some only a bad disk, some everything. Source: the schedules of Jepsen's nemeses.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.records.batch import headers
+from ottla.records.errors import RecordsError
+from ottla.records.read import records
+from ottla.sim.checkers import ALL, Checker
+from ottla.sim.disk import SimDisk
+from ottla.sim.machine import Machine, Performer
+from ottla.sim.network import Network
+from ottla.sim.users import Admin, Consumer, Producer
+from ottla.sim.world import World
+from ottla.store.memory import MemoryStore
+
+FAULTS_UNTIL_MS = 6_000
+HEALED_BY_MS = 120_000
+READ_BY_MS = 10_000
+FAULT_KINDS = ("kill", "power cut", "stop", "pause", "broken connections", "slow network", "damaged frames", "fsync fails", "full disk")
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of one seed."""
+
+    seed: int
+    problems: list[str] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
+    trace_hash: str = ""
+    acknowledged: int = 0
+    faults: int = 0
+    virtual_ms: int = 0
+
+
+class History:
+    """See the module's theory. ``performer`` lets a test break a promise of the shell."""
+
+    def __init__(self, seed: int, *, performer: Performer | None = None) -> None:
+        self.world = World(seed)
+        rng = self.world.rng("profile")
+        self.checkers: list[Checker] = [kind() for kind in ALL]
+        self.complaints: list[str] = []
+        self.acknowledged_count = 0
+        self.network = Network(self.world)
+        self.disk = SimDisk(rng=self.world.rng("disk faults"))
+        self.machine = Machine(self.world, MemoryStore(), self.disk, {"ottla.disk.reserve.bytes": "65536"}, performer)
+        self.partitions = rng.randint(1, 3)
+        self._kinds = rng.sample(FAULT_KINDS, rng.randint(1, len(FAULT_KINDS)))
+        self._faults = 0
+        configs = {
+            "segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
+            "index.interval.bytes": str(rng.choice((0, 100, 4096))),
+            "retention.ms": "-1",
+        }
+        self.admin = Admin(self.world, self.network, self.machine, self.partitions, configs)
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+
+    def run(self) -> Verdict:
+        """Live through the whole history."""
+        self.machine.start()
+        self._run(HEALED_BY_MS, lambda: self.admin.done, "the topic was never created")
+        self._people()
+        self._plan_fault()
+        start = self.world.now_ms
+        self.world.run(start + FAULTS_UNTIL_MS)
+        self._heal()
+        self._run(HEALED_BY_MS, lambda: all(producer.done for producer in self.producers), "producers did not finish after the faults")
+        self._finish()
+        return self._verdict()
+
+    def _people(self) -> None:
+        rng = self.world.rng("profile")
+        for number in range(rng.randint(1, 4)):
+            producer = Producer(
+                self.world,
+                self.network,
+                self.machine,
+                self,
+                number=number,
+                partition=number % self.partitions,
+                batches=rng.randint(10, 60),
+                idempotent=rng.random() < 0.8,
+            )
+            self.producers.append(producer)
+        for partition in range(self.partitions):
+            self.consumers.append(Consumer(self.world, self.network, self.machine, self, number=partition, partition=partition))
+
+    def _run(self, within_ms: int, done: Callable[[], bool], otherwise: str) -> None:
+        if not self.world.run(self.world.now_ms + within_ms, done):
+            self.complaints.append(otherwise)
+
+    # Faults.
+
+    def _plan_fault(self) -> None:
+        rng = self.world.rng("faults")
+        self.world.after(rng.randint(50, 900), self._fault)
+
+    def _fault(self) -> None:
+        if self._faults < 0:
+            return
+        rng = self.world.rng("faults")
+        kind = rng.choice(self._kinds)
+        self._faults += 1
+        self.world.note(f"fault: {kind}")
+        machine = self.machine
+        match kind:
+            case "kill":
+                machine.kill()
+                self._restart_later()
+            case "power cut":
+                machine.power_cut()
+                self._restart_later()
+            case "stop":
+                machine.stop()
+                self._restart_later()
+            case "pause":
+                machine.pause(rng.choice((100, 1_000, 8_000)))
+            case "broken connections":
+                self._for_a_while("loss", rng.choice((0.02, 0.2)))
+            case "slow network":
+                self._for_a_while("slow", 0.3)
+            case "damaged frames":
+                self._for_a_while("damage", rng.choice((0.01, 0.1)))
+            case "fsync fails":
+                self.disk.fail_syncs(1)
+            case "full disk":
+                self.disk.limit_free(rng.choice((0, 300, 5_000, 100_000)))
+                self.world.after(rng.randint(200, 2_000), lambda: self.disk.limit_free(None))
+        self._plan_fault()
+
+    def _restart_later(self) -> None:
+        def restart() -> None:
+            if self.machine.node is None:
+                self.machine.start()
+
+        self.world.after(self.world.rng("faults").choice((1, 50, 700)), restart)
+
+    def _for_a_while(self, rate: str, value: float) -> None:
+        setattr(self.network, rate, value)
+        self.world.after(self.world.rng("faults").randint(100, 1_500), lambda: setattr(self.network, rate, 0.0))
+
+    def _heal(self) -> None:
+        faults, self._faults = self._faults, -1
+        self._fault_count = faults
+        self.network.loss = self.network.slow = self.network.damage = 0.0
+        self.disk.heal()
+        self.world.note("healed")
+        if self.machine.node is None:
+            self.machine.start()
+
+    # The end.
+
+    def _finish(self) -> None:
+        """Everybody has read everything; then one more crash, and the logs as they are on disk."""
+        node = self.machine.node
+        if node is None:
+            self.complaints.append("the broker is down at the end")
+            return
+        self.machine.power_cut()
+        self.machine.start()
+        self._run(READ_BY_MS, lambda: self.machine.node is not None and self.machine.node.ready, "the broker did not come back at the end")
+        node = self.machine.node
+        assert node is not None, "the broker runs"
+        final: dict[int, list[tuple[int, bytes]]] = {}
+        for partition, leader in node.partitions.leaders.items():
+            try:
+                final[partition.partition] = _read_log(leader.log)
+            except RecordsError as error:
+                self.complaints.append(f"{partition} cannot be read back: {error}")
+                final[partition.partition] = []
+        if len(final) != self.partitions:
+            self.complaints.append(f"{len(final)} of {self.partitions} partitions are led at the end")
+        for checker in self.checkers:
+            checker.finish(final)
+
+    def _verdict(self) -> Verdict:
+        problems = [*self.complaints, *(problem for checker in self.checkers for problem in checker.problems[:3])]
+        return Verdict(
+            seed=self.world.seed,
+            problems=problems,
+            tail=list(self.world.tail),
+            trace_hash=self.world.trace_hash(),
+            acknowledged=self.acknowledged_count,
+            faults=self._fault_count,
+            virtual_ms=self.world.now_ms,
+        )
+
+    # Listener: the users' reports go to every checker and into the trace.
+
+    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
+        for checker in self.checkers:
+            checker.sent(producer, partition, values, idempotent=idempotent)
+
+    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
+        self.acknowledged_count += len(values)
+        self.world.note(f"acknowledged {partition}:{base_offset}+{len(values)}")
+        for checker in self.checkers:
+            checker.acknowledged(partition, base_offset, values)
+
+    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
+        for checker in self.checkers:
+            checker.read(reader, partition, offset, value)
+
+    def watermark(self, reader: int, partition: int, offset: int) -> None:
+        self.world.note(f"watermark {partition}:{offset}")
+        for checker in self.checkers:
+            checker.watermark(reader, partition, offset)
+
+    def complaint(self, text: str) -> None:
+        self.complaints.append(text)
+
+
+def _read_log(log: Any) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    offset = log.start_offset
+    while offset < log.end_offset:
+        data = log.read(offset, max_bytes=1 << 20, upto=log.end_offset, at_least_one=True)
+        if not data:
+            raise RecordsError(f"nothing at offset {offset} of {log.start_offset} to {log.end_offset}")
+        for place, header in headers(data):
+            found += [(at, value or b"") for at, _, _, value, _ in records(data, place) if at >= offset]
+            offset = header.last_offset + 1
+    return found

@@ -1,0 +1,323 @@
+"""A machine that runs one broker: the simulator's shell. It performs effects with delays, and can be killed, cut from power, or paused.
+
+::
+
+    kill       the process ends; what it wrote stays in the page cache
+    power cut  the process ends; the disk keeps some of what was not synced, torn or not
+    stop       the process ends cleanly, and the next start may trust the disk
+    pause      nothing is heard or done for a while; then everything at once
+
+A broker that asks to halt, because its disk failed, is replaced by a fresh process later, as an operator would do.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from ottla.base.ids import ConnectionId
+from ottla.base.ports import StoreResult
+from ottla.broker import effects, events
+from ottla.broker.configs import Settings
+from ottla.broker.node import Node
+from ottla.log.directory import LogDirectory
+from ottla.log.options import TopicOptions
+from ottla.sim.disk import SimDisk
+from ottla.sim.network import Connection
+from ottla.sim.world import EPOCH_MS, World
+from ottla.store.memory import MemorySession, MemoryStore
+from ottla.wire import framing
+from ottla.wire.compile import decode
+from ottla.wire.declare import MalformedMessage
+from ottla.wire.messages import API
+
+CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
+TICK_MS = 100
+
+
+class Performer:
+    """What the shell promises the broker, one method per promise, so that a test can break one and watch the checkers."""
+
+    def flush(self, disk: SimDisk, effect: effects.Flush) -> None:
+        """Sync everything named. Raises OSError."""
+        for file in effect.plan.files:
+            file.sync()
+        for directory in effect.plan.directories:
+            disk.sync_dir(directory)
+
+    def flush_failed(self, machine: "Machine", effect: effects.Flush, error: OSError) -> None:
+        """Never tried again."""
+        machine.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+
+
+class Machine:
+    """See the module's theory."""
+
+    def __init__(self, world: World, store: MemoryStore, disk: SimDisk, texts: dict[str, str], performer: Performer | None = None) -> None:
+        self.world = world
+        self.store = store
+        self.disk = disk
+        self.performer = performer or Performer()
+        self._texts = texts
+        self._rng = world.rng("machine")
+        self.node: Node | None = None
+        self._directory: LogDirectory | None = None
+        self._session: MemorySession | None = None
+        #: Counts processes; what an earlier one planned does not happen in a later one.
+        self.incarnation = 0
+        self._connections: dict[int, Connection] = {}
+        #: Frames of a connection whose request is in work.
+        self._queued: dict[int, deque[bytearray]] = {}
+        self._paused_until_ms = 0
+        self.halted = 0
+        store.wake = self._store_speaks
+
+    # Life and death.
+
+    def start(self) -> None:
+        """A new process on what the disk and the store hold."""
+        assert self.node is None, "a machine runs one broker"
+        self.incarnation += 1
+        settings = Settings(self._texts)
+        self.world.note(f"start {self.incarnation}")
+        try:
+            directory = LogDirectory.open(
+                self.disk, broker_id=1, cluster_id=CLUSTER_ID, now_ms=self._wall_ms(), options_for=lambda topic: self._options(settings)
+            )
+        except OSError as error:
+            self.world.note(f"start failed: {error}")
+            self.world.after(500, self._restart)
+            return
+        self._directory = directory
+        self.node = Node(
+            broker_id=1,
+            cluster_id=CLUSTER_ID,
+            settings=settings,
+            directories=[directory],
+            rng=self.world.rng(f"node {self.incarnation}"),
+            address=("sim", 9092),
+            now_ms=self.world.now_ms,
+            wall_ms=self._wall_ms(),
+        )
+        self._session = self.store.session()
+        incarnation = self.incarnation
+        self._session.watch("/", lambda state: self._if_alive(incarnation, lambda: self.hear(events.StoreChanged(state=state))))
+        self._session.deliver()
+        self._perform(self.node.start(self.world.now_ms))
+        self._tick(incarnation)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end("kill")
+
+    def power_cut(self) -> None:
+        """The process and everything that was not synced are gone, or partly so."""
+        self._end("power cut")
+        self.disk.crash(self.world.rng("disk"))
+
+    def stop(self) -> None:
+        """A clean stop."""
+        if self.node is None or self._directory is None:
+            return
+        directory, node = self._directory, self.node
+        marks = {partition: leader.high_watermark for partition, leader in node.partitions.leaders.items()}
+        self._perform(node.stop(self.world.now_ms))
+        if self.node is node:
+            try:
+                directory.close(marks, self._wall_ms())
+            except OSError as error:
+                self.world.note(f"stop was not clean: {error}")
+            self._end("stop")
+
+    def pause(self, duration_ms: int) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
+        self.world.note(f"pause {duration_ms}")
+        self._paused_until_ms = max(self._paused_until_ms, self.world.now_ms + duration_ms)
+
+    def _end(self, how: str) -> None:
+        if self.node is None:
+            return
+        self.world.note(how)
+        self.node = None
+        self._directory = None
+        if self._session is not None:
+            self._session.close()
+        for connection in list(self._connections.values()):
+            connection.close()
+
+    def _restart(self) -> None:
+        if self.node is None:
+            self.start()
+
+    # The broker's senses.
+
+    def hear(self, event: events.Event) -> None:
+        """Hand an event to the broker and do what it asks."""
+        if self.node is None:
+            return
+        assert self._directory is not None, "a broker has a directory"
+        self._perform(self.node.step(event, self.world.now_ms))
+
+    def _if_alive(self, incarnation: int, act: Callable[[], None]) -> None:
+        if self.node is None or incarnation != self.incarnation:
+            return
+        if self.world.now_ms < self._paused_until_ms:
+            self.world.after(self._paused_until_ms - self.world.now_ms, lambda: self._if_alive(incarnation, act))
+        else:
+            act()
+
+    def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
+        incarnation = self.incarnation
+        self.world.after(delay_ms, lambda: self._if_alive(incarnation, act))
+
+    def _tick(self, incarnation: int) -> None:
+        space = events.SpaceMeasured(directory=self.disk.root, free_bytes=self.disk.free_bytes(), total_bytes=self.disk.total_bytes)
+        self.hear(space)
+        self.hear(events.Ticked(wall_ms=self._wall_ms()))
+        self._later(TICK_MS, lambda: self._tick(incarnation))
+
+    def _store_speaks(self, session: MemorySession) -> None:
+        if session is self._session:
+            self._later(self._rng.randint(0, 3), lambda: self._deliver(session))
+
+    def _deliver(self, session: MemorySession) -> None:
+        if session is self._session:
+            session.deliver(1)
+
+    def _wall_ms(self) -> int:
+        return EPOCH_MS + self.world.now_ms
+
+    @staticmethod
+    def _options(settings: Settings) -> TopicOptions:
+        return settings.topic
+
+    # The network's side.
+
+    def accept(self, connection: Connection) -> bool:
+        if self.node is None:
+            return False
+        self._connections[connection.number] = connection
+        return True
+
+    def hung_up(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)
+        self._queued.pop(connection.number, None)
+        number = connection.number
+        self._later(0, lambda: self.hear(events.ConnectionClosed(connection=ConnectionId(number))))
+
+    def receive(self, connection: Connection, frame: bytearray) -> None:
+        number = connection.number
+        if number in self._queued:
+            self._queued[number].append(frame)
+            return
+        self._queued[number] = deque()
+        self._later(0, lambda: self._request(connection, frame))
+
+    def _request(self, connection: Connection, frame: bytearray) -> None:
+        if not connection.open:
+            return
+        try:
+            header, position = framing.decode_request_header(frame)
+            body = decode(API[header.api_key].request, frame, header.api_version, position)
+        except (MalformedMessage, KeyError) as error:
+            self.world.note(f"malformed: {error}")
+            connection.close()
+            return
+        self.hear(
+            events.RequestArrived(
+                connection=ConnectionId(connection.number),
+                correlation_id=header.correlation_id,
+                api_key=header.api_key,
+                api_version=header.api_version,
+                client_id=header.client_id,
+                body=body,
+                host="sim",
+                local=("sim", 9092),
+            )
+        )
+        # What a real shell does: the buffer is used again for the next request.
+        frame[:] = bytes(len(frame))
+
+    def _next_request(self, number: int) -> None:
+        queued = self._queued.get(number)
+        connection = self._connections.get(number)
+        if connection is None or queued is None:
+            return
+        if queued:
+            frame = queued.popleft()
+            self._later(0, lambda: self._request(connection, frame))
+        else:
+            del self._queued[number]
+
+    # The broker's hands.
+
+    def _perform(self, asked: list[effects.Effect]) -> None:
+        for effect in asked:
+            match effect:
+                case effects.Respond():
+                    self._respond(effect)
+                case effects.Release():
+                    self._next_request(effect.connection)
+                case effects.Close():
+                    if effect.connection in self._connections:
+                        self._connections[effect.connection].close()
+                case effects.Flush():
+                    self._later(self._disk_ms(), lambda effect=effect: self._flush(effect))  # type: ignore[misc]
+                case effects.ReplaceFiles():
+                    self._later(self._disk_ms(), lambda effect=effect: self._replace(effect))  # type: ignore[misc]
+                case effects.Remove():
+                    self._later(self._disk_ms(), lambda effect=effect: self._remove(effect))  # type: ignore[misc]
+                case effects.StoreSubmit():
+                    self._submit(effect)
+                case effects.Halt():
+                    self.world.note(f"halt: {effect.reason}")
+                    self.halted += 1
+                    self._end("halt")
+                    self.world.after(300, self._restart)
+                    return
+                case effects.StartWriteback():
+                    pass
+                case _:
+                    raise AssertionError(f"one broker asks for nothing like {effect}")
+
+    def _respond(self, effect: effects.Respond) -> None:
+        connection = self._connections.get(effect.connection)
+        if connection is not None:
+            try:
+                chunks = framing.encode_response(effect.message, effect.api_version, effect.correlation_id)
+                frame = b"".join(chunk.read() if hasattr(chunk, "read") else bytes(chunk) for chunk in chunks)  # type: ignore[arg-type]
+            except OSError as error:
+                self.hear(events.DirectoryFailed(directory=self.disk.root, reason=str(error)))
+                connection.close()
+                return
+            connection.reply(frame[framing.SIZE_BYTES :])
+        self._next_request(effect.connection)
+
+    def _disk_ms(self) -> int:
+        return self._rng.choice((0, 1, 1, 2, 5, 40))
+
+    def _flush(self, effect: effects.Flush) -> None:
+        try:
+            self.performer.flush(self.disk, effect)
+        except OSError as error:
+            self.performer.flush_failed(self, effect, error)
+        else:
+            self.hear(events.Flushed(partition=effect.partition, upto=effect.plan.upto))
+
+    def _replace(self, effect: effects.ReplaceFiles) -> None:
+        try:
+            for path, data in effect.files:
+                self.disk.replace_file(path, data)
+        except OSError as error:
+            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+
+    def _remove(self, effect: effects.Remove) -> None:
+        for path in effect.paths:
+            self.disk.remove_tree(path)
+
+    def _submit(self, effect: effects.StoreSubmit) -> None:
+        assert self._session is not None, "a broker has a session"
+        incarnation, ticket = self.incarnation, effect.ticket
+
+        def answered(result: StoreResult) -> None:
+            self._if_alive(incarnation, lambda: self.hear(events.StoreAnswered(ticket=ticket, result=result)))
+
+        self._session.submit(effect.ops, answered)

@@ -1,0 +1,76 @@
+"""Virtual time and seeded chance. One seed, one history.
+
+Things happen in the order of (time, sequence number); time jumps from one to the next. Each part draws from its own stream of random
+numbers, named, so that a draw added in one part does not reshuffle the others. Nothing here depends on hash order or on the real clock.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from hashlib import sha256
+from heapq import heappop, heappush
+from random import Random
+
+#: The last lines of a history that a failure shows.
+TAIL = 60
+#: Things that may happen at one instant before it counts as a loop that never ends.
+INSTANT_MAX = 100_000
+#: An arbitrary calendar for every history: 2026-01-01.
+EPOCH_MS = 1_767_225_600_000
+
+
+class Livelock(AssertionError):
+    """Time does not advance any more."""
+
+
+class World:
+    """The clock, the agenda and the dice of one simulated history."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.now_ms = 0
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        self._streams: dict[str, Random] = {}
+        self._hash = sha256()
+        #: The last things noted.
+        self.tail: deque[str] = deque(maxlen=TAIL)
+
+    def rng(self, name: str) -> Random:
+        """The stream of this name; the same object each time."""
+        if name not in self._streams:
+            self._streams[name] = Random(int.from_bytes(sha256(f"{self.seed}/{name}".encode()).digest()[:8], "big"))
+        return self._streams[name]
+
+    def after(self, delay_ms: int, act: Callable[[], None]) -> None:
+        """Do something ``delay_ms`` from now, after everything already planned for that instant."""
+        self._order += 1
+        heappush(self._agenda, (self.now_ms + max(0, delay_ms), self._order, act))
+
+    def run(self, until_ms: int, done: Callable[[], bool] = lambda: False) -> bool:
+        """Let time pass until then, or until ``done``; returns whether it is done.
+
+        Raises: Livelock.
+        """
+        at_once = 0
+        while self._agenda and not done():
+            when = self._agenda[0][0]
+            if when > until_ms:
+                break
+            at_once = at_once + 1 if when == self.now_ms else 0
+            if at_once > INSTANT_MAX:
+                raise Livelock(f"{INSTANT_MAX} things happened at {self.now_ms} ms")
+            self.now_ms = when
+            heappop(self._agenda)[2]()
+        if not done():
+            self.now_ms = max(self.now_ms, until_ms)
+        return done()
+
+    def note(self, line: str) -> None:
+        """Add a line to the trace, by which two runs of a seed are compared."""
+        text = f"{self.now_ms:>7} {line}"
+        self._hash.update(text.encode() + b"\n")
+        self.tail.append(text)
+
+    def trace_hash(self) -> str:
+        """Equal for two runs that went the same way."""
+        return self._hash.hexdigest()

@@ -1,0 +1,217 @@
+"""The coordination store of one machine: the promises of ZooKeeper, kept by one process in one SQLite file.
+
+All nodes are in memory (a ``Tree``); the file is what they are loaded from. A multi is applied to the tree at once, in the order
+of submission, and its changes join a queue. One thread writes the whole queue as one SQLite transaction (WAL, synchronous=FULL:
+an answer means that the change is on disk), then the loop tells watches and answers in the order of the changes, and the next transaction
+begins. A watch first shows the tree as it stands at ``watch()``, told in the same order, so that nothing is shown twice or left out.
+
+Sessions end with ``close()`` or with the process: what is ephemeral is never written to the file. When a transaction fails nothing
+more is believed: the store answers ``unavailable`` until the process is started again.
+
+The file::
+
+    node(path, data, version, created_zxid)     one row per node that is not ephemeral
+    number(name, value)                         zxid: the last transaction; format: 1
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from ottla.base.ports import NodeState, Op, StoreResult
+from ottla.store.layout import PERSISTENT_PATHS
+from ottla.store.tree import Tree, below, creations
+
+FORMAT = 1
+#: Marks the file as ours in its header ("Ottl").
+APPLICATION_ID = 0x4F74746C
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS node(path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL, created_zxid INTEGER NOT NULL)
+WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS number(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+#: A changed node as it is written: path, and what it holds, or None when it is gone.
+Row = tuple[str, tuple[bytes, int, int] | None]
+
+
+class StoreFileError(Exception):
+    """The file cannot be used: it is another program's, another format's, damaged, or open in another process."""
+
+
+class EmbeddedStore:
+    """The nodes, their file, and the sessions open on them. Everything but the writing happens on the loop that opened it."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Opens or creates the file; before this returns its layout is complete and durable. Raises StoreFileError."""
+        self.tree = Tree()
+        self._sessions: list[EmbeddedSession] = []
+        self._last_session = 0
+        self._rows: list[Row] = []
+        self._told: list[Callable[[], None]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._written_zxid = 0
+        #: Why the file is no longer written; None while all is well.
+        self.failure: str | None = None
+        try:
+            self._connection = _open(Path(path))
+            self.tree.load(*_stored(self._connection))
+            self._written_zxid = self.tree.zxid
+            _, changes = self.tree.apply(creations(self.tree, PERSISTENT_PATHS), 0)
+            if changes:
+                self._write([_row(state) for state in changes], self.tree.zxid)
+        except sqlite3.Error as error:
+            raise StoreFileError(f"cannot use the coordination store {path}: {error}") from error
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-store")
+
+    def session(self) -> "EmbeddedSession":
+        self._last_session += 1
+        opened = EmbeddedSession(self, self._last_session)
+        self._sessions.append(opened)
+        return opened
+
+    def change(self, ops: Sequence[Op], session: int) -> StoreResult:
+        """Applies a multi and queues what follows from it."""
+        result, changes = self.tree.apply(ops, session)
+        self._queue(changes)
+        return result
+
+    def end(self, session: "EmbeddedSession") -> None:
+        """Forgets a session and its ephemeral nodes."""
+        self._sessions.remove(session)
+        self._queue(self.tree.end_session(session.number))
+
+    def tell(self, told: Callable[[], None]) -> None:
+        """Calls back once everything changed so far is on disk, in the order of these calls."""
+        self._told.append(told)
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_all())
+
+    async def settled(self) -> None:
+        """Returns when nothing waits to be written or told."""
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    async def close(self) -> None:
+        """Ends all sessions, writes what waits and closes the file."""
+        for session in list(self._sessions):
+            session.close()
+        await self.settled()
+        self._thread.shutdown()
+        self._connection.close()
+
+    def _queue(self, changes: Sequence[NodeState]) -> None:
+        for state in changes:
+            node = self.tree.nodes.get(state.path)
+            if node is None or not node.owner:
+                self._rows.append(_row(state))
+            for session in self._sessions:
+                session.hear(state)
+        if changes:
+            self.tell(_nothing)
+
+    async def _write_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._told:
+            rows, told, zxid = self._rows, self._told, self.tree.zxid
+            self._rows, self._told = [], []
+            if zxid != self._written_zxid and self.failure is None:
+                try:
+                    await loop.run_in_executor(self._thread, self._write, rows, zxid)
+                except sqlite3.Error as error:
+                    self.failure = str(error)
+            for tell in told:
+                loop.call_soon(tell)
+            # Those callbacks run before this task goes on, and may have changed something.
+            await asyncio.sleep(0)
+        self._writing = None
+
+    def _write(self, rows: Sequence[Row], zxid: int) -> None:
+        """Also for a change of ephemeral nodes alone, which has no rows: no zxid is given twice, or two lives of a broker had one epoch."""
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for path, content in rows:
+                if content is None:
+                    self._connection.execute("DELETE FROM node WHERE path = ?", (path,))
+                else:
+                    self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?)", (path, *content))
+            self._connection.execute("INSERT OR REPLACE INTO number VALUES ('zxid', ?)", (zxid,))
+        self._written_zxid = zxid
+
+
+class EmbeddedSession:
+    """One session with an EmbeddedStore; a ``Store``."""
+
+    def __init__(self, store: EmbeddedStore, number: int) -> None:
+        self.store = store
+        self.number = number
+        self._open = True
+        self._watches: list[tuple[str, Callable[[NodeState], None]]] = []
+
+    def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
+        if not self._open or self.store.failure is not None:
+            result = StoreResult((), "unavailable" if self._open else "session")
+        else:
+            result = self.store.change(ops, self.number)
+        self.store.tell(partial(self._answer, done, result))
+
+    def watch(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
+        for state in self.store.tree.snapshot(prefix):
+            self.store.tell(partial(self._show, changed, state))
+        self._watches.append((prefix, changed))
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self.store.end(self)
+
+    def hear(self, state: NodeState) -> None:
+        """Queues a change for those of the session's watches that it concerns."""
+        for prefix, changed in self._watches:
+            if below(state.path, prefix):
+                self.store.tell(partial(self._show, changed, state))
+
+    def _answer(self, done: Callable[[StoreResult], None], result: StoreResult) -> None:
+        done(result if self.store.failure is None else StoreResult((), "unavailable"))
+
+    def _show(self, changed: Callable[[NodeState], None], state: NodeState) -> None:
+        if self._open and self.store.failure is None:
+            changed(state)
+
+
+def _nothing() -> None:
+    """Told when a change has nobody who waits for it."""
+
+
+def _row(state: NodeState) -> Row:
+    return state.path, None if state.data is None else (state.data, state.version, state.created_zxid)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """The file, locked for this process alone, with its tables in place. Raises StoreFileError and sqlite3.Error."""
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if owner not in (0, APPLICATION_ID) or (owner == 0 and tables):
+        raise StoreFileError(f"{path} is an SQLite file of another program")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.executescript(SCHEMA)
+    connection.execute("INSERT OR IGNORE INTO number VALUES ('format', ?)", (FORMAT,))
+    found = connection.execute("SELECT value FROM number WHERE name = 'format'").fetchone()[0]
+    if found != FORMAT:
+        raise StoreFileError(f"{path} has format {found}; this version reads format {FORMAT}")
+    return connection
+
+
+def _stored(connection: sqlite3.Connection) -> tuple[Iterator[tuple[str, bytes, int, int]], int]:
+    """All nodes, parents before children (a path sorts after its prefix), and the last zxid."""
+    zxid = connection.execute("SELECT value FROM number WHERE name = 'zxid'").fetchone()
+    rows: Iterable[tuple[str, bytes, int, int]] = connection.execute("SELECT path, data, version, created_zxid FROM node ORDER BY path")
+    return iter(rows), zxid[0] if zxid else 0

@@ -1,0 +1,455 @@
+"""Every path of the coordination store and what its node holds, as Kafka 3.x lays them out in ZooKeeper.
+
+::
+
+    /cluster/id                             {"version":"1","id":"<22 characters>"}
+    /brokers/ids/N              ephemeral   registration of broker N; its creation zxid is the broker epoch
+    /brokers/topics/T                       topic id and replicas of each partition, version 3
+    /brokers/topics/T/partitions/P/state    leader, leader epoch, ISR; the node's version is the partition epoch
+    /brokers/seqid                          empty; its version makes broker ids
+    /controller                 ephemeral   which broker is controller
+    /controller_epoch                       a decimal number; its version fences a zombie controller's writes
+    /config/TYPE/NAME                       overrides; TYPE topics, brokers, users, clients, ips; NAME <default> for all
+    /config/changes/config_change_S         announces that an override changed (Kafka's brokers watch it; ours watch the node itself)
+    /admin/delete_topics/T                  empty; the topic is being deleted
+    /latest_producer_id_block               the block of producer ids handed out last
+    /isr_change_notification/isr_change_S   partitions whose state changed
+    /log_dir_event_notification/log_dir_event_S   a broker lost a log directory
+    /feature                                finalized features
+
+Contents are JSON but for the epoch. Unknown keys are ignored, as Kafka ignores them, so that a newer writer does no harm.
+Everything here is pure; a content that cannot be read raises ``MalformedNode``. Source: KIP-497 (state), KIP-516 (topic ids),
+KIP-455 (adding and removing replicas), KIP-584 (features), KIP-730 (producer id blocks).
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from ottla.base.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition, topic_id_from_text, topic_id_text
+
+BROKERS = "/brokers"
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+BROKER_SEQUENCE = "/brokers/seqid"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CONFIG = "/config"
+CONFIG_CHANGES = "/config/changes"
+ADMIN = "/admin"
+DELETE_TOPICS = "/admin/delete_topics"
+CLUSTER = "/cluster"
+CLUSTER_ID = "/cluster/id"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+ISR_CHANGES = "/isr_change_notification"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+FEATURE = "/feature"
+
+#: What an override may belong to.
+CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips")
+#: Stands for every broker, user or client that has no override of its own.
+DEFAULT_ENTITY = "<default>"
+
+#: Nodes that exist, empty, in every store before a broker uses it; parents come before children.
+PERSISTENT_PATHS: tuple[str, ...] = (
+    BROKERS, BROKER_IDS, TOPICS, BROKER_SEQUENCE, ADMIN, DELETE_TOPICS, CLUSTER, CONFIG, CONFIG_CHANGES,
+    *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES), ISR_CHANGES, LOG_DIR_EVENTS,
+)  # fmt: skip
+
+
+class MalformedNode(ValueError):
+    """A node holds what its path does not promise."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"store node {path}: {problem}")
+        self.path = path
+
+
+_Made = TypeVar("_Made")
+
+
+def _decode(data: bytes, kind: type[_Made], path: str) -> _Made:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedNode(path, str(error)) from None
+
+
+# Paths.
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_of(path: str) -> BrokerId | None:
+    """The broker whose registration lives at this path; None for another kind of path."""
+    found = re.fullmatch(r"/brokers/ids/(\d+)", path)
+    return BrokerId(int(found[1])) if found else None
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def topic_of(path: str) -> str | None:
+    """The topic whose assignment lives at this path; None for another kind of path, such as that of one of its partitions."""
+    found = re.fullmatch(r"/brokers/topics/([^/]+)", path)
+    return found[1] if found else None
+
+
+def partitions(name: str) -> str:
+    return f"{TOPICS}/{name}/partitions"
+
+
+def partition(name: str, number: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{number}"
+
+
+def partition_state(name: str, number: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{number}/state"
+
+
+def partition_state_of(path: str) -> TopicPartition | None:
+    """The partition whose state lives at this path; None for another kind of path."""
+    found = re.fullmatch(r"/brokers/topics/([^/]+)/partitions/(\d+)/state", path)
+    return TopicPartition(found[1], int(found[2])) if found else None
+
+
+def config(kind: str, name: str) -> str:
+    """Node of the overrides of ``name`` (``<default>``: of all of this kind). Names of users and clients may hold any characters."""
+    assert kind in CONFIG_TYPES, f"{kind} is not a kind of thing that has settings"
+    return f"{CONFIG}/{kind}/{sanitized(name)}"
+
+
+def config_of(path: str) -> tuple[str, str] | None:
+    """Kind and name of what the overrides at this path belong to; None for another kind of path."""
+    found = re.fullmatch(r"/config/([^/]+)/([^/]+)", path)
+    return (found[1], desanitized(found[2])) if found and found[1] in CONFIG_TYPES else None
+
+
+def config_change(sequence: int) -> str:
+    return f"{CONFIG_CHANGES}/config_change_{sequence:010d}"
+
+
+def deleted_topic(name: str) -> str:
+    return f"{DELETE_TOPICS}/{name}"
+
+
+def deleted_topic_of(path: str) -> str | None:
+    """The topic that this marker asks to delete; None for another kind of path."""
+    found = re.fullmatch(r"/admin/delete_topics/([^/]+)", path)
+    return found[1] if found else None
+
+
+def isr_change(sequence: int) -> str:
+    return f"{ISR_CHANGES}/isr_change_{sequence:010d}"
+
+
+def log_dir_event(sequence: int) -> str:
+    return f"{LOG_DIR_EVENTS}/log_dir_event_{sequence:010d}"
+
+
+def sanitized(name: str) -> str:
+    """A name of any characters as one path element: percent-encoded, but ``<default>`` stays as it is."""
+    return name if name == DEFAULT_ENTITY else quote(name, safe="._-").replace("~", "%7E")
+
+
+def desanitized(element: str) -> str:
+    return element if element == DEFAULT_ENTITY else unquote(element)
+
+
+# Contents.
+
+
+class Features(msgspec.Struct, frozen=True, kw_only=True):
+    """Finalized features: highest finalized version level by name."""
+
+    levels: dict[str, int] = {}
+    enabled: bool = True
+
+
+def _plaintext() -> dict[str, str]:
+    return {"PLAINTEXT": "PLAINTEXT"}
+
+
+class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a live broker is reached.
+
+    ``endpoints`` are ``NAME://host:port``; host and port repeat the first plaintext one. ``timestamp`` counts wall milliseconds.
+    """
+
+    host: str | None
+    port: int
+    endpoints: tuple[str, ...]
+    timestamp_ms: int
+    listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
+    rack: str | None = None
+    jmx_port: int = -1
+
+
+class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Replicas of every partition, preferred leader first; those being added or removed, by partition, only where there are any."""
+
+    topic_id: TopicId
+    replicas: dict[int, tuple[int, ...]]
+    adding: dict[int, tuple[int, ...]] = {}
+    removing: dict[int, tuple[int, ...]] = {}
+
+
+class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
+    """Leader (-1: none), its epoch, and the ISR, as the controller of ``controller_epoch`` wrote them.
+
+    ``recovering`` after an unclean election, until the leader has settled what is left of the log (KIP-704).
+    """
+
+    leader: int
+    leader_epoch: LeaderEpoch
+    isr: tuple[int, ...]
+    controller_epoch: int
+    recovering: bool = False
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids ``start`` to ``end`` inclusive, handed to ``broker_id``."""
+
+    broker_id: int
+    start: ProducerId
+    end: ProducerId
+
+
+class _BrokerJson(msgspec.Struct):
+    version: int
+    host: str | None
+    port: int
+    timestamp: str
+    jmx_port: int = -1
+    endpoints: list[str] = []
+    rack: str | None = None
+    listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
+
+
+def encode_broker(registration: BrokerRegistration) -> bytes:
+    """Version 5 of Kafka's registration."""
+    content: dict[str, Any] = {
+        "version": 5,
+        "host": registration.host,
+        "port": registration.port,
+        "jmx_port": registration.jmx_port,
+        "timestamp": str(registration.timestamp_ms),
+        "endpoints": registration.endpoints,
+        "listener_security_protocol_map": registration.listener_security_protocol_map,
+        "features": {},
+    }
+    if registration.rack is not None:
+        content["rack"] = registration.rack
+    return msgspec.json.encode(content)
+
+
+def decode_broker(data: bytes) -> BrokerRegistration:
+    """Versions 1 to 5. Raises MalformedNode."""
+    read = _decode(data, _BrokerJson, BROKER_IDS)
+    if not 1 <= read.version <= 5 or not read.timestamp.lstrip("-").isdigit():
+        raise MalformedNode(BROKER_IDS, f"no registration of versions 1 to 5: version {read.version}, timestamp {read.timestamp!r}")
+    return BrokerRegistration(
+        host=read.host,
+        port=read.port,
+        endpoints=tuple(read.endpoints) or (f"PLAINTEXT://{read.host}:{read.port}",),
+        timestamp_ms=int(read.timestamp),
+        listener_security_protocol_map=read.listener_security_protocol_map,
+        rack=read.rack,
+        jmx_port=read.jmx_port,
+    )
+
+
+class _TopicJson(msgspec.Struct):
+    partitions: dict[int, tuple[int, ...]]
+    topic_id: str | None = None
+    adding_replicas: dict[int, tuple[int, ...]] = {}
+    removing_replicas: dict[int, tuple[int, ...]] = {}
+
+
+def encode_topic(assignment: TopicAssignment) -> bytes:
+    content = {
+        "version": 3,
+        "topic_id": topic_id_text(assignment.topic_id),
+        "partitions": assignment.replicas,
+        "adding_replicas": {number: ids for number, ids in assignment.adding.items() if ids},
+        "removing_replicas": {number: ids for number, ids in assignment.removing.items() if ids},
+    }
+    return msgspec.json.encode(content)
+
+
+def decode_topic(data: bytes) -> TopicAssignment:
+    """Versions 1 to 3; a topic older than topic ids has the id of zeroes. Raises MalformedNode."""
+    read = _decode(data, _TopicJson, TOPICS)
+    try:
+        topic_id = NO_TOPIC_ID if read.topic_id is None else topic_id_from_text(read.topic_id)
+    except ValueError as error:
+        raise MalformedNode(TOPICS, str(error)) from None
+    return TopicAssignment(topic_id=topic_id, replicas=read.partitions, adding=read.adding_replicas, removing=read.removing_replicas)
+
+
+class _StateJson(msgspec.Struct):
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    leader_recovery_state: int = 0
+
+
+def encode_partition_state(state: PartitionState) -> bytes:
+    content: dict[str, Any] = {
+        "version": 1,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "controller_epoch": state.controller_epoch,
+        "isr": state.isr,
+    }
+    if state.recovering:
+        content["leader_recovery_state"] = 1
+    return msgspec.json.encode(content)
+
+
+def decode_partition_state(data: bytes) -> PartitionState:
+    """Raises MalformedNode."""
+    read = _decode(data, _StateJson, TOPICS)
+    return PartitionState(
+        leader=read.leader,
+        leader_epoch=LeaderEpoch(read.leader_epoch),
+        isr=read.isr,
+        controller_epoch=read.controller_epoch,
+        recovering=read.leader_recovery_state == 1,
+    )
+
+
+class _ControllerJson(msgspec.Struct):
+    brokerid: int
+
+
+def encode_controller(broker_id: int, wall_ms: int) -> bytes:
+    """Version 2; the epoch is not here but in ``/controller_epoch``."""
+    return msgspec.json.encode({"version": 2, "brokerid": broker_id, "timestamp": str(wall_ms), "kraftControllerEpoch": -1})
+
+
+def decode_controller(data: bytes) -> BrokerId:
+    """Raises MalformedNode."""
+    return BrokerId(_decode(data, _ControllerJson, CONTROLLER).brokerid)
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(data: bytes) -> int:
+    """Raises MalformedNode."""
+    if not data.isdigit():
+        raise MalformedNode(CONTROLLER_EPOCH, f"{data[:40]!r} is not a number")
+    return int(data)
+
+
+class _ConfigJson(msgspec.Struct):
+    config: dict[str, str] = {}
+
+
+def encode_config(overrides: dict[str, str]) -> bytes:
+    """Settings in Kafka's text form, by name."""
+    return msgspec.json.encode({"version": 1, "config": overrides})
+
+
+def decode_config(data: bytes) -> dict[str, str]:
+    """An empty node has no overrides. Raises MalformedNode."""
+    return _decode(data, _ConfigJson, CONFIG).config if data else {}
+
+
+def encode_config_change(kind: str, name: str) -> bytes:
+    return msgspec.json.encode({"version": 2, "entity_path": f"{kind}/{sanitized(name)}"})
+
+
+class _ClusterJson(msgspec.Struct):
+    id: str
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return msgspec.json.encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """Raises MalformedNode."""
+    return _decode(data, _ClusterJson, CLUSTER_ID).id
+
+
+class _BlockJson(msgspec.Struct):
+    broker: int
+    block_start: str
+    block_end: str
+
+
+def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
+    content = {"version": 1, "broker": block.broker_id, "block_start": str(block.start), "block_end": str(block.end)}
+    return msgspec.json.encode(content)
+
+
+def decode_producer_id_block(data: bytes) -> ProducerIdBlock:
+    """Raises MalformedNode."""
+    read = _decode(data, _BlockJson, PRODUCER_ID_BLOCK)
+    try:
+        return ProducerIdBlock(read.broker, ProducerId(int(read.block_start)), ProducerId(int(read.block_end)))
+    except ValueError:
+        raise MalformedNode(PRODUCER_ID_BLOCK, f"{read.block_start!r} to {read.block_end!r} is not a range of numbers") from None
+
+
+class _PlaceJson(msgspec.Struct):
+    topic: str
+    partition: int
+
+
+class _IsrChangeJson(msgspec.Struct):
+    partitions: list[_PlaceJson]
+
+
+def encode_isr_change(changed: Iterable[TopicPartition]) -> bytes:
+    return msgspec.json.encode({"version": 1, "partitions": [{"topic": name, "partition": number} for name, number in changed]})
+
+
+def decode_isr_change(data: bytes) -> list[TopicPartition]:
+    """Raises MalformedNode."""
+    return [TopicPartition(place.topic, place.partition) for place in _decode(data, _IsrChangeJson, ISR_CHANGES).partitions]
+
+
+class _LogDirJson(msgspec.Struct):
+    broker: int
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """Event 1: a log directory failed."""
+    return msgspec.json.encode({"version": 1, "broker": broker_id, "event": 1})
+
+
+def decode_log_dir_event(data: bytes) -> BrokerId:
+    """Raises MalformedNode."""
+    return BrokerId(_decode(data, _LogDirJson, LOG_DIR_EVENTS).broker)
+
+
+class _FeatureJson(msgspec.Struct):
+    version: int
+    status: int
+    features: dict[str, dict[str, int]]
+
+
+def encode_feature(features: Features) -> bytes:
+    """Version 2: only the highest level of each."""
+    levels = {name: {"max_version_level": level} for name, level in features.levels.items()}
+    return msgspec.json.encode({"version": 2, "status": int(features.enabled), "features": levels})
+
+
+def decode_feature(data: bytes) -> Features:
+    """Versions 1 and 2. Raises MalformedNode."""
+    read = _decode(data, _FeatureJson, FEATURE)
+    levels = {name: level["max_version_level"] for name, level in read.features.items() if "max_version_level" in level}
+    if read.version not in (1, 2) or read.status not in (0, 1) or len(levels) != len(read.features) or min(levels.values(), default=1) < 1:
+        raise MalformedNode(FEATURE, "not the finalized features of versions 1 or 2")
+    return Features(levels=levels, enabled=read.status == 1)

@@ -1,0 +1,47 @@
+"""How unkind the memory store can be."""
+
+from ottla.base.ports import NodeState, Op, StoreResult
+from ottla.store.memory import MemorySession, MemoryStore
+
+
+def test_an_expired_session_loses_its_ephemeral_nodes_and_its_answers() -> None:
+    store = MemoryStore()
+    lost, other = store.session(), store.session()
+    answers: list[StoreResult] = []
+    seen: list[tuple[str, bytes | None]] = []
+    other.watch("/e", lambda state: seen.append((state.path, state.data)))
+    lost.watch("/e", lambda state: seen.append(("told the lost one", None)))
+    lost.submit([Op("create", "/e", ephemeral=True)], answers.append)
+    lost.expire()
+    lost.submit([Op("create", "/f")], answers.append)
+    store.run()
+    assert [answer.error for answer in answers] == ["unavailable", "session"]
+    assert seen == [("/e", b""), ("/e", None)]
+    assert "/f" not in store.tree.nodes
+
+
+def test_a_broken_connection_leaves_the_outcome_unknown() -> None:
+    store = MemoryStore()
+    session = store.session()
+    answers: list[StoreResult] = []
+    for path, applied in (("/done", True), ("/lost", False)):
+        session.fail_next(applied=applied)
+        session.submit([Op("create", path)], answers.append)
+    store.run()
+    assert [answer.error for answer in answers] == ["unavailable", "unavailable"]
+    assert "/done" in store.tree.nodes and "/lost" not in store.tree.nodes
+
+
+def test_each_session_is_told_when_its_owner_chooses() -> None:
+    woken: list[int] = []
+    store = MemoryStore(wake=lambda session: woken.append(session.number))
+    early, late = store.session(), store.session()
+    seen: dict[MemorySession, list[NodeState]] = {early: [], late: []}
+    for session in (early, late):
+        session.watch("/a", seen[session].append)
+    early.submit([Op("create", "/a"), Op("set", "/a", b"x")], lambda result: None)
+    early.deliver()
+    assert [len(seen[early]), len(seen[late])] == [2, 0]
+    late.deliver(1)
+    assert [state.version for state in seen[late]] == [0]
+    assert woken == [1, 1, 2, 2, 1]

@@ -1,0 +1,225 @@
+"""What every coordination store promises; each test runs against all of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.base.ports import NodeState, Op, Store, StoreResult
+from ottla.store.embedded import EmbeddedStore
+from ottla.store.layout import PERSISTENT_PATHS
+from ottla.store.memory import MemoryStore
+
+
+class Ensemble:
+    """A store under test: opens sessions, and lets what was submitted take its course."""
+
+    def __init__(self, session: Callable[[], Store], settle: Callable[[], Awaitable[None]]) -> None:
+        self.session = session
+        self.settle = settle
+
+    async def submit(self, session: Store, *ops: Op) -> StoreResult:
+        answers: list[StoreResult] = []
+        session.submit(ops, answers.append)
+        assert not answers, "an answer never comes during submit"
+        await self.settle()
+        assert len(answers) == 1
+        return answers[0]
+
+    async def read(self, session: Store, path: str) -> NodeState | None:
+        seen: list[NodeState] = []
+        session.watch(path, seen.append)
+        await self.settle()
+        return next((state for state in seen if state.path == path), None)
+
+
+@pytest.fixture(params=["memory", "embedded"])
+async def ensemble(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ensemble]:
+    if request.param == "memory":
+        memory = MemoryStore()
+
+        async def run() -> None:
+            memory.run()
+
+        yield Ensemble(memory.session, run)
+    else:
+        embedded = EmbeddedStore(tmp_path / "store.sqlite")
+        yield Ensemble(embedded.session, embedded.settled)
+        await embedded.close()
+
+
+def create(path: str, data: bytes = b"", *, ephemeral: bool = False) -> Op:
+    return Op("create", path, data, ephemeral=ephemeral)
+
+
+async def test_the_layouts_parents_exist_from_the_start(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    for path in PERSISTENT_PATHS:
+        assert (await ensemble.submit(session, Op("check", path))).error is None
+
+
+async def test_a_created_node_has_version_0_and_each_set_adds_1(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    created = (await ensemble.submit(session, create("/a", b"one"))).states[0]
+    assert (created.path, created.data, created.version) == ("/a", b"one", 0)
+    changed = (await ensemble.submit(session, Op("set", "/a", b"two", 0))).states[0]
+    assert (changed.data, changed.version, changed.created_zxid) == (b"two", 1, created.created_zxid)
+
+
+async def test_a_node_created_later_has_a_higher_zxid(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    first = await ensemble.submit(session, create("/a"), create("/b"))
+    second = await ensemble.submit(session, create("/c"))
+    assert first.states[0].created_zxid == first.states[1].created_zxid < second.states[0].created_zxid
+
+
+@pytest.mark.parametrize(
+    ("op", "error"),
+    [
+        (create("/a"), "exists"),
+        (create("/no/child"), "missing"),
+        (create("/eph/child"), "missing"),
+        (Op("set", "/no"), "missing"),
+        (Op("set", "/a", b"", 7), "version"),
+        (Op("delete", "/no"), "missing"),
+        (Op("delete", "/a", version=7), "version"),
+        (Op("delete", "/p"), "not_empty"),
+        (Op("check", "/no"), "missing"),
+        (Op("check", "/a", version=7), "version"),
+    ],
+)
+async def test_an_operation_that_does_not_fit_is_refused(ensemble: Ensemble, op: Op, error: str) -> None:
+    session = ensemble.session()
+    await ensemble.submit(session, create("/a"), create("/p"), create("/p/c"), create("/eph", ephemeral=True))
+    result = await ensemble.submit(session, op)
+    assert (result.error, result.failed_op, result.states) == (error, 0, ())
+
+
+async def test_a_refused_multi_leaves_nothing_behind(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    before = (await ensemble.submit(session, create("/a", b"old"), create("/gone"))).states[0]
+    result = await ensemble.submit(
+        session, Op("set", "/a", b"new"), create("/b"), create("/b/c"), Op("delete", "/gone"), Op("check", "/a", version=5)
+    )
+    assert (result.error, result.failed_op) == ("version", 4)
+    assert await ensemble.read(session, "/a") == before
+    assert await ensemble.read(session, "/b") is None
+    assert await ensemble.read(session, "/gone") is not None
+    assert (await ensemble.submit(session, create("/b"))).error is None
+
+
+async def test_operations_of_a_multi_see_the_ones_before_them(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    result = await ensemble.submit(
+        session, create("/a"), create("/a/b"), Op("set", "/a", b"x", 0), Op("check", "/a", version=1), Op("delete", "/a/b")
+    )
+    assert result.error is None
+    assert [state.version for state in result.states] == [0, 0, 1, 1, -1]
+
+
+async def test_of_two_sets_with_one_version_the_first_wins(ensemble: Ensemble) -> None:
+    one, two = ensemble.session(), ensemble.session()
+    await ensemble.submit(one, create("/a"))
+    answers: list[tuple[str, StoreResult]] = []
+    one.submit([Op("set", "/a", b"one", 0)], lambda result: answers.append(("one", result)))
+    two.submit([Op("set", "/a", b"two", 0)], lambda result: answers.append(("two", result)))
+    await ensemble.settle()
+    assert [(who, result.error) for who, result in answers] == [("one", None), ("two", "version")]
+
+
+async def test_a_watch_first_shows_what_is_there_parents_before_children(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    await ensemble.submit(session, create("/a"), create("/a/z"), create("/a/z/b"), create("/a/c"), create("/ab"))
+    seen: list[NodeState] = []
+    session.watch("/a", seen.append)
+    await ensemble.settle()
+    assert [state.path for state in seen] == ["/a", "/a/z", "/a/z/b", "/a/c"]
+
+
+async def test_a_watch_shows_every_change_once_and_in_order_to_every_session(ensemble: Ensemble) -> None:
+    writer, watcher = ensemble.session(), ensemble.session()
+    seen: list[tuple[str, bytes | None, int]] = []
+    own: list[str] = []
+    watcher.watch("/a", lambda state: seen.append((state.path, state.data, state.version)))
+    writer.watch("/", lambda state: own.append(state.path))
+    writer.submit([create("/a", b"1"), create("/a/b", b"2")], lambda result: None)
+    writer.submit([Op("set", "/a", b"3"), Op("check", "/a")], lambda result: None)
+    writer.submit([Op("delete", "/a/b"), create("/other")], lambda result: None)
+    await ensemble.settle()
+    assert seen == [("/a", b"1", 0), ("/a/b", b"2", 0), ("/a", b"3", 1), ("/a/b", None, -1)]
+    assert own[len(PERSISTENT_PATHS) :] == ["/a", "/a/b", "/a", "/a/b", "/other"]
+
+
+async def test_a_watch_that_begins_between_changes_misses_none_and_repeats_none(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    seen: list[bytes | None] = []
+    session.submit([create("/a", b"1")], lambda result: None)
+    session.submit([Op("set", "/a", b"2")], lambda result: None)
+    session.watch("/a", lambda state: seen.append(state.data))
+    session.submit([Op("set", "/a", b"3")], lambda result: None)
+    await ensemble.settle()
+    assert seen == [b"2", b"3"]
+
+
+async def test_a_session_hears_a_change_before_its_answer(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    heard: list[str] = []
+    session.watch("/a", lambda state: heard.append("change"))
+    session.submit([create("/a")], lambda result: heard.append("answer"))
+    await ensemble.settle()
+    assert heard == ["change", "answer"]
+
+
+async def test_what_a_callback_submits_is_carried_out_too(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    answers: list[StoreResult] = []
+    session.submit([create("/a")], lambda result: session.submit([create("/a/b")], answers.append))
+    await ensemble.settle()
+    assert [answer.error for answer in answers] == [None]
+
+
+async def test_ephemeral_nodes_go_with_their_session_and_watches_of_others_see_it(ensemble: Ensemble) -> None:
+    one, two = ensemble.session(), ensemble.session()
+    await ensemble.submit(one, create("/one", ephemeral=True), create("/stays"))
+    await ensemble.submit(two, create("/two", ephemeral=True))
+    seen: list[tuple[str, bytes | None]] = []
+    two.watch("/", lambda state: seen.append((state.path, state.data)))
+    await ensemble.settle()
+    seen.clear()
+    one.close()
+    await ensemble.settle()
+    assert seen == [("/one", None)]
+    assert (await ensemble.submit(two, Op("check", "/stays"), Op("check", "/two"))).error is None
+
+
+async def test_a_closed_session_is_refused_and_hears_nothing_more(ensemble: Ensemble) -> None:
+    session, other = ensemble.session(), ensemble.session()
+    seen: list[NodeState] = []
+    session.watch("/a", seen.append)
+    session.close()
+    await ensemble.submit(other, create("/a"))
+    assert seen == []
+    assert (await ensemble.submit(session, create("/b"))).error == "session"
+
+
+async def test_data_is_copied_at_submit(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    data = bytearray(b"first")
+    session.submit([Op("create", "/a", data)], lambda result: None)  # type: ignore[arg-type]
+    data[:] = b"later"
+    await ensemble.settle()
+    state = await ensemble.read(session, "/a")
+    assert state is not None and state.data == b"first"
+
+
+async def test_many_submissions_at_once_are_answered_in_order(ensemble: Ensemble) -> None:
+    session = ensemble.session()
+    answered: list[int] = []
+    await ensemble.submit(session, create("/n"))
+    for number in range(200):
+        session.submit([create(f"/n/{number}")], lambda result, number=number: answered.append(number))  # type: ignore[misc]
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+    await ensemble.settle()
+    assert answered == list(range(200))

@@ -1,0 +1,67 @@
+"""Messages made at random from their declarations: every field that a version has, at the edges of its type as often as between them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+
+from ottla.wire.declare import ZERO_UUID, Array, Blob, Field, Fixed, Type, fields_of, schema_of
+from ottla.wire.errors import BY_CODE
+from ottla.wire.messages import API
+
+ERROR_CODES = (0, *BY_CODE)
+TEXTS = ("", "a", "topic-7", "größer", "日本語", "x" * 126, "y" * 127, "z" * 128, "\N{PILE OF POO}", "a.b_c\0d")
+
+
+def messages() -> list[tuple[type[msgspec.Struct], int]]:
+    """Every message class with every version it is declared for."""
+    classes = [cls for api in API.values() for cls in (api.request, api.response)]
+    return [(cls, version) for cls in classes for version in range(schema_of(cls).since, schema_of(cls).until + 1)]
+
+
+def label(case: tuple[type[msgspec.Struct], int]) -> str:
+    """The name of a test case."""
+    return f"{case[0].__name__}-v{case[1]}"
+
+
+def random_message(cls: type[msgspec.Struct], version: int, random: Random) -> Any:
+    """Make a message that this version can carry."""
+    values = {f.name: _field(f, version, random) for f in fields_of(cls) if f.present(version)}
+    return cls(**values)
+
+
+def _field(field: Field, version: int, random: Random) -> Any:
+    if field.tag is not None and random.random() < 0.5:
+        return field.default
+    if field.nullable(version) and random.random() < 0.3:
+        return None
+    if field.name.endswith("error_code"):
+        return random.choice(ERROR_CODES)
+    if field.name == "log_append_time_ms":
+        # One of the oracles makes a calendar date of it.
+        return random.choice((-1, 0, 1_700_000_000_000))
+    return _value(field.type, version, random)
+
+
+def _value(kind: Type, version: int, random: Random) -> Any:
+    if isinstance(kind, Fixed):
+        return _fixed(kind, random)
+    if isinstance(kind, Blob):
+        if kind.name == "string":
+            return random.choice(TEXTS)
+        return random.randbytes(random.choice((0, 1, 61, 127, 128, 300)))
+    if isinstance(kind, Array):
+        longest = 140 if isinstance(kind.element, Fixed) and random.random() < 0.1 else 3
+        return [_value(kind.element, version, random) for _ in range(random.randint(0, longest))]
+    return random_message(kind, version, random)
+
+
+def _fixed(kind: Fixed, random: Random) -> Any:
+    if kind.name == "bool":
+        return random.random() < 0.5
+    if kind.name == "uuid":
+        return random.choice((ZERO_UUID, random.randbytes(16)))
+    most = 2 ** (kind.size * 8 - 1)
+    return random.choice((0, 1, -1, most - 1, -most, random.randrange(-most, most)))

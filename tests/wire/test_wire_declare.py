@@ -1,0 +1,201 @@
+"""What a declaration says, and what a version has no room for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from ottla.wire import messages as all_messages
+from ottla.wire.compile import decode, encode
+from ottla.wire.declare import (
+    ZERO_UUID,
+    FieldNotInVersion,
+    Float64,
+    Int32,
+    NullableSince,
+    SharedStruct,
+    Since,
+    Struct,
+    Tag,
+    UInt16,
+    UInt32,
+    Until,
+    Uuid,
+    fields_of,
+    message,
+    schema_of,
+)
+from ottla.wire.messages import (
+    API,
+    CreateTopicsRequest,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    InitProducerIdRequest,
+    LeaderIdAndEpoch,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+#: The column "4.3 adv" of the table of APIs; Produce is advertised from 0, and implemented from 3.
+KAFKA_4_3 = {
+    0: (3, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4),
+    32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 44: (0, 1), 60: (0, 2), 61: (0, 0), 74: (0, 1), 75: (0, 0),
+}  # fmt: skip
+
+
+def test_every_api_has_the_versions_of_kafka_4_3() -> None:
+    assert {key: api.versions for key, api in API.items()} == KAFKA_4_3
+
+
+def test_a_message_is_named_after_its_api() -> None:
+    for key, api in API.items():
+        assert (api.key, api.request.__name__, api.response.__name__) == (key, f"{api.name}Request", f"{api.name}Response")
+
+
+def test_a_version_that_is_not_final_is_encoded_but_not_advertised() -> None:
+    assert API[22].versions == (0, 5)
+    request = InitProducerIdRequest(enable2_pc=True)
+    assert decode(InitProducerIdRequest, encode(request, 6), 6) == request
+
+
+def test_every_message_can_be_made_without_arguments_and_imported_from_one_place() -> None:
+    for name in all_messages.__all__:
+        thing = getattr(all_messages, name)
+        if isinstance(thing, type) and issubclass(thing, msgspec.Struct):
+            assert thing() == thing()
+
+
+def test_lists_of_two_messages_are_two_lists() -> None:
+    first = MetadataResponse()
+    first.topics.append(MetadataResponseTopic())
+    assert MetadataResponse().topics == []
+
+
+def test_a_value_that_the_version_cannot_carry_is_refused() -> None:
+    cases: list[tuple[Any, int, str]] = [
+        (MetadataRequest(allow_auto_topic_creation=False), 3, "allow_auto_topic_creation"),
+        (MetadataRequest(topics=None), 0, "topics"),
+        (MetadataRequest(topics=[MetadataRequestTopic(name=None)]), 9, r"topics\[\].name"),
+        (FetchRequest(replica_id=1), 15, "replica_id"),
+        (FetchRequest(forgotten_topics_data=[ForgottenTopic()]), 4, "forgotten_topics_data"),
+        (MetadataResponse(topics=[MetadataResponseTopic(topic_authorized_operations=1)]), 7, "topic_authorized_operations"),
+        (ProduceResponse(responses=[topic_response(LeaderIdAndEpoch(leader_id=1))]), 9, "current_leader"),
+    ]
+    for value, version, field in cases:
+        with pytest.raises(FieldNotInVersion, match=f"version {version} cannot carry the value of .*{field}"):
+            encode(value, version)
+
+
+def topic_response(leader: LeaderIdAndEpoch) -> TopicProduceResponse:
+    return TopicProduceResponse(name="t", partition_responses=[PartitionProduceResponse(current_leader=leader)])
+
+
+def test_an_ignorable_value_is_dropped_where_there_is_no_room_for_it() -> None:
+    response = MetadataResponse(throttle_time_ms=5, cluster_id="c", controller_id=3)
+    assert decode(MetadataResponse, encode(response, 0), 0) == MetadataResponse()
+    assert decode(MetadataResponse, encode(response, 2), 2) == MetadataResponse(cluster_id="c", controller_id=3)
+    request = ProduceRequest(topic_data=[TopicProduceData(name="t", topic_id=b"i" * 16)])
+    assert decode(ProduceRequest, encode(request, 12), 12).topic_data == [TopicProduceData(name="t")]
+    assert decode(ProduceRequest, encode(request, 13), 13).topic_data == [TopicProduceData(topic_id=b"i" * 16)]
+
+
+def test_a_tagged_field_at_its_default_is_not_sent() -> None:
+    plain = encode(ProduceResponse(responses=[topic_response(LeaderIdAndEpoch())]), 10)
+    assert plain == encode(ProduceResponse(responses=[topic_response(LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1))]), 10)
+    named = encode(ProduceResponse(responses=[topic_response(LeaderIdAndEpoch(leader_id=2, leader_epoch=7))]), 10)
+    assert len(named) == len(plain) + 2 + 9
+
+
+def test_what_cannot_be_encoded_says_where_it_stands() -> None:
+    with pytest.raises(Exception) as caught:
+        encode(FetchRequest(topics=[FetchTopic(topic=7)]), 11)  # type: ignore[arg-type]
+    assert caught.value.__notes__ == ["while encoding FetchRequest v11, at topics[].topic"]
+
+
+def test_a_uuid_that_is_not_sixteen_bytes_is_refused() -> None:
+    with pytest.raises(FieldNotInVersion, match="16 bytes, not 4"):
+        encode(FetchRequest(topics=[FetchTopic(topic_id=b"abcd")]), 13)
+
+
+def test_a_string_longer_than_kafka_allows_is_refused() -> None:
+    for version in (7, 9):
+        with pytest.raises(Exception):  # noqa: B017
+            encode(MetadataRequest(topics=[MetadataRequestTopic(name="x" * 32768)]), version)
+        encode(MetadataRequest(topics=[MetadataRequestTopic(name="x" * 32767)]), version)
+
+
+def test_a_part_of_a_message_is_not_a_message() -> None:
+    with pytest.raises(TypeError, match="part of a message"):
+        schema_of(FetchTopic)
+
+
+def test_kafkas_defaults_are_ours() -> None:
+    assert CreateTopicsRequest().timeout_ms == 60000
+    assert FetchRequest().max_bytes == 2**31 - 1
+    assert FetchTopic().topic_id == ZERO_UUID
+    assert MetadataResponseTopic().topic_authorized_operations == -(2**31)
+
+
+class Point(Struct):
+    x: UInt16 = 0
+    ids: list[Uuid] = []
+
+
+class Shared(SharedStruct, frozen=True):
+    a: Int32 = 5
+
+
+@message(since=1, until=4, flexible_since=3)
+class Everything(Struct):
+    """Forms that the messages of today have no use for, and those of later issues do."""
+
+    huge: UInt32 = 0
+    ratio: Float64 = 0.0
+    blob: bytes | None = b""
+    inner: Shared = Shared()
+    point: Annotated[Point | None, Since(2)] = None
+    points: Annotated[list[Point] | None, NullableSince(2)] = []
+    flags: list[bool] = []
+    texts: Annotated[list[str], Until(3)] = []
+    tagged_blob: Annotated[bytes | None, Since(3), Tag(7)] = None
+    tagged_point: Annotated[Point | None, Since(3), Tag(2)] = None
+    tagged_texts: Annotated[list[str] | None, Since(4), Tag(300)] = []
+
+
+def test_every_form_reads_back_in_every_version() -> None:
+    full = Everything(
+        huge=2**32 - 1, ratio=-0.5, blob=b"b" * 200, inner=Shared(a=9), point=Point(x=65535, ids=[b"u" * 16]), points=[Point(), Point(x=1)],
+        flags=[True, False] * 20, texts=[], tagged_blob=b"", tagged_point=Point(x=3), tagged_texts=None,
+    )  # fmt: skip
+    assert decode(Everything, encode(full, 4), 4) == full
+    full.tagged_texts = []
+    full.texts = ["a", ""]
+    assert decode(Everything, encode(full, 3), 3) == full
+    full.tagged_blob = full.tagged_point = None
+    full.blob = full.points = None
+    assert decode(Everything, encode(full, 2), 2) == full
+    full.point, full.points = None, []
+    assert decode(Everything, encode(full, 1), 1) == full
+
+
+def test_tags_are_sent_in_ascending_order() -> None:
+    data = encode(Everything(tagged_blob=b"x", tagged_point=Point(), tagged_texts=["t"]), 4)
+    assert data.endswith(b"\3" + b"\2\5\1\0\0\1\0" + b"\7\2\2x" + b"\xac\2\3\2\2t")
+
+
+def test_an_annotation_without_a_form_on_the_wire_is_a_type_error() -> None:
+    class Wrong(Struct):
+        number: int = 0
+
+    with pytest.raises(TypeError, match=r"Wrong.number: .*int.* has no form on the wire"):
+        fields_of(Wrong)
