@@ -80,11 +80,11 @@ class Upkeep:
                 files = directory.checkpoint_files(
                     {tp: leader.high_watermark for tp, leader in node.partitions.leaders.items() if leader.directory is directory}
                 )
-                node.effects.append(effects.ReplaceFiles(directory=directory.root, files=files))
+                node.effects.append(effects.ReplaceFiles(directory=directory.root, files=tuple(files)))
 
     def _forget_producers(self) -> None:
         for leader in self._node.partitions.leaders.values():
-            leader.log.producers.expire(self._node.wall_ms, self._node.options.producer_id_expiration_ms)
+            leader.log.expire_producers(self._node.wall_ms, self._node.options.producer_id_expiration_ms)
 
     def _flush_old(self) -> None:
         """Under write caching, a topic may still ask for its records on disk after flush.ms or flush.messages."""

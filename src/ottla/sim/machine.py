@@ -38,10 +38,7 @@ class Performer:
 
     def flush(self, disk: SimDisk, effect: effects.Flush) -> None:
         """Sync everything named. Raises OSError."""
-        for file in effect.plan.files:
-            file.sync()
-        for directory in effect.plan.directories:
-            disk.sync_dir(directory)
+        effect.plan.carry_out(disk)
 
     def flush_failed(self, machine: "Machine", effect: effects.Flush, error: OSError) -> None:
         """Never tried again."""
@@ -107,11 +104,12 @@ class Machine:
     def kill(self) -> None:
         """kill -9."""
         self._end("kill")
+        self.disk = self.disk.restart()
 
     def power_cut(self) -> None:
         """The process and everything that was not synced are gone, or partly so."""
         self._end("power cut")
-        self.disk.crash(self.world.rng("disk"))
+        self.disk = self.disk.crash(self.world.rng("disk"))
 
     def stop(self) -> None:
         """A clean stop."""
@@ -126,6 +124,7 @@ class Machine:
             except OSError as error:
                 self.world.note(f"stop was not clean: {error}")
             self._end("stop")
+            self.disk = self.disk.restart()
 
     def pause(self, duration_ms: int) -> None:
         """SIGSTOP, and SIGCONT after a while."""
@@ -169,7 +168,7 @@ class Machine:
         self.world.after(delay_ms, lambda: self._if_alive(incarnation, act))
 
     def _tick(self, incarnation: int) -> None:
-        space = events.SpaceMeasured(directory=self.disk.root, free_bytes=self.disk.free_bytes(), total_bytes=self.disk.total_bytes)
+        space = events.SpaceMeasured(directory=self.disk.root, free_bytes=self.disk.free_bytes(), total_bytes=self.disk.total_bytes())
         self.hear(space)
         self.hear(events.Ticked(wall_ms=self._wall_ms()))
         self._later(TICK_MS, lambda: self._tick(incarnation))
@@ -271,6 +270,7 @@ class Machine:
                     self.world.note(f"halt: {effect.reason}")
                     self.halted += 1
                     self._end("halt")
+                    self.disk = self.disk.restart()
                     self.world.after(300, self._restart)
                     return
                 case effects.StartWriteback():

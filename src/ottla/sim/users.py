@@ -255,6 +255,7 @@ class Producer:
             self._history.acknowledged(self._partition, answer.base_offset, batch.values)
             self._pump()
             return
+        self._world.note(f"producer {self._number}: error {answer.error_code} for {batch.sequence}: {answer.error_message}")
         if answer.error_code == errors.OutOfOrderSequenceNumber.code and self._queue[0] is batch:
             self._history.complaint(f"producer {self._number}: the first batch not acknowledged, {batch.sequence}, is out of order")
         self._broken()
