@@ -184,7 +184,7 @@ class Cluster:
 
 def _merged(was: TopicInfo | None, topic: MetadataResponseTopic) -> TopicInfo:
     same = was is not None and was.topic_id == topic.topic_id
-    partitions = []
+    partitions: list[PartitionInfo] = []
     for new in sorted(topic.partitions, key=lambda partition: partition.partition_index):
         index = new.partition_index
         old = was.partitions[index] if was is not None and same and index < len(was.partitions) else None

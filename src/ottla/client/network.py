@@ -360,7 +360,7 @@ async def _negotiate(link: Link, timeout_ms: float) -> dict[int, tuple[int, int]
         def decode(frame: memoryview, version: int = version) -> ApiVersionsResponse:
             # A broker that does not know the version answers in the first form, whose error code stands at the same place.
             refused = int.from_bytes(frame[4:6], "big", signed=True) == UNSUPPORTED_VERSION
-            return cast(ApiVersionsResponse, decode_response(ApiVersionsResponse, frame, 0 if refused else version)[1])
+            return decode_response(ApiVersionsResponse, frame, 0 if refused else version)[1]
 
         response: ApiVersionsResponse = await link.exchange(request, version, decode, timeout_ms=timeout_ms)
         if response.error_code == UNSUPPORTED_VERSION and version:

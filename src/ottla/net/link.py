@@ -16,7 +16,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ottla.wire.declare import MalformedMessage, schema_of
 from ottla.wire.framing import decode_response, encode_request
@@ -122,9 +122,9 @@ class Link(asyncio.BufferedProtocol):
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         chunks = encode_request(message, version, self._correlation_id, self._client_id)
         if len(chunks) == 1:
-            self._transport.write(chunks[0])
+            self._transport.write(cast(bytes, chunks[0]))
         else:
-            self._transport.writelines(chunks)
+            self._transport.writelines(cast(list[bytes], chunks))
         return self._correlation_id
 
     def close(self, reason: str = "closed") -> None:
@@ -154,8 +154,8 @@ class Link(asyncio.BufferedProtocol):
     # -- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a TCP connection has a stream transport"
-        self._transport = transport
+        # A stream transport of some loop; uvloop's is not a subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
