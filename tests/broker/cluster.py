@@ -30,7 +30,7 @@ from ottla.wire.declare import schema_of
 from ottla.wire.messages import API
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.create_topics import CreatableTopicConfig as Config
-from ottla.wire.messages.fetch import FetchTopic, FetchPartition, FetchRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 WALL_MS = 1_700_000_000_000

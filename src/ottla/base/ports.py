@@ -48,7 +48,8 @@ class File(Protocol):
     def drop_cache(self) -> None:
         """Have the next reads come from the medium, but for bytes written and not yet synced.
 
-        After a failed sync the page cache shows bytes that the medium never got, and calls them clean; so a later process must not believe it.
+        After a failed sync the page cache shows bytes that the medium never got, and calls them clean; so a later process must not
+        believe it.
         """
         ...
 

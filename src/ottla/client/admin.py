@@ -3,9 +3,9 @@
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topic(NewTopic("orders", num_partitions=6))
 
-Methods in the plural answer for each item: its result, or the `KafkaError` that befell it (`Outcome`); nothing is raised for an item. `create_topic` and
-other methods in the singular raise it. Requests go to the controller, a partition's leader or the broker concerned, and are tried again, until
-`default_api_timeout_ms` or `timeout_ms` is over, while the error is one that passes.
+Methods in the plural answer for each item: its result, or the `KafkaError` that befell it (`Outcome`); nothing is raised for an item.
+`create_topic` and other methods in the singular raise it. Requests go to the controller, a partition's leader or the broker concerned,
+and are tried again, until `default_api_timeout_ms` or `timeout_ms` is over, while the error is one that passes.
 """
 
 from __future__ import annotations

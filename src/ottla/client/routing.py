@@ -1,4 +1,5 @@
-"""Questions that only certain brokers answer: a partition's leader, the controller, or every broker. Retries while that helps, until the time is over.
+"""Questions that only certain brokers answer: a partition's leader, the controller, or every broker. Retries while that helps, until the
+time is over.
 
 The outcome is told for each item: a result, or the `KafkaError` that ended it. What was pending at the end fails with the last error met.
 """
@@ -31,7 +32,8 @@ async def ask_leaders(
     doing: str,
     patient: bool = True,
 ) -> dict[TopicPartition, R | KafkaError]:
-    """Ask each partition's leader about it. Errors that may pass are tried again with fresh metadata; all others are the partition's result.
+    """Ask each partition's leader about it. Errors that may pass are tried again with fresh metadata; all others are the partition's
+    result.
 
     A topic or partition that does not exist is waited for if `patient`; otherwise that is its result.
     """

@@ -46,7 +46,7 @@ class Directory(dict[str, "Inode | Directory"]):
         self.durable: dict[str, Inode | Directory] = {}
         self.unsynced: list[tuple[str, Inode | Directory | None]] = []
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def put(self, name: str, entry: "Inode | Directory") -> None:
         self[name] = entry

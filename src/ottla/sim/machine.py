@@ -19,6 +19,7 @@ from ottla.broker import effects, events
 from ottla.broker.configs import Settings
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
+from ottla.log.flush import Slice
 from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
@@ -284,7 +285,7 @@ class Machine:
         if connection is not None:
             try:
                 chunks = framing.encode_response(effect.message, effect.api_version, effect.correlation_id)
-                frame = b"".join(chunk.read() if hasattr(chunk, "read") else bytes(chunk) for chunk in chunks)  # type: ignore[arg-type]
+                frame = b"".join(chunk.read() if isinstance(chunk, Slice) else memoryview(chunk) for chunk in chunks)  # type: ignore[arg-type]
             except OSError as error:
                 self.hear(events.DirectoryFailed(directory=self.disk.root, reason=str(error)))
                 connection.close()

@@ -43,7 +43,8 @@ class Connection:
         self._last_to_host = self._last_to_user = 0
 
     def send(self, frame: bytes | bytearray, *, batch_at: int = -1) -> None:
-        """User to host, without the size prefix. From ``batch_at`` on a checksum of ours guards the bytes, and the network may damage them."""
+        """User to host, without the size prefix. From ``batch_at`` on a checksum of ours guards the bytes, and the network may damage
+        them."""
         sent = bytearray(frame)
         rng = self._network.rng
         if batch_at >= 0 and rng.random() < self._network.damage:

@@ -100,7 +100,8 @@ class Log:
     def read(self, wanted: OffsetRange, *, headers: bool, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Columns]:
         """The records of a range in order, in portions; the next bytes are on their way while a portion is used.
 
-        Offsets without a record (compaction, transactions) are passed over. Records that were deleted before they could be read are data loss.
+        Offsets without a record (compaction, transactions) are passed over. Records that were deleted before they could be read are data
+        loss.
 
         Raises: DataLoss; TimeoutError when the log has nothing to send for `timeout_ms` before the range is at its end.
         """
@@ -118,7 +119,9 @@ class Log:
             if not len(fetched.records):
                 idle_ms += FETCH_WAIT_MS
                 if idle_ms >= timeout_ms:
-                    raise TimeoutError(f"{wanted}: nothing came from offset {position} on for {timeout_ms} ms (kafkaConsumer.pollTimeoutMs)")
+                    raise TimeoutError(
+                        f"{wanted}: nothing came from offset {position} on for {timeout_ms} ms (kafkaConsumer.pollTimeoutMs)"
+                    )
                 continue
             idle_ms = 0
             behind = _next_offset(fetched)

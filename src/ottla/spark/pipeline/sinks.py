@@ -1,7 +1,8 @@
 """Where the batches of a view go.
 
-A view that aggregates gives few rows: they are gathered on the driver as one Arrow table, which every sink of the view takes, with one Spark
-job in all. A view that does not may give any number of rows: each sink is a Spark job whose tasks write side by side, and nothing is gathered.
+A view that aggregates gives few rows: they are gathered on the driver as one Arrow table, which every sink of the view takes, with one
+Spark job in all. A view that does not may give any number of rows: each sink is a Spark job whose tasks write side by side, and nothing
+is gathered.
 
                  gathered (aggregates)                 spread (everything else)
     delta        one transaction of the table          files by tasks, one transaction
