@@ -55,3 +55,11 @@ def test_the_base_of_all_errors_is_not_in_the_table() -> None:
     assert KafkaError not in BY_CODE.values()
     with pytest.raises(KafkaError):
         raise error_for(3)
+
+
+def test_an_error_derived_without_a_code_is_answered_as_its_parent() -> None:
+    class NameTaken(errors.TopicAlreadyExists):
+        """A topic whose name differs in case alone."""
+
+    assert (NameTaken.code, str(NameTaken())) == (36, errors.TopicAlreadyExists.sentence)
+    assert BY_CODE[36] is errors.TopicAlreadyExists

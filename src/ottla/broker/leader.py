@@ -25,9 +25,9 @@ from ottla.log.flush import Slice
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 from ottla.records.batch import CREATE_TIME, NO_TIMESTAMP, BatchHeader, parse_header, stamp_append_time, stamp_max_timestamp
-from ottla.records.check import Examination, examine_batch
+from ottla.records.check import Examination, examine_batch, timestamps_outside
 from ottla.records.compression import Codec
-from ottla.records.errors import RecordsError
+from ottla.records.errors import InvalidBatch, RecordsError
 from ottla.records.recompress import recompress
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
@@ -98,7 +98,7 @@ class Leader:
         self.high_watermark: int = max(log.start_offset, log.end_offset if options.write_caching else log.recovery_point)
         #: A Flush effect is under way; at most one at a time.
         self.flushing = False
-        self._written_back = log.active_file.size
+        self._written_back = log.active.size
         self._flush_wanted = False
         self._unflushed_since_ms: int | None = None
         self._lead(state)
@@ -140,7 +140,8 @@ class Leader:
             if header.has_producer:
                 repeat = self.log.sequence_check(header, now_ms=wall_ms)
                 if repeat is not None:
-                    return Accepted(repeat.base_offset, repeat.last_offset + 1, -1, appended=False)
+                    stamp = repeat.timestamp_ms if options.message_timestamp_type == "LogAppendTime" else -1
+                    return Accepted(repeat.base_offset, repeat.last_offset + 1, stamp, appended=False)
             records, header = self._prepared(records, seen, wall_ms)
             done = self.log.append(records, header, leader_epoch=self.epoch, now_ms=wall_ms)
         except (RecordsError, LogError) as error:
@@ -177,10 +178,15 @@ class Leader:
             raise errors.InvalidTimestamp("the batch says LogAppendTime; only the broker may say that")
         earliest, latest = wall_ms - options.message_timestamp_before_max_ms, wall_ms + options.message_timestamp_after_max_ms
         if seen.min_timestamp != NO_TIMESTAMP and (seen.min_timestamp < earliest or seen.max_timestamp > latest):
-            raise errors.InvalidTimestamp(
+            outside = timestamps_outside(
+                records, low_ms=earliest, high_ms=latest, max_decompressed=self._decompressed_max(), ratio_max=self.ratio_max
+            )
+            reason = (
                 f"timestamps {seen.min_timestamp} to {seen.max_timestamp} of {self.partition.topic} are not within {earliest} to {latest}, "
                 "which message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
             )
+            faults = [(index, f"timestamp {timestamp} is not within {earliest} to {latest}") for index, timestamp in outside]
+            raise errors.InvalidTimestamp(reason) from InvalidBatch(reason, faults)
 
     # Durability.
 
@@ -192,12 +198,12 @@ class Leader:
         return not self.options.write_caching and self._advance(upto)
 
     def wants_flush(self) -> bool:
-        """Whether a new flush should be begun now. Under write caching only what fell out of the active segment is worth one."""
+        """Whether to begin a flush if there is anything to flush. Under write caching records alone are no reason for one."""
         if self.flushing:
             return False
         if self.options.write_caching:
-            return bool(self._flush_wanted or self.log.rolled_since_flush)
-        return bool(self.log.recovery_point < self.log.end_offset)
+            return self._flush_wanted or self.log.pending.any or self.log.epochs.dirty
+        return True
 
     def flush_due(self, now_ms: int) -> bool:
         """Under write caching: whether flush.ms or flush.messages asks for a flush; notes that one is wanted."""
@@ -212,7 +218,7 @@ class Leader:
 
     def writeback_due(self) -> tuple[File, int, int] | None:
         """Bytes of the active segment that the kernel should begin to write, once there are enough of them."""
-        file, end = self.log.active_file, self.log.active_file.size
+        file, end = self.log.active.file, self.log.active.size
         if end < self._written_back:  # A new segment.
             self._written_back = 0
         if end - self._written_back < WRITEBACK_BYTES:
@@ -249,7 +255,7 @@ class Leader:
         upto = self.readable_end(isolation_level)
         found = Read(self.high_watermark, log.last_stable_offset(self.high_watermark), log.start_offset)
         if last_fetched_epoch != NO_EPOCH:
-            end = log.epochs.end_of(last_fetched_epoch, log.end_offset)
+            end = log.epochs.end_of(last_fetched_epoch)
             if end is None or end[0] < last_fetched_epoch or end[1] < offset:
                 found.diverging = end or (NO_EPOCH, -1)
                 return found
@@ -261,5 +267,6 @@ class Leader:
             except LogError as error:
                 raise refusal_of(error) from error
         if isolation_level == READ_COMMITTED:
-            found.aborted = log.aborted_transactions(offset, upto) if found.records is not None else []
+            gone = log.aborted_transactions(offset, upto) if found.records is not None else []
+            found.aborted = [(transaction.producer_id, transaction.first_offset) for transaction in gone]
         return found

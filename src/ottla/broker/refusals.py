@@ -14,7 +14,8 @@ REFUSALS: tuple[tuple[type[Exception], type[errors.KafkaError]], ...] = (
     (log_errors.OutOfOrderSequence, errors.OutOfOrderSequenceNumber),
     (log_errors.StaleProducerEpoch, errors.InvalidProducerEpoch),
     (log_errors.OffsetOutOfRange, errors.OffsetOutOfRange),
-    (log_errors.BatchTooLarge, errors.MessageTooLarge),
+    (log_errors.InvalidTransactionState, errors.InvalidTxnState),
+    (log_errors.CorruptLog, errors.CorruptMessage),
 )
 
 

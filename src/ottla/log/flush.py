@@ -1,18 +1,50 @@
 """What a log asks to have on disk, and how a fetch names bytes of a log file without reading them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from errno import ENOSPC
 
 from ottla.base.ids import Offset
-from ottla.base.ports import File
+from ottla.base.ports import Disk, File
 
 
 @dataclass(slots=True)
 class FlushPlan:
-    """Sync these files, then these directories (new or renamed names), and every record below ``upto`` is durable."""
+    """Sync these files, replace those, sync these directories (new or renamed names): then every record below ``upto`` is durable.
+
+    ``carry_out`` does it; so may a shell of its own, which syncs the files of many plans together, as long as it keeps the order.
+    """
 
     upto: Offset
     files: tuple[File, ...]
+    #: Relative to the disk's root, which is "".
     directories: tuple[str, ...] = ()
+    #: (path, content) of small files to replace atomically and durably.
+    replacements: tuple[tuple[str, bytes], ...] = ()
+    #: Replacements for which the disk had no room. The log asks for them again; nothing durable depends on them meanwhile.
+    postponed: list[str] = field(default_factory=list)
+
+    def carry_out(self, disk: Disk) -> None:
+        """Waits for the device; runs in a thread, or wherever nothing else waits.
+
+        A directory that is gone belongs to a partition that was removed meanwhile, and needs nothing.
+        Raises: OSError, after which the directory is not to be trusted.
+        """
+        for file in self.files:
+            file.sync()
+        for path, data in self.replacements:
+            try:
+                disk.replace_file(path, data)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno != ENOSPC:
+                    raise
+                self.postponed.append(path)
+        for directory in self.directories:
+            try:
+                disk.sync_dir(directory)
+            except FileNotFoundError:
+                continue
 
 
 class Slice:

@@ -49,8 +49,8 @@ class History:
         self.complaints: list[str] = []
         self.acknowledged_count = 0
         self.network = Network(self.world)
-        self.disk = SimDisk(rng=self.world.rng("disk faults"))
-        self.machine = Machine(self.world, MemoryStore(), self.disk, {"ottla.disk.reserve.bytes": "65536"}, performer)
+        disk = SimDisk(now_ms=lambda: self.world.now_ms)
+        self.machine = Machine(self.world, MemoryStore(), disk, {"ottla.disk.reserve.bytes": "65536"}, performer)
         self.partitions = rng.randint(1, 3)
         self._kinds = rng.sample(FAULT_KINDS, rng.randint(1, len(FAULT_KINDS)))
         self._faults = 0
@@ -130,11 +130,14 @@ class History:
             case "damaged frames":
                 self._for_a_while("damage", rng.choice((0.01, 0.1)))
             case "fsync fails":
-                self.disk.fail_syncs(1)
+                machine.disk.fail("sync")
             case "full disk":
-                self.disk.limit_free(rng.choice((0, 300, 5_000, 100_000)))
-                self.world.after(rng.randint(200, 2_000), lambda: self.disk.limit_free(None))
+                machine.disk.capacity_bytes = machine.disk.used_bytes + rng.choice((0, 300, 5_000, 100_000))
+                self.world.after(rng.randint(200, 2_000), self._room)
         self._plan_fault()
+
+    def _room(self) -> None:
+        self.machine.disk.capacity_bytes = 1 << 40
 
     def _restart_later(self) -> None:
         def restart() -> None:
@@ -151,7 +154,8 @@ class History:
         faults, self._faults = self._faults, -1
         self._fault_count = faults
         self.network.loss = self.network.slow = self.network.damage = 0.0
-        self.disk.heal()
+        self.machine.disk.fail("sync", times=0)
+        self._room()
         self.world.note("healed")
         if self.machine.node is None:
             self.machine.start()
@@ -215,14 +219,15 @@ class History:
             checker.watermark(reader, partition, offset)
 
     def complaint(self, text: str) -> None:
-        self.complaints.append(text)
+        if text not in self.complaints:
+            self.complaints.append(text)
 
 
 def _read_log(log: Any) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     offset = log.start_offset
     while offset < log.end_offset:
-        data = log.read(offset, max_bytes=1 << 20, upto=log.end_offset, at_least_one=True)
+        data = log.read(offset, max_bytes=1 << 20, upto=log.end_offset)
         if not data:
             raise RecordsError(f"nothing at offset {offset} of {log.start_offset} to {log.end_offset}")
         for place, header in headers(data):

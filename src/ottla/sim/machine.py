@@ -19,6 +19,7 @@ from ottla.broker import effects, events
 from ottla.broker.configs import Settings
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
+from ottla.log.flush import Slice
 from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
@@ -27,6 +28,7 @@ from ottla.store.memory import MemorySession, MemoryStore
 from ottla.wire import framing
 from ottla.wire.compile import decode
 from ottla.wire.declare import MalformedMessage
+from ottla.wire.errors import UnsupportedVersion
 from ottla.wire.messages import API
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
@@ -38,10 +40,7 @@ class Performer:
 
     def flush(self, disk: SimDisk, effect: effects.Flush) -> None:
         """Sync everything named. Raises OSError."""
-        for file in effect.plan.files:
-            file.sync()
-        for directory in effect.plan.directories:
-            disk.sync_dir(directory)
+        effect.plan.carry_out(disk)
 
     def flush_failed(self, machine: "Machine", effect: effects.Flush, error: OSError) -> None:
         """Never tried again."""
@@ -107,11 +106,12 @@ class Machine:
     def kill(self) -> None:
         """kill -9."""
         self._end("kill")
+        self.disk = self.disk.restart()
 
     def power_cut(self) -> None:
         """The process and everything that was not synced are gone, or partly so."""
         self._end("power cut")
-        self.disk.crash(self.world.rng("disk"))
+        self.disk = self.disk.crash(self.world.rng("disk"))
 
     def stop(self) -> None:
         """A clean stop."""
@@ -126,6 +126,7 @@ class Machine:
             except OSError as error:
                 self.world.note(f"stop was not clean: {error}")
             self._end("stop")
+            self.disk = self.disk.restart()
 
     def pause(self, duration_ms: int) -> None:
         """SIGSTOP, and SIGCONT after a while."""
@@ -169,7 +170,7 @@ class Machine:
         self.world.after(delay_ms, lambda: self._if_alive(incarnation, act))
 
     def _tick(self, incarnation: int) -> None:
-        space = events.SpaceMeasured(directory=self.disk.root, free_bytes=self.disk.free_bytes(), total_bytes=self.disk.total_bytes)
+        space = events.SpaceMeasured(directory=self.disk.root, free_bytes=self.disk.free_bytes(), total_bytes=self.disk.total_bytes())
         self.hear(space)
         self.hear(events.Ticked(wall_ms=self._wall_ms()))
         self._later(TICK_MS, lambda: self._tick(incarnation))
@@ -217,7 +218,7 @@ class Machine:
         try:
             header, position = framing.decode_request_header(frame)
             body = decode(API[header.api_key].request, frame, header.api_version, position)
-        except (MalformedMessage, KeyError) as error:
+        except (MalformedMessage, UnsupportedVersion, KeyError) as error:
             self.world.note(f"malformed: {error}")
             connection.close()
             return
@@ -271,6 +272,7 @@ class Machine:
                     self.world.note(f"halt: {effect.reason}")
                     self.halted += 1
                     self._end("halt")
+                    self.disk = self.disk.restart()
                     self.world.after(300, self._restart)
                     return
                 case effects.StartWriteback():
@@ -283,7 +285,7 @@ class Machine:
         if connection is not None:
             try:
                 chunks = framing.encode_response(effect.message, effect.api_version, effect.correlation_id)
-                frame = b"".join(chunk.read() if hasattr(chunk, "read") else bytes(chunk) for chunk in chunks)  # type: ignore[arg-type]
+                frame = b"".join(chunk.read() if isinstance(chunk, Slice) else memoryview(chunk) for chunk in chunks)  # type: ignore[arg-type]
             except OSError as error:
                 self.hear(events.DirectoryFailed(directory=self.disk.root, reason=str(error)))
                 connection.close()

@@ -86,8 +86,7 @@ def _found(leader: Leader, timestamp: int, upto: int) -> tuple[int, int, int]:
         case -1:
             return -1, upto, leader.epoch
         case -2 | -4 | -6:
-            epoch = log.epochs.epoch_at(log.start_offset)
-            return -1, log.start_offset, -1 if epoch is None else epoch
+            return -1, log.start_offset, log.epoch_at(log.start_offset)
         case -5:
             return -1, -1, -1
         case -3:

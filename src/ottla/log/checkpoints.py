@@ -1,0 +1,143 @@
+"""The small text files of a log directory, as bytes: Kafka's checkpoints, partition.metadata, meta.properties, the clean stop marker.
+
+A checkpoint is a version, a count and as many lines::
+
+    0                       0
+    2                       2
+    orders 0 1700           3 0          leader-epoch-checkpoint: epoch, first offset
+    orders 1 1650           5 120
+
+They are replaced as a whole and atomically, so a reader sees an old one or a new one. One that cannot be read counts as absent where
+the log itself can tell the same (``read_*`` returns None); only meta.properties is refused.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition, topic_id_from_text, topic_id_text
+from ottla.log.errors import DirectoryRefused
+
+_VERSION = "0"
+
+
+def offsets_file(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """A checkpoint of one offset per partition."""
+    return _lines(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+
+
+def read_offsets(data: bytes) -> dict[TopicPartition, Offset] | None:
+    """Offsets by partition; None when the file is malformed."""
+    rows = _rows(data, 3)
+    if rows is None:
+        return None
+    try:
+        return {TopicPartition(topic, int(partition)): Offset(int(offset)) for topic, partition, offset in rows}
+    except ValueError:
+        return None
+
+
+def epochs_file(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """A leader-epoch-checkpoint of (epoch, first offset)."""
+    return _lines(f"{epoch} {offset}" for epoch, offset in epochs)
+
+
+def read_epochs(data: bytes) -> list[tuple[LeaderEpoch, Offset]] | None:
+    """(epoch, first offset), both growing; None when the file is malformed or not in order."""
+    rows = _rows(data, 2)
+    if rows is None:
+        return None
+    try:
+        epochs = [(LeaderEpoch(int(epoch)), Offset(int(offset))) for epoch, offset in rows]
+    except ValueError:
+        return None
+    ordered = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(epochs))
+    return epochs if ordered and all(epoch >= 0 and offset >= 0 for epoch, offset in epochs) else None
+
+
+def partition_metadata_file(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode()
+
+
+def read_partition_metadata(data: bytes) -> TopicId | None:
+    """The topic's id; None when the file is malformed, as a power cut soon after the partition's creation leaves it."""
+    try:
+        fields = dict(line.split(": ", 1) for line in data.decode().splitlines() if line.strip())
+        return topic_id_from_text(fields["topic_id"].strip()) if fields["version"].strip() == _VERSION else None
+    except (KeyError, ValueError):
+        return None
+
+
+def clean_shutdown_file(broker_epoch: int) -> bytes:
+    """The marker of a clean stop. Source: KIP-966."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def read_clean_shutdown(data: bytes) -> int:
+    """The broker epoch at the clean stop; -1 when the marker does not tell, as those of old Kafka versions."""
+    try:
+        content = json.loads(data)
+        return int(content["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        return -1
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Whose log directory this is. None stands for a line that is missing, as older versions of Kafka leave them out."""
+
+    cluster_id: str | None
+    broker_id: int | None
+    #: Printed as topic ids are: 22 characters.
+    directory_id: bytes | None
+
+    def file(self, now_ms: int) -> bytes:
+        """Version 0, which names the broker as ZooKeeper clusters do; in the form of Java's Properties."""
+        written = datetime.fromtimestamp(now_ms / 1000, UTC)
+        lines = ["#", written.strftime("#%a %b %d %H:%M:%S UTC %Y"), "version=0"]
+        lines += [f"broker.id={self.broker_id}"] if self.broker_id is not None else []
+        lines += [f"cluster.id={self.cluster_id}"] if self.cluster_id is not None else []
+        lines += [f"directory.id={topic_id_text(self.directory_id)}"] if self.directory_id is not None else []
+        return ("\n".join(lines) + "\n").encode()
+
+
+def read_meta_properties(data: bytes, where: str) -> MetaProperties:
+    """Reads versions 0 and 1 (which says node.id). Raises: DirectoryRefused for any other content."""
+    fields: dict[str, str] = {}
+    for line in data.decode(errors="replace").splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", "!")):
+            fields[name.strip()] = value.strip().replace("\\=", "=").replace("\\:", ":")
+    version = fields.get("version", "0")
+    if version not in ("0", "1"):
+        raise DirectoryRefused(f"{where}: version {version} of meta.properties is not known here")
+    broker = fields.get("node.id" if version == "1" else "broker.id")
+    directory = fields.get("directory.id")
+    try:
+        return MetaProperties(
+            fields.get("cluster.id"),
+            int(broker) if broker is not None else None,
+            bytes(topic_id_from_text(directory)) if directory is not None else None,
+        )
+    except ValueError as error:
+        raise DirectoryRefused(f"{where}: meta.properties cannot be read: {error}") from None
+
+
+def _lines(lines: Iterable[str]) -> bytes:
+    rows = list(lines)
+    return "".join(f"{row}\n" for row in (_VERSION, str(len(rows)), *rows)).encode()
+
+
+def _rows(data: bytes, columns: int) -> list[list[str]] | None:
+    """The fields of each line below the count; none in an empty file, which Kafka creates before its first write."""
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        return None
+    if len(lines) < 2:
+        return [] if not data else None
+    rows = [line.split() for line in lines[2:]]
+    whole = lines[0] == _VERSION and lines[1] == str(len(rows)) and all(len(row) == columns for row in rows)
+    return rows if whole else None

@@ -1,0 +1,253 @@
+"""A log directory: the partitions under one root, and the files that speak of all of them.
+
+Opening one reads whose it is (meta.properties), whether it was left in order (.kafka_cleanshutdown, which is removed before anything
+else is touched, so that a crash from now on is seen as one), where the logs began and how far they were on disk (the checkpoints), and
+opens every log found. Closing one writes all that in the reverse order, the marker last.
+
+A partition's directory that is to go is renamed first (``orders-3.<unique>-delete``); one found at a start is removed then.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from errno import ENOSPC
+from hashlib import blake2b
+from typing import Self
+
+from ottla.base.ids import Offset, TopicId, TopicPartition
+from ottla.base.ports import Disk
+from ottla.log import checkpoints, names
+from ottla.log.checkpoints import MetaProperties
+from ottla.log.errors import DirectoryRefused, PartitionExists
+from ottla.log.log import Log
+from ottla.log.options import TopicOptions
+from ottla.log.recover import open_log
+
+#: Checkpoints by kind: what write_checkpoints writes when it is not told.
+KINDS = ("recovery_points", "log_starts", "high_watermarks")
+
+
+class LogDirectory:
+    """One log directory and its logs; made by ``open``."""
+
+    def __init__(self, disk: Disk, identity: MetaProperties) -> None:
+        self.disk = disk
+        self.logs: dict[TopicPartition, Log] = {}
+        self.identity = identity
+        #: Why the directory is no longer used; None while it is. Its owner sets it.
+        self.failed: str | None = None
+        #: Whether the last owner stopped in order.
+        self.clean_start = False
+        #: The broker epoch at that stop; -1 when unknown.
+        self.last_broker_epoch = -1
+        #: High watermarks as read at open, and as given to ``create``.
+        self.high_watermarks: dict[TopicPartition, Offset] = {}
+        self._removed = 0
+
+    def __repr__(self) -> str:
+        return f"LogDirectory({self.root}, {len(self.logs)} logs)"
+
+    @property
+    def root(self) -> str:
+        return self.disk.root
+
+    @property
+    def broker_id(self) -> int:
+        assert self.identity.broker_id is not None, "open() fills in who we are"
+        return self.identity.broker_id
+
+    @property
+    def cluster_id(self) -> str:
+        assert self.identity.cluster_id is not None, "open() fills in who we are"
+        return self.identity.cluster_id
+
+    @property
+    def directory_id(self) -> bytes:
+        """16 bytes that stay with the directory for its life. Source: KIP-858."""
+        assert self.identity.directory_id is not None, "open() fills in who we are"
+        return self.identity.directory_id
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        *,
+        broker_id: int,
+        cluster_id: str,
+        now_ms: int,
+        options_for: Callable[[str], TopicOptions] | None = None,
+        directory_id: bytes | None = None,
+    ) -> Self:
+        """Opens the directory and every log in it, recovering those that need it.
+
+        ``options_for`` gives the settings of a topic by its name; defaults without. ``directory_id`` is for a directory that has none.
+        Raises: DirectoryRefused when it belongs to another broker or cluster, OSError when the disk fails.
+        """
+        directory = cls(disk, _identity(disk, broker_id, cluster_id, directory_id, now_ms))
+        entries = disk.listdir()
+        if names.CLEAN_SHUTDOWN in entries:
+            directory.clean_start = True
+            directory.last_broker_epoch = checkpoints.read_clean_shutdown(disk.read_file(names.CLEAN_SHUTDOWN))
+            disk.unlink(names.CLEAN_SHUTDOWN)
+        disk.sync_dir()
+        recovery_points = _read_offsets(disk, names.RECOVERY_POINTS)
+        starts = _read_offsets(disk, names.LOG_STARTS)
+        directory.high_watermarks = _read_offsets(disk, names.HIGH_WATERMARKS)
+        for name in entries:
+            if name.endswith(names.DELETE_DIRECTORY):
+                disk.remove_tree(name)
+            elif name.endswith(names.TEMPORARY):
+                disk.unlink(name)
+            elif (partition := names.partition_of(name)) is not None:
+                with suppress(NotADirectoryError):  # A file of somebody else's with such a name.
+                    log = open_log(
+                        disk,
+                        partition,
+                        name,
+                        options_for(partition.topic) if options_for else TopicOptions(),
+                        start_offset=starts.get(partition, Offset(0)),
+                        recovery_point=recovery_points.get(partition, Offset(0)),
+                        clean=directory.clean_start,
+                        now_ms=now_ms,
+                    )
+                    directory._adopt(log)
+        if not directory.clean_start:
+            directory.write_checkpoints(kinds=("recovery_points", "log_starts"))
+        return directory
+
+    def _adopt(self, log: Log) -> None:
+        log.recovery_point_lowered = self._recovery_point_lowered
+        self.logs[log.partition] = log
+
+    def create(self, partition: TopicPartition, topic_id: TopicId, options: TopicOptions, now_ms: int, high_watermark: int = 0) -> Log:
+        """A new, empty log. Its names become durable with its first flush plan, which is not None.
+
+        Raises: PartitionExists, OSError; after ENOSPC nothing is left of it.
+        """
+        name = str(partition)
+        if partition in self.logs or self.disk.exists(name):
+            raise PartitionExists(partition)
+        log = Log(self.disk, partition, name, topic_id, options)
+        try:
+            self.disk.mkdir(name)
+            log.segments = [log.new_segment(0, now_ms)]
+            metadata = self.disk.open(f"{name}/{names.PARTITION_METADATA}", create=True)
+            metadata.append(checkpoints.partition_metadata_file(topic_id))
+            self.disk.open(f"{name}/{names.LEADER_EPOCHS}", create=True).close()
+        except OSError as error:
+            if error.errno == ENOSPC:
+                self.disk.remove_tree(name)
+            raise
+        log.bases = [Offset(0)]
+        log.pending.file(metadata)
+        log.pending.directory("")
+        log.pending.directory(name)
+        self._adopt(log)
+        self.high_watermarks[partition] = Offset(high_watermark)
+        return log
+
+    def remove(self, partition: TopicPartition) -> str:
+        """Takes a log out and renames its directory; the path, which the caller has removed when nobody sends from it any more."""
+        log = self.logs.pop(partition)
+        self.high_watermarks.pop(partition, None)
+        self._removed += 1
+        unique = blake2b(self.directory_id + log.topic_id + f"{partition}/{self._removed}".encode(), digest_size=16).hexdigest()
+        path = names.delete_directory_name(partition, unique)
+        self.disk.rename(log.directory, path)
+        return path
+
+    def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int] | None = None, kinds: tuple[str, ...] = KINDS) -> bool:
+        """Replaces the checkpoints of these kinds, waiting for the device. ``high_watermarks`` stand in for those known here.
+
+        False when the disk had no room; the old ones are still true then. Raises: OSError.
+        """
+        for path, data in self.checkpoint_files(high_watermarks, kinds):
+            try:
+                self.disk.replace_file(path, data)
+            except OSError as error:
+                if error.errno != ENOSPC:
+                    raise
+                return False
+        return True
+
+    def checkpoint_files(
+        self, high_watermarks: Mapping[TopicPartition, int] | None = None, kinds: tuple[str, ...] = KINDS
+    ) -> list[tuple[str, bytes]]:
+        """(path, content) of the checkpoints as of now, for a caller that replaces the files off the loop."""
+        if high_watermarks is not None:
+            self.high_watermarks.update({p: Offset(offset) for p, offset in high_watermarks.items() if p in self.logs})
+        files = []
+        if "recovery_points" in kinds:
+            offsets = {partition: log.checkpoint_offset for partition, log in self.logs.items()}
+            files.append((names.RECOVERY_POINTS, checkpoints.offsets_file(offsets)))
+        if "log_starts" in kinds:
+            offsets = {partition: log.start_offset for partition, log in self.logs.items() if log.start_offset > log.bases[0]}
+            files.append((names.LOG_STARTS, checkpoints.offsets_file(offsets)))
+        if "high_watermarks" in kinds:
+            offsets = {partition: offset for partition, offset in self.high_watermarks.items() if partition in self.logs}
+            files.append((names.HIGH_WATERMARKS, checkpoints.offsets_file(offsets)))
+        return files
+
+    def _recovery_point_lowered(self) -> None:
+        """A log was truncated below its recorded recovery point: the record must not outlive this, or a crash would trust new bytes."""
+        if not self.write_checkpoints(kinds=("recovery_points",)):
+            self.disk.unlink(names.RECOVERY_POINTS)
+            self.disk.sync_dir()
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None, now_ms: int = 0, *, broker_epoch: int = -1) -> bool:
+        """Stops in order: everything on disk, then the marker. A directory that failed, or is full, is left as after a crash: False."""
+        complete = self.failed is None
+        for log in self.logs.values():
+            if self.failed is None:
+                complete = close_log(log) and complete
+            log.close()
+        if complete and self.write_checkpoints(high_watermarks):
+            marker = self.disk.open(names.CLEAN_SHUTDOWN, create=True)
+            marker.append(checkpoints.clean_shutdown_file(broker_epoch))
+            marker.sync()
+            marker.close()
+            self.disk.sync_dir()
+            return True
+        return False
+
+
+def close_log(log: Log) -> bool:
+    """Completes the files of a log and syncs them. False when the disk has no room for its indexes: the next start must rebuild them."""
+    written = not log.pending.unwritten or all(segment.finish() for segment in log.pending.unwritten)
+    if log.active.is_open:
+        written = log.active.finish() and written
+        if log.active.aborted:
+            for file in log.active.index_files():
+                log.pending.file(file)
+    log.snapshot()
+    plan = log.flush_plan()
+    if plan is not None:
+        plan.carry_out(log.disk)
+        log.flushed(plan.upto)
+        return written and not plan.postponed
+    return written
+
+
+def _identity(disk: Disk, broker_id: int, cluster_id: str, directory_id: bytes | None, now_ms: int) -> MetaProperties:
+    """Whose directory this is, written down if it was nobody's. Raises: DirectoryRefused."""
+    try:
+        found = checkpoints.read_meta_properties(disk.read_file(names.META_PROPERTIES), disk.root)
+    except FileNotFoundError:
+        found = MetaProperties(None, None, None)
+    if found.broker_id not in (None, broker_id):
+        raise DirectoryRefused(f"{disk.root} belongs to broker {found.broker_id}, not to {broker_id}: check broker.id and log.dirs")
+    if found.cluster_id not in (None, cluster_id):
+        raise DirectoryRefused(f"{disk.root} belongs to cluster {found.cluster_id}, not to {cluster_id}: check log.dirs and the store")
+    if directory_id is None:
+        directory_id = blake2b(f"{cluster_id}/{broker_id}/{disk.root}/{now_ms}".encode(), digest_size=16).digest()
+    identity = MetaProperties(cluster_id, broker_id, found.directory_id or directory_id)
+    if identity != found:
+        disk.replace_file(names.META_PROPERTIES, identity.file(now_ms))
+    return identity
+
+
+def _read_offsets(disk: Disk, name: str) -> dict[TopicPartition, Offset]:
+    """A checkpoint; empty when it is missing or malformed: every log then counts as starting at its first file and in doubt."""
+    try:
+        return checkpoints.read_offsets(disk.read_file(name)) or {}
+    except FileNotFoundError:
+        return {}

@@ -1,0 +1,104 @@
+"""Where each leader epoch began: the table that lets replicas find the point up to which they agree. Source: KIP-101, KIP-279.
+
+    epoch   0        2              5
+    offset  0 1 2 3  4 5 6 7 8 9    10 11 |  end of the log: 12
+            `-----'  `---------'    `---'
+    end_of(0) = (0, 4)   end_of(1) = (0, 4)   end_of(2) = (2, 10)   end_of(5) = (5, 12)   end_of(6) = None
+
+Epochs and offsets both grow strictly. Every batch carries its epoch, so entries that a crash takes from the checkpoint are found again
+when the log is recovered.
+"""
+
+from bisect import bisect_right
+
+from ottla.base.ids import NO_EPOCH, LeaderEpoch, Offset
+from ottla.log import checkpoints
+
+
+class LeaderEpochs:
+    """Epochs of one log with their first offsets."""
+
+    __slots__ = ("_epochs", "_starts", "end_offset", "unsaved_from", "version")
+
+    def __init__(self, entries: list[tuple[LeaderEpoch, Offset]] | None = None) -> None:
+        self._epochs = [epoch for epoch, _ in entries or ()]
+        self._starts = [start for _, start in entries or ()]
+        #: The log's; it keeps this up to date.
+        self.end_offset = Offset(0)
+        #: Grows with each change, so that a saved state can be told from the present one.
+        self.version = 0
+        #: Start offset of the first entry that is not on disk yet; None when all are. No recovery point above it may be written.
+        self.unsaved_from: Offset | None = None
+
+    @property
+    def latest(self) -> LeaderEpoch:
+        """The newest epoch; -1 when none is known."""
+        return self._epochs[-1] if self._epochs else NO_EPOCH
+
+    @property
+    def entries(self) -> list[tuple[LeaderEpoch, Offset]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Begins an epoch at this offset. Entries that contradict it go. False when nothing changed."""
+        if self._epochs and self._epochs[-1] == epoch and start_offset >= self._starts[-1]:
+            return False
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(LeaderEpoch(epoch))
+        self._starts.append(Offset(start_offset))
+        self._changed(start_offset)
+        return True
+
+    def end_of(self, epoch: int) -> tuple[LeaderEpoch, Offset] | None:
+        """The largest epoch that is at most ``epoch``, and the offset at which it ended; None for -1 and for epochs not begun yet.
+
+        For the newest epoch that is the end of the log. An epoch before the first one known ends where that one begins.
+        """
+        if not self._epochs or epoch < 0 or epoch > self._epochs[-1]:
+            return None
+        if epoch == self._epochs[-1]:
+            return LeaderEpoch(epoch), self.end_offset
+        slot = bisect_right(self._epochs, epoch)
+        return (self._epochs[slot - 1] if slot else LeaderEpoch(epoch)), self._starts[slot]
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        """The epoch in which the record at ``offset`` was or would be written; -1 when unknown."""
+        slot = bisect_right(self._starts, offset)
+        return self._epochs[slot - 1] if slot else NO_EPOCH
+
+    def truncate_end(self, end_offset: int) -> None:
+        """Drops epochs that begin at or above ``end_offset``."""
+        kept = len(self._starts)
+        while kept and self._starts[kept - 1] >= end_offset:
+            kept -= 1
+        if kept < len(self._starts):
+            del self._epochs[kept:], self._starts[kept:]
+            self._changed(end_offset)
+
+    def truncate_start(self, start_offset: int) -> None:
+        """Drops epochs that ended at or below ``start_offset``; the one it lies in then begins there."""
+        slot = bisect_right(self._starts, start_offset)
+        if slot and (slot > 1 or self._starts[0] != start_offset):
+            del self._epochs[: slot - 1], self._starts[: slot - 1]
+            self._starts[0] = Offset(start_offset)
+            self._changed(None)
+
+    def file(self) -> bytes:
+        """The checkpoint."""
+        return checkpoints.epochs_file(self.entries)
+
+    def saved(self, version: int) -> None:
+        """The state of that version is on disk."""
+        if version == self.version:
+            self.unsaved_from = None
+
+    @property
+    def dirty(self) -> bool:
+        return self.unsaved_from is not None
+
+    def _changed(self, from_offset: int | None) -> None:
+        self.version += 1
+        bound = self.end_offset if from_offset is None else from_offset
+        self.unsaved_from = Offset(bound if self.unsaved_from is None else min(bound, self.unsaved_from))

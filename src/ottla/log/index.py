@@ -1,0 +1,182 @@
+"""A sparse index: pairs of growing numbers, in a file that is a cache and is never trusted.
+
+====================  ============================  =================================================================
+kind                  key                           value
+====================  ============================  =================================================================
+offset index, 8 B     int32 offset - base offset    int32 position in the log file
+time index, 12 B      int64 timestamp, ms           int32 offset - base offset
+====================  ============================  =================================================================
+
+An offset entry names a batch by its *last* offset and the position it begins at. A time entry says: the largest timestamp so far is
+this one, and the batch that ends at this offset is the first to have it. Keys and values grow strictly from entry to entry (values of
+a time index may stay equal only where Kafka wrote them so).
+
+All entries but the newest are in the file alone and are searched there: an open index costs no memory, and a thousand old segments
+cost nothing. New entries wait in memory until a block of them is full, the segment is closed or the log is.
+
+    file    e0 e1 e2 ... e511 | e512 ... e1023    pending    e1024 e1025
+            `---- block ----'                                `-- less than a block, more while the disk is full
+
+A file that Kafka preallocated ends in zeros; they are no entries. Whoever looks something up compares the entry with the log and calls
+``clear`` and appends all entries anew when they differ.
+"""
+
+from array import array
+from bisect import bisect_right
+from errno import ENOSPC
+from struct import Struct
+
+from ottla.base.ports import Disk, File
+
+OFFSET_ENTRY = Struct(">ii")
+TIME_ENTRY = Struct(">qi")
+#: Entries that wait in memory before they are written together.
+BLOCK = 512
+#: Entries that a look-up reads at once; more are halved first.
+LEAF = 64
+
+
+class SparseIndex:
+    """Entries (key, value), searched by key."""
+
+    __slots__ = ("_disk", "_entry", "_file", "_keys", "_path", "_values", "_written", "last")
+
+    def __init__(self, disk: Disk, path: str, entry: Struct, *, fresh: bool) -> None:
+        """``fresh``: the segment is new and whatever lies at ``path`` is to be forgotten; otherwise the file is read, if there is one."""
+        self._disk = disk
+        self._path = path
+        self._entry = entry
+        self._file: File | None = None
+        #: Entries that are in the file.
+        self._written = 0
+        self._keys = array("q")
+        self._values = array("q")
+        #: The newest entry; None when there is none.
+        self.last: tuple[int, int] | None = None
+        if not fresh:
+            self._load()
+
+    def __len__(self) -> int:
+        return self._written + len(self._keys)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all entries, written or not."""
+        return len(self) * self._entry.size
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def append(self, key: int, value: int) -> None:
+        """Adds an entry; both numbers are greater than in the last one (see the module for the exception)."""
+        self._keys.append(key)
+        self._values.append(value)
+        self.last = (key, value)
+        if len(self._keys) % BLOCK == 0:
+            self.write()
+
+    def lookup(self, number: int, *, by_value: bool = False) -> tuple[int, int] | None:
+        """The last entry whose key (or value) is at most ``number``; None when there is none."""
+        field = 1 if by_value else 0
+        waiting = self._values if by_value else self._keys
+        if waiting and number >= waiting[0]:
+            slot = bisect_right(waiting, number) - 1
+            return self._keys[slot], self._values[slot]
+        low, high = 0, self._written  # The entry sought, if any, is in low..high-1.
+        while high - low > LEAF:
+            middle = (low + high) // 2
+            if self._read(middle, 1)[0][field] <= number:
+                low = middle
+            else:
+                high = middle
+        found = None
+        for entry in self._read(low, high - low):
+            if entry[field] > number:
+                break
+            found = entry
+        return found
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All of them; for tests and tools."""
+        return self._read(0, self._written) + list(zip(self._keys, self._values, strict=True))
+
+    def truncate(self, *, below_key: int | None = None, below_value: int | None = None) -> None:
+        """Keeps the entries whose key, or value, is below the bound."""
+        kept = [
+            entry
+            for entry in self.entries()
+            if (below_key is None or entry[0] < below_key) and (below_value is None or entry[1] < below_value)
+        ]
+        self.clear()
+        for key, value in kept:
+            self.append(key, value)
+
+    def clear(self) -> None:
+        """Forgets every entry, in the file too."""
+        self._keys = array("q")
+        self._values = array("q")
+        self.last = None
+        self._written = 0
+        if self._file is not None or self._disk.exists(self._path):
+            self._opened().truncate(0)
+
+    def write(self) -> bool:
+        """Moves pending entries into the file. False when the disk has no room: they stay in memory and will be tried again."""
+        if not self._keys:
+            return True
+        data = b"".join(map(self._entry.pack, self._keys, self._values))
+        try:
+            file = self._opened()
+            if file.size != self._written * self._entry.size:
+                file.truncate(self._written * self._entry.size)
+            file.append(data)
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+            return False
+        self._written += len(self._keys)
+        self._keys = array("q")
+        self._values = array("q")
+        return True
+
+    def file(self) -> File:
+        """The file, created when it did not exist, with whatever of the zeros behind the last entry cut off."""
+        file = self._opened()
+        if file.size != self._written * self._entry.size:
+            file.truncate(self._written * self._entry.size)
+        return file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self._path, create=True)
+        return self._file
+
+    def _load(self) -> None:
+        try:
+            self._file = self._disk.open(self._path)
+        except FileNotFoundError:
+            return
+        low, high = 0, self._file.size // self._entry.size  # The first entry of zeros, if any, is in low..high.
+        if high and self._read(high - 1, 1)[0] != (0, 0):
+            low = high
+        while low < high:
+            middle = (low + high) // 2
+            if self._read(middle, 1)[0] == (0, 0):
+                high = middle
+            else:
+                low = middle + 1
+        self._written = low
+        self.last = self._read(low - 1, 1)[0] if low else None
+
+    def _read(self, first: int, count: int) -> list[tuple[int, int]]:
+        if not count:
+            return []
+        size = self._entry.size
+        data = self._opened().read(first * size, count * size)
+        return list(self._entry.iter_unpack(data[: len(data) // size * size]))

@@ -1,0 +1,333 @@
+"""One partition's log: a line of batches in segments, from the start offset to the end offset.
+
+    start_offset        recovery_point          end_offset
+    |                   |                       |
+    | b b b b | b b b b b b b | b b b b b b b b |            segments 0, 40, 110; the last one is active
+    0         40        90    110               190
+    `------ on disk ----'---- in page cache ----'
+
+The log is synchronous, has one owner and knows no clock: times come in with the calls. Writing reaches the page cache; ``flush_plan``
+tells what to sync, whoever performs it reports with ``flushed``. Batches arrive checked; the log gives them their offsets and never
+looks inside, except into transaction markers.
+
+An OSError from the disk passes through. ENOSPC from ``append`` leaves the log as it was; any other means that the directory failed.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from hashlib import blake2b
+
+import msgspec
+
+from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from ottla.base.ports import Disk, File
+from ottla.log import looking, trimming
+from ottla.log.aborted import AbortedTransaction
+from ottla.log.epochs import LeaderEpochs
+from ottla.log.errors import OffsetOutOfRange
+from ottla.log.flush import FlushPlan, Slice
+from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
+from ottla.log.looking import TimedOffset
+from ottla.log.options import TopicOptions
+from ottla.log.pending import Pending
+from ottla.log.producers import Duplicate, Producers
+from ottla.log.segment import Segment
+from ottla.log.snapshots import write_snapshot
+from ottla.records.batch import BatchHeader, patch
+from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
+
+
+class Appended(msgspec.Struct, gc=False):
+    """Where a batch went. ``file``, ``position`` and ``size`` name its bytes, for write-back."""
+
+    base_offset: Offset
+    last_offset: Offset
+    #: The batch's largest timestamp, which is the append time where batches carry that.
+    timestamp_ms: int
+    file: File
+    position: int
+    size: int
+    #: A new segment was begun for it.
+    rolled: bool
+
+
+class Recovered(msgspec.Struct):
+    """What opening a log after a crash found."""
+
+    scanned_bytes: int = 0
+    #: Bytes behind the last whole batch, cut off. A crash leaves such a tail; it was never acknowledged as durable.
+    cut_bytes: int = 0
+    #: Records below the recorded recovery point that are gone: the medium lost what it had confirmed. 0 in a sound world.
+    lost_records: int = 0
+
+
+def _nothing() -> None:
+    pass
+
+
+class Log:
+    """A log; made by ``LogDirectory.create`` and ``LogDirectory.open``."""
+
+    def __init__(self, disk: Disk, partition: TopicPartition, directory: str, topic_id: TopicId, options: TopicOptions) -> None:
+        self.disk = disk
+        self.partition = partition
+        #: Path of the partition's directory.
+        self.directory = directory
+        self.topic_id = topic_id
+        self.options = options
+        #: In the order of base offsets; never empty once the log is open. The last one is active.
+        self.segments: list[Segment] = []
+        #: Base offsets of the segments.
+        self.bases: list[Offset] = []
+        #: Offset of the first record that can be read.
+        self.start_offset = Offset(0)
+        #: Offset that the next record gets.
+        self.end_offset = Offset(0)
+        #: Every record below is on disk.
+        self.recovery_point = Offset(0)
+        self.epochs = LeaderEpochs()
+        self.producers = Producers()
+        self.pending = Pending()
+        #: Where the log was cut since the last plan, which then tells nothing about offsets above; None when it was not.
+        self._durable_max: int | None = None
+        #: What opening found after a crash, or amiss; None otherwise.
+        self.recovered: Recovered | None = None
+        #: Called when a truncation took the recovery point back, before anything is appended.
+        self.recovery_point_lowered: Callable[[], None] = _nothing
+
+    def __repr__(self) -> str:
+        return f"Log({self.partition}, {self.start_offset}..{self.end_offset})"
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments, without indexes."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def checkpoint_offset(self) -> Offset:
+        """The recovery point to be written down: below it not only records are on disk, but all that recovery would not make anew."""
+        return self.pending.bound(self.recovery_point, self.epochs)
+
+    def set_options(self, options: TopicOptions) -> None:
+        """Settings from now on; the segments that exist keep their index interval."""
+        self.options = options
+
+    def assign_topic_id(self, topic_id: TopicId) -> None:
+        """For a log whose partition.metadata was lost, or never written; the next flush makes it durable."""
+        self.topic_id = topic_id
+        self.pending.metadata = topic_id
+
+    def sequence_check(self, header: BatchHeader, *, now_ms: int) -> Duplicate | None:
+        """Whether a client's batch may be appended; where it lies when it has been already.
+
+        Raises: OutOfOrderSequence, StaleProducerEpoch, InvalidTransactionState.
+        """
+        return self.producers.check(header) if header.producer_id >= 0 else None
+
+    def append(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int) -> Appended:
+        """Appends one checked batch, written without copying; base offset and leader epoch are patched in place.
+
+        ``header`` is the batch's own, its largest timestamp already stamped if the topic wants append times.
+        Raises: OSError; after ENOSPC nothing has changed.
+        """
+        latest_epoch = self.epochs.latest
+        assert leader_epoch >= latest_epoch or leader_epoch < 0, "a leader's epoch never goes back"
+        base_offset = self.end_offset
+        last_offset = base_offset + header.last_offset_delta
+        size = len(batch)
+        segment = self.segments[-1]
+        rolled = segment.size > 0 and self._full(segment, header, size, last_offset, now_ms)
+        if rolled:
+            segment = self.roll(now_ms)
+        patch(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+        position = segment.append(batch, header, base_offset)
+        self.end_offset = self.epochs.end_offset = Offset(last_offset + 1)
+        if leader_epoch > latest_epoch:
+            self.epochs.assign(leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            self._note_producer(batch, header, base_offset, now_ms)
+        return Appended(base_offset, Offset(last_offset), header.max_timestamp, segment.file, position, size, rolled)
+
+    def _full(self, segment: Segment, header: BatchHeader, size: int, last_offset: int, now_ms: int) -> bool:
+        """Whether the batch goes into a new segment: by size, by age, by the size of the indexes, or because offsets no longer fit."""
+        options = self.options
+        if segment.size > options.segment_bytes - size or not segment.takes(last_offset):
+            return True
+        first = segment.first_timestamp
+        waited_ms = header.max_timestamp - first if first >= 0 else now_ms - segment.created_ms
+        if waited_ms > options.segment_ms - segment.jitter_ms:
+            return True
+        entries_max = options.segment_index_bytes // OFFSET_ENTRY.size
+        times_max = options.segment_index_bytes // TIME_ENTRY.size - 1
+        return len(segment.offsets) >= max(entries_max, 1) or len(segment.times) >= max(times_max, 1)
+
+    def _note_producer(self, batch: memoryview, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        if not header.is_control:
+            self.producers.data_appended(header, base_offset, now_ms)
+            return
+        control = control_record(batch)
+        if control is None or control.kind not in (ABORT_MARKER, COMMIT_MARKER):
+            return
+        aborted = self.producers.marker_appended(
+            header,
+            base_offset,
+            commit=control.kind == COMMIT_MARKER,
+            coordinator_epoch=control.coordinator_epoch,
+            timestamp_ms=header.max_timestamp,
+            now_ms=now_ms,
+        )
+        if aborted is not None:
+            self.active.note_aborted(aborted)
+
+    def roll(self, now_ms: int) -> Segment:
+        """Begins a new segment at the end offset. Raises: OSError; after ENOSPC nothing has changed.
+
+        A crash in between leaves an empty file, or a full segment without complete indexes or snapshot; recovery takes either.
+        """
+        old = self.active
+        assert old.size, "only a segment with batches is followed by another"
+        new = self.new_segment(self.end_offset, now_ms)
+        if not old.finish():
+            self.pending.unwritten.append(old)
+        old.freeze()
+        self.pending.rolled(old, self.end_offset)
+        self.pending.directory(self.directory)
+        self.segments.append(new)
+        self.bases.append(new.base_offset)
+        self.snapshot()
+        return new
+
+    def new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """An empty segment on disk, not yet part of the log."""
+        options = self.options
+        segment = Segment.create(self.disk, self.directory, base_offset, interval_bytes=options.index_interval_bytes, now_ms=now_ms)
+        if options.segment_jitter_ms > 0:
+            # A hash spreads the partitions as chance would, and a replay of this run comes to the same.
+            digest = blake2b(f"{self.partition}@{base_offset}".encode(), digest_size=8).digest()
+            segment.jitter_ms = int.from_bytes(digest, "big") % min(options.segment_jitter_ms, options.segment_ms)
+        return segment
+
+    def snapshot(self) -> None:
+        """Writes the state of the producers before the end offset, unless it is written already or the disk has no room."""
+        if self.producers.snapshot_offset != self.end_offset:
+            file = write_snapshot(self.disk, self.directory, self.end_offset, self.producers.by_id)
+            if file is not None:
+                self.producers.snapshot_offset = self.end_offset
+                self.pending.file(file)
+                self.pending.directory(self.directory)
+
+    def segment_of(self, offset: int) -> int:
+        """Index of the segment in which ``offset`` lies or would lie; 0 for offsets below the first."""
+        if offset >= self.bases[-1]:
+            return len(self.bases) - 1
+        return max(bisect_right(self.bases, offset) - 1, 0)
+
+    def locate(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool = True) -> Slice | None:
+        """Bytes of one segment, from the batch that holds ``offset`` on: at most ``max_bytes``, nothing at or above ``upto``.
+
+        The last batch may be cut off by ``max_bytes``; the first never is: with ``at_least_one`` it is given whole whatever its size,
+        without, None is given when it does not fit. None also at the end. Raises: OffsetOutOfRange, CorruptLog.
+        """
+        end_offset = self.end_offset
+        if not self.start_offset <= offset <= end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, end_offset)
+        limit = min(upto, end_offset)
+        if offset >= limit:
+            return None
+        index = self.segment_of(offset)
+        position = self.segments[index].position_of(offset)
+        while position is None:  # Compaction can take the last batches of a segment.
+            index += 1
+            if index == len(self.segments) or self.bases[index] >= limit:
+                return None
+            position = self.segments[index].position_of(offset)
+        segment = self.segments[index]
+        following = self.bases[index + 1] if index + 1 < len(self.bases) else end_offset
+        end = segment.size if limit >= following else segment.position_of(limit)
+        size = (segment.size if end is None else end) - position
+        if size > max_bytes:
+            first = segment.batch_size_at(position)
+            if first > max_bytes and not at_least_one:
+                return None
+            size = min(size, max(max_bytes, first))
+        return Slice(segment.file, position, size) if size > 0 else None
+
+    def read(self, offset: int, *, max_bytes: int = 1 << 30, upto: int | None = None) -> bytes:
+        """What ``locate`` finds, read; for tests and tools."""
+        found = self.locate(offset, max_bytes=max_bytes, upto=self.end_offset if upto is None else upto)
+        return found.read() if found else b""
+
+    def offset_for_time(self, timestamp_ms: int, *, upto: int) -> TimedOffset | None:
+        """The first record below ``upto`` whose timestamp is at least this. Raises: CorruptLog."""
+        return looking.offset_for_time(self, timestamp_ms, upto)
+
+    def max_timestamp(self, upto: int) -> TimedOffset | None:
+        """The first of the records below ``upto`` that has the largest timestamp. Raises: CorruptLog."""
+        return looking.max_timestamp(self, upto)
+
+    def aborted_transactions(self, first: int, upto: int) -> list[AbortedTransaction]:
+        """Aborted transactions with records in ``first..upto`` (exclusive), in the order of their markers. Source: KIP-98."""
+        return looking.aborted_transactions(self, first, upto)
+
+    def last_stable_offset(self, high_watermark: int) -> Offset:
+        """Readers at the read-committed level may read up to here."""
+        return self.producers.last_stable_offset(min(high_watermark, self.end_offset))
+
+    def flush_plan(self) -> FlushPlan | None:
+        """What must be synced so that all there is now is durable; None when it is. Does no I/O unless a full disk held up an index."""
+        pending = self.pending
+        self._durable_max = None
+        extra = pending.wants(self.epochs)
+        if self.recovery_point == self.end_offset and not extra:
+            return None
+        if self.recovery_point >= self.bases[-1]:
+            logs = [self.segments[-1].file] if self.recovery_point < self.end_offset else []
+        else:
+            logs = [segment.file for segment in self.segments[self.segment_of(self.recovery_point) :]]
+        if not (extra or self.epochs.dirty or pending.unwritten):
+            return FlushPlan(self.end_offset, tuple(logs))
+        return pending.plan(self.end_offset, logs, self.directory, self.epochs)
+
+    def flushed(self, upto: int) -> None:
+        """The last plan, which went up to this offset, has been carried out."""
+        if self._durable_max is not None:
+            upto = min(upto, self._durable_max)
+        self.recovery_point = Offset(min(max(self.recovery_point, upto), self.end_offset))
+        self.pending.done(upto, self.epochs)
+
+    def delete_before(self, offset: int, now_ms: int) -> tuple[str, ...]:
+        """Moves the start offset up to ``offset``, at most to the end; segments wholly below are renamed, their paths returned.
+
+        Durable with the next log-start checkpoint. Raises: OffsetOutOfRange.
+        """
+        return trimming.delete_before(self, offset, now_ms)
+
+    def retain(self, now_ms: int, high_watermark: int) -> tuple[str, ...]:
+        """Drops segments that retention.ms or retention.bytes no longer covers, none above the high watermark.
+
+        Returns the renamed files, to be removed after file.delete.delay.ms.
+        """
+        return trimming.retain(self, now_ms, high_watermark)
+
+    def truncate_to(self, offset: int, now_ms: int = 0) -> tuple[str, ...]:
+        """Drops the batch that holds ``offset``, and all behind it; the files that were renamed, to be removed later."""
+        removed = trimming.truncate_to(self, offset, now_ms)
+        self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
+        self.pending.void()
+        return removed
+
+    def expire_producers(self, now_ms: int, after_ms: int) -> int:
+        """Forgets silent producers without an open transaction; how many."""
+        return self.producers.expire(now_ms, after_ms)
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        return self.epochs.epoch_at(offset)
+
+    def close(self) -> None:
+        """Closes the files, writes nothing."""
+        for segment in self.segments:
+            segment.close()

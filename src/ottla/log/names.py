@@ -1,0 +1,72 @@
+"""Names of files and directories in a log directory; they are Kafka's.
+
+::
+
+    meta.properties                         whose directory this is
+    .kafka_cleanshutdown                    present after a clean stop only
+    recovery-point-offset-checkpoint        offsets below which each log is on disk
+    log-start-offset-checkpoint             where each log begins
+    replication-offset-checkpoint           high watermarks
+    orders-3/                               a partition: topic, hyphen, number
+        00000000000000000042.log            record batches from offset 42 on
+        00000000000000000042.index          offset -> position, sparse
+        00000000000000000042.timeindex      timestamp -> offset, sparse
+        00000000000000000042.txnindex       aborted transactions; only when there are any
+        00000000000000000042.snapshot       producer state before offset 42
+        leader-epoch-checkpoint             where each leader epoch began
+        partition.metadata                  id of the topic
+    orders-3.<32 hex digits>-delete/        a partition on its way out
+
+A file being taken out is first renamed to ``*.deleted``; compaction writes ``*.cleaned``, then ``*.swap``.
+"""
+
+from ottla.base.ids import TopicPartition
+
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+INDEXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+SEGMENT_FILES = (LOG, *INDEXES)
+
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+TEMPORARY = ".tmp"
+DELETE_DIRECTORY = "-delete"
+
+_NAME_MAX = 255
+
+
+def segment_name(offset: int, suffix: str) -> str:
+    """``00000000000000000042.log``"""
+    return f"{offset:020d}{suffix}"
+
+
+def offset_of(name: str) -> int | None:
+    """The number a file name begins with, up to its first dot; None when it begins with none."""
+    digits = name.partition(".")[0]
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def partition_of(name: str) -> TopicPartition | None:
+    """The partition whose directory has this name; None for any other directory, also for one on its way out."""
+    topic, hyphen, number = name.rpartition("-")
+    if not (topic and hyphen and number.isascii() and number.isdigit()) or str(int(number)) != number:
+        return None
+    return TopicPartition(topic, int(number))
+
+
+def delete_directory_name(partition: TopicPartition, unique: str) -> str:
+    """``orders-3.<unique>-delete``, with the topic cut so that the name fits into a directory entry."""
+    suffix = f"-{partition.partition}.{unique}{DELETE_DIRECTORY}"
+    return partition.topic[: _NAME_MAX - len(suffix)] + suffix

@@ -1,0 +1,264 @@
+"""Opening a log: what its files say, and after a crash, which of it is true.
+
+After a clean stop the files are complete; only the last segment is looked at, to learn the end offset. After a crash everything behind
+the recovery point is in doubt: bytes may be missing, torn or old, and files may be missing whose neighbours are there. So the segments
+from the one that holds the last durable record on are read in full::
+
+    recorded recovery point 90
+    | b b b b | b b b b b b | b b ? b | b b |          segments 0, 40, 110, 150
+    0         40       90   110   125 150
+              `- scanned from here    `- gone: the log ends at 125, nothing behind the first flaw is kept
+    `- not touched
+
+A batch counts if it is whole, its CRC fits, its offset follows and its leader epoch does not go back. Where offsets must follow without
+gaps, a hole between segments is a flaw too: the file before it lost its end. (A compacted log has holes by right.)
+
+What is kept is synced before anything is recorded or served: a crash of the process alone leaves it in the page cache only. It is read
+from the medium, not from a page cache in which a failed sync may have left bytes that a second sync would not write.
+Recovery writes only caches, and the epoch table; a full disk takes none of them, and the log opens nevertheless.
+"""
+
+from contextlib import suppress
+
+from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from ottla.base.ports import Disk
+from ottla.log import checkpoints
+from ottla.log.aborted import read_entries
+from ottla.log.epochs import LeaderEpochs
+from ottla.log.errors import CorruptLog
+from ottla.log.log import Log, Recovered
+from ottla.log.names import (
+    CLEANED,
+    DELETED,
+    INDEXES,
+    LEADER_EPOCHS,
+    LOG,
+    PARTITION_METADATA,
+    SNAPSHOT,
+    SWAP,
+    TEMPORARY,
+    TXN_INDEX,
+    offset_of,
+)
+from ottla.log.options import TopicOptions
+from ottla.log.replay import note_batch, rebuild_producers, snapshot_offsets
+from ottla.log.segment import Segment
+from ottla.log.trimming import begin_anew
+from ottla.log.walk import headers, whole_batches
+from ottla.records.batch import crc_ok
+
+
+def open_log(
+    disk: Disk,
+    partition: TopicPartition,
+    directory: str,
+    options: TopicOptions,
+    *,
+    start_offset: int,
+    recovery_point: int,
+    clean: bool,
+    now_ms: int,
+) -> Log:
+    """The log in a partition's directory. ``start_offset`` and ``recovery_point`` are those of the checkpoints, 0 when there are none.
+
+    Raises: OSError.
+    """
+    names = _tidy(disk, directory)
+    log = Log(disk, partition, directory, _topic_id(disk, directory, names), options)
+    bases = sorted(base for base in (offset_of(name) for name in names if name.endswith(LOG)) if base is not None)
+    for base in bases:
+        log.segments.append(_segment(log, base, now_ms))
+        log.bases.append(Offset(base))
+    if not log.segments:
+        log.segments.append(log.new_segment(start_offset, now_ms))
+        log.bases.append(Offset(start_offset))
+    epochs = _read_epochs(disk, directory, names)
+    log.epochs = LeaderEpochs(epochs)
+    first_flaw = _flawed_transaction_index(disk, directory, names)
+    try:
+        if not clean or first_flaw is not None:
+            raise CorruptLog("not to be trusted")
+        _open_clean(log)
+    except CorruptLog:
+        _scan(log, recovery_point if first_flaw is None else min(recovery_point, first_flaw + 1), now_ms)
+    replayed = log.recovered is not None
+    if log.end_offset < recovery_point:
+        log.recovered = log.recovered or Recovered()
+        log.recovered.lost_records = recovery_point - log.end_offset
+    _settle_offsets(log, start_offset, now_ms)
+    if not epochs and log.size > (log.recovered.scanned_bytes if log.recovered else 0):
+        _find_epochs(log)
+    log.epochs.truncate_end(log.end_offset)
+    log.epochs.truncate_start(log.start_offset)
+    if log.epochs.entries == epochs:
+        log.epochs.saved(log.epochs.version)
+    if not replayed:
+        rebuild_producers(log, log.end_offset, now_ms)
+    _remove_stray_snapshots(log)
+    plan = log.flush_plan()
+    if plan is not None:
+        plan.carry_out(disk)
+        log.flushed(plan.upto)
+    return log
+
+
+def _segment(log: Log, base_offset: int, now_ms: int) -> Segment:
+    segment = Segment(log.disk, log.directory, base_offset, size=0, interval_bytes=log.options.index_interval_bytes, now_ms=now_ms)
+    segment.size = log.disk.size(segment.path(LOG))
+    return segment
+
+
+def _open_clean(log: Log) -> None:
+    """Trusts the files. Raises: CorruptLog when the last segment does not end with a batch after all."""
+    active = log.active
+    log.end_offset = active.load() if active.size else active.base_offset
+    log.epochs.end_offset = log.recovery_point = log.end_offset
+
+
+def _scan(log: Log, recovery_point: int, now_ms: int) -> None:
+    """Reads all that may be in doubt, cuts the log at the first flaw, and makes indexes and producer state anew."""
+    found = log.recovered = Recovered()
+    dense = "compact" not in log.options.cleanup_policy
+    first = log.segment_of(max(recovery_point - 1, 0))
+    log.recovery_point = log.end_offset = log.bases[first]
+    log.epochs.truncate_end(log.bases[first])
+    rebuild_producers(log, log.bases[first], now_ms)
+    for index in range(first, len(log.segments)):
+        segment = log.segments[index]
+        end = log.end_offset
+        if segment.base_offset < end or (dense and segment.base_offset > end):
+            _remove_from(log, index, found)
+            break
+        if _scan_segment(log, segment, found, now_ms, dense=dense):
+            _remove_from(log, index + 1, found)
+            break
+    for segment in log.segments[first:-1]:
+        segment.freeze()
+    log.epochs.end_offset = log.producers.end_offset = log.end_offset
+    log.pending.directory(log.directory)
+
+
+def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, dense: bool) -> bool:
+    """Takes in the batches of one segment; whether a flaw was found, behind which the file is cut."""
+    file = segment.file
+    file.drop_cache()
+    size = file.size
+    segment.reset()
+    segment.reset_aborted()
+    expected = segment.base_offset
+    epoch = -1
+    for position, header, buffer, at in whole_batches(file, 0, size):
+        follows = header.base_offset == expected or (header.base_offset > expected and not dense)
+        if not follows or header.last_offset_delta < 0 or not segment.takes(header.last_offset) or not crc_ok(buffer, at):
+            break
+        if header.leader_epoch >= 0 and header.leader_epoch != log.epochs.latest:
+            if header.leader_epoch < epoch:
+                break
+            epoch = header.leader_epoch
+            log.epochs.end_offset = Offset(header.base_offset)
+            log.epochs.assign(header.leader_epoch, header.base_offset)
+        segment.note(position, header.size, header.base_offset, header.last_offset, header.max_timestamp)
+        if header.has_producer:
+            note_batch(log.producers, header, buffer, at, now_ms, segment)
+        expected = Offset(header.last_offset + 1)
+    log.end_offset = expected
+    found.scanned_bytes += segment.size
+    if not segment.finish():
+        log.pending.unwritten.append(segment)
+    log.pending.file(file)
+    if segment.size == size:
+        return False
+    found.cut_bytes += size - segment.size
+    file.truncate(segment.size)
+    return True
+
+
+def _remove_from(log: Log, index: int, found: Recovered) -> None:
+    for segment in log.segments[index:]:
+        found.cut_bytes += segment.size
+        segment.unlink()
+    del log.segments[index:], log.bases[index:]
+
+
+def _settle_offsets(log: Log, start_offset: int, now_ms: int) -> None:
+    log.start_offset = Offset(max(start_offset, log.bases[0]))
+    if log.start_offset > log.end_offset:  # Records were deleted up to an offset that the crash took away.
+        for path in begin_anew(log, log.start_offset, now_ms):
+            log.disk.unlink(path)
+        log.recovery_point = log.end_offset
+        log.pending.directory(log.directory)
+        rebuild_producers(log, log.end_offset, now_ms)
+
+
+def _find_epochs(log: Log) -> None:
+    """Reads every header for the epochs, where the table of them is missing, empty or cannot be read."""
+    log.epochs = LeaderEpochs()
+    log.epochs.end_offset = log.end_offset
+    for segment in log.segments:
+        with suppress(CorruptLog):
+            for _, header in headers(segment.file, 0, segment.size):
+                if header.leader_epoch > log.epochs.latest:
+                    log.epochs.assign(header.leader_epoch, header.base_offset)
+
+
+def _read_epochs(disk: Disk, directory: str, names: list[str]) -> list[tuple[LeaderEpoch, Offset]] | None:
+    return checkpoints.read_epochs(disk.read_file(f"{directory}/{LEADER_EPOCHS}")) if LEADER_EPOCHS in names else None
+
+
+def _topic_id(disk: Disk, directory: str, names: list[str]) -> TopicId:
+    data = disk.read_file(f"{directory}/{PARTITION_METADATA}") if PARTITION_METADATA in names else b""
+    return checkpoints.read_partition_metadata(data) or TopicId(bytes(16))
+
+
+def _flawed_transaction_index(disk: Disk, directory: str, names: list[str]) -> int | None:
+    """Base offset of the first segment whose transaction index is damaged."""
+    for name in names:
+        base = offset_of(name)
+        if name.endswith(TXN_INDEX) and base is not None and read_entries(disk.read_file(f"{directory}/{name}"), base) is None:
+            return base
+    return None
+
+
+def _remove_stray_snapshots(log: Log) -> None:
+    """Keeps the snapshots at the beginnings of segments, and the newest."""
+    for offset in snapshot_offsets(log.disk.listdir(log.directory))[:-1]:
+        if offset not in log.bases:
+            log.disk.unlink(f"{log.directory}/{offset:020d}{SNAPSHOT}")
+
+
+def _tidy(disk: Disk, directory: str) -> list[str]:
+    """Finishes what a crash interrupted: removals, replacements of small files, swaps of compaction; the names that remain.
+
+    ``*.swap`` files are complete and take the place of the segments they cover, unless a ``*.cleaned`` file of a lower offset shows that
+    their swap had not been decided. Source: KAFKA-6264.
+    """
+    names = disk.listdir(directory)
+    cleaned = [offset_of(name) or 0 for name in names if name.endswith(CLEANED)]
+    swaps = [name for name in names if name.endswith(SWAP)]
+    valid = [name for name in swaps if not cleaned or (offset_of(name) or 0) < min(cleaned)]
+    gone = {name for name in names if name.endswith((DELETED, CLEANED, TEMPORARY))} | (set(swaps) - set(valid))
+    covered = [_cover(disk, directory, name) for name in valid if name.endswith(LOG + SWAP)]
+    if covered:
+        low, high = min(start for start, _ in covered), max(end for _, end in covered)
+        gone |= {name for name in names if name.endswith((LOG, *INDEXES)) and (base := offset_of(name)) is not None and low <= base < high}
+    for name in sorted(gone):
+        disk.unlink(f"{directory}/{name}")
+    for name in valid:
+        disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
+    if gone or valid:
+        names = disk.listdir(directory)
+    logs = {offset_of(name) for name in names if name.endswith(LOG)}
+    orphans = [name for name in names if name.endswith(INDEXES) and offset_of(name) not in logs]
+    for name in orphans:
+        disk.unlink(f"{directory}/{name}")
+    return [name for name in names if name not in orphans] if orphans else names
+
+
+def _cover(disk: Disk, directory: str, name: str) -> tuple[int, int]:
+    """First offset of a swap file, and the offset behind its last batch."""
+    base = end = offset_of(name) or 0
+    file = disk.open(f"{directory}/{name}")
+    for _, header in headers(file, 0, file.size):
+        end = header.last_offset + 1
+    file.close()
+    return base, end

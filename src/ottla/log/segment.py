@@ -1,0 +1,380 @@
+"""One file of batches with its indexes.
+
+    position   0          4200      8100                 12 300   12 800   size
+    batches    | b b b b b | b b b b | b . . . . . . . b | B       B        |
+    entries                ^         ^                   ^        `- recent: positions kept in memory, as they come
+                           `---------`--- offset index --`
+
+An entry is due at the first batch that begins more than ``index.interval.bytes`` behind the batch of the entry before. Batches from the
+newest entry on are remembered exactly (``recent``), so what was just written, which is what most readers want, is found without reading.
+
+Indexes are opened when first needed. They are checked against the log then: the last entries must name batches that are there, and the
+bytes behind them must need no further entry. Every entry used later is compared with the batch it names. If anything differs they are
+built anew by walking the headers.
+"""
+
+from bisect import bisect_left
+from errno import ENOSPC
+
+from ottla.base.ids import Offset
+from ottla.base.ports import Buffer, Disk, File
+from ottla.base.units import INT32_MAX, KiB
+from ottla.log.aborted import AbortedTransaction, read_entries
+from ottla.log.errors import CorruptLog
+from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from ottla.log.names import DELETED, LOG, OFFSET_INDEX, SEGMENT_FILES, TIME_INDEX, TXN_INDEX, segment_name
+from ottla.log.walk import headers
+from ottla.records.batch import HEADER_SIZE, BatchHeader
+
+NO_TIMESTAMP = -1
+#: A look-up walks about one index interval, which is 4 KiB unless set otherwise.
+LOOKUP_CHUNK = 8 * KiB
+#: Exact positions kept at most; with a long index interval the oldest half is dropped, and found through the index again.
+RECENT_MAX = 256
+
+
+class Segment:
+    """A segment; the last one of a log is appended to, the others only read."""
+
+    __slots__ = (
+        "_aborted",
+        "_aborted_written",
+        "_file",
+        "_first_timestamp",
+        "_max_timestamp",
+        "_offsets",
+        "_recent_from",
+        "_recent_offsets",
+        "_recent_positions",
+        "_times",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "disk",
+        "interval_bytes",
+        "jitter_ms",
+        "size",
+    )
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, *, size: int, interval_bytes: int, now_ms: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.base_offset = Offset(base_offset)
+        self.size = size
+        self.interval_bytes = interval_bytes
+        self.created_ms = now_ms
+        #: Taken off segment.ms.
+        self.jitter_ms = 0
+        self._file: File | None = None
+        self._offsets: SparseIndex | None = None
+        self._times: SparseIndex | None = None
+        self._aborted: list[AbortedTransaction] | None = None
+        #: How many of them are in the file.
+        self._aborted_written = 0
+        #: (timestamp, last offset of the first batch that has it); None until the time index was read.
+        self._max_timestamp: tuple[int, int] | None = None
+        self._first_timestamp: int | None = None
+        #: Batches from ``_recent_from`` on: last offsets and positions.
+        self._recent_from = -1
+        self._recent_offsets: list[int] = []
+        self._recent_positions: list[int] = []
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str, base_offset: int, *, interval_bytes: int, now_ms: int) -> "Segment":
+        """A new, empty segment with its files. Leftovers of the same name are emptied: a crash can bring back files removed before it."""
+        segment = cls(disk, directory, base_offset, size=0, interval_bytes=interval_bytes, now_ms=now_ms)
+        file = segment.file
+        if file.size:
+            file.truncate(0)
+        disk.unlink(segment.path(TXN_INDEX))
+        segment.reset()
+        segment.offsets.file()
+        segment.times.file()
+        return segment
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{segment_name(self.base_offset, suffix)}"
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self.disk.open(self.path(LOG), create=True)
+        return self._file
+
+    @property
+    def offsets(self) -> SparseIndex:
+        if self._offsets is None:
+            self.load()
+        assert self._offsets is not None, "load() opens the indexes"
+        return self._offsets
+
+    @property
+    def times(self) -> SparseIndex:
+        if self._times is None:
+            self.load()
+        assert self._times is not None, "load() opens the indexes"
+        return self._times
+
+    @property
+    def max_timestamp(self) -> tuple[int, int]:
+        """(largest timestamp, last offset of the first batch that has it); (-1, base offset) in an empty segment."""
+        if self._max_timestamp is None:
+            self.load()
+        return self._max_timestamp or (NO_TIMESTAMP, self.base_offset)
+
+    @property
+    def first_timestamp(self) -> int:
+        """Largest timestamp of the first batch, which decides when the segment is too old to grow; -1 in an empty segment."""
+        if self._first_timestamp is None and self.size:
+            for _, header in headers(self.file, 0, self.size, chunk_bytes=LOOKUP_CHUNK):
+                self._first_timestamp = header.max_timestamp
+                break
+        return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the indexes were read, so that there may be something to write."""
+        return self._offsets is not None
+
+    def takes(self, last_offset: int) -> bool:
+        """Whether an offset fits into 31 bits relative to the base offset."""
+        return last_offset - self.base_offset <= INT32_MAX
+
+    def append(self, batch: Buffer, header: BatchHeader, base_offset: int) -> int:
+        """Writes a whole batch that begins at ``base_offset``; its position. Raises: OSError, and nothing was written."""
+        if self._offsets is None:
+            self.load()
+        position = self.file.append(batch)
+        self.note(position, len(batch), base_offset, base_offset + header.last_offset_delta, header.max_timestamp)
+        return position
+
+    def note(self, position: int, size: int, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+        """Takes a batch that lies in the file into account: size, largest timestamp, indexes."""
+        self.size = position + size
+        if position == 0:
+            self._first_timestamp = max_timestamp
+        if self._max_timestamp is None or max_timestamp > self._max_timestamp[0]:
+            self._max_timestamp = (max_timestamp, last_offset)
+        assert self._offsets is not None, "a segment that grows has its indexes open"
+        last = self._offsets.last
+        if position - (last[1] if last else 0) > self.interval_bytes:
+            self._offsets.append(last_offset - self.base_offset, position)
+            self._note_time()
+            self._recent_offsets.clear()
+            self._recent_positions.clear()
+        recent = self._recent_offsets
+        if not recent:
+            self._recent_from = base_offset
+        elif len(recent) >= RECENT_MAX:
+            self._recent_from = recent[RECENT_MAX // 2 - 1] + 1
+            del recent[: RECENT_MAX // 2], self._recent_positions[: RECENT_MAX // 2]
+        recent.append(last_offset)
+        self._recent_positions.append(position)
+
+    def _note_time(self) -> None:
+        timestamp, offset = self.max_timestamp
+        assert self._times is not None, "a segment that grows has its indexes open"
+        last = self._times.last
+        if timestamp > (last[0] if last else NO_TIMESTAMP):
+            self._times.append(timestamp, offset - self.base_offset)
+
+    def position_of(self, offset: int) -> int | None:
+        """Where the batch begins that holds ``offset`` or, if none does, the next one; None when there is none.
+
+        Raises: CorruptLog.
+        """
+        if self._recent_offsets and offset >= self._recent_from:
+            slot = bisect_left(self._recent_offsets, offset)
+            return self._recent_positions[slot] if slot < len(self._recent_positions) else None
+        try:
+            found = self._walk_to(offset)
+        except CorruptLog:
+            self.rebuild()  # The index led astray; if it was not the index, this raises CorruptLog again.
+            found = self._walk_to(offset)
+        return None if found is None else found[0]
+
+    def header_of(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """As ``position_of``, with the header."""
+        position = self.position_of(offset)
+        if position is None:
+            return None
+        return next(headers(self.file, position, self.size, chunk_bytes=LOOKUP_CHUNK))
+
+    def batch_size_at(self, position: int) -> int:
+        """Bytes of the batch that begins there. Raises: CorruptLog."""
+        return next(headers(self.file, position, self.size, chunk_bytes=HEADER_SIZE))[1].size
+
+    def _walk_to(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The batch that holds ``offset`` or the next one. Raises: CorruptLog, also when an index entry does not fit the log."""
+        entry = self.offsets.lookup(offset - self.base_offset)
+        for position, header in headers(self.file, self._start(entry), self.size, chunk_bytes=LOOKUP_CHUNK):
+            if entry is not None:
+                self._compare(entry, header)
+                entry = None
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def _start(self, entry: tuple[int, int] | None) -> int:
+        if entry is None:
+            return 0
+        if not 0 < entry[1] < self.size:
+            raise CorruptLog(f"{self.path(OFFSET_INDEX)} names position {entry[1]} of {self.size}")
+        return entry[1]
+
+    def _compare(self, entry: tuple[int, int], header: BatchHeader) -> None:
+        if header.last_offset != self.base_offset + entry[0]:
+            raise CorruptLog(f"{self.path(OFFSET_INDEX)} looks for offset {self.base_offset + entry[0]} where {header.last_offset} is")
+
+    def load(self) -> Offset:
+        """Opens the indexes and checks them, rebuilds them if need be; the offset behind the last batch. Raises: CorruptLog."""
+        offsets = SparseIndex(self.disk, self.path(OFFSET_INDEX), OFFSET_ENTRY, fresh=False)
+        times = SparseIndex(self.disk, self.path(TIME_INDEX), TIME_ENTRY, fresh=False)
+        self._offsets, self._times = offsets, times
+        self._max_timestamp = (times.last[0], times.last[1] + self.base_offset) if times.last else (NO_TIMESTAMP, self.base_offset)
+        self._forget_recent()
+        try:
+            return self._check(offsets, times)
+        except CorruptLog:
+            return self.rebuild()
+
+    def _check(self, offsets: SparseIndex, times: SparseIndex) -> Offset:
+        """The offset behind the last batch. Raises: CorruptLog when the indexes do not fit the log."""
+        entry = offsets.last
+        indexed_at = self._start(entry)
+        end = self.base_offset
+        latest = NO_TIMESTAMP
+        for position, header in headers(self.file, indexed_at, self.size, chunk_bytes=LOOKUP_CHUNK):
+            if entry is not None and position == indexed_at:
+                self._compare(entry, header)
+            if position - indexed_at > self.interval_bytes:
+                raise CorruptLog(f"{offsets.path} has no entry for {position}")
+            end = Offset(header.last_offset + 1)
+            latest = max(latest, header.max_timestamp)
+            if not self._recent_offsets:
+                self._recent_from = header.base_offset
+            self._recent_offsets.append(header.last_offset)
+            self._recent_positions.append(position)
+        timestamp, offset = self.max_timestamp
+        if latest > timestamp or (entry is not None and not self.size):
+            raise CorruptLog(f"{times.path} does not reach timestamp {latest}")
+        if times.last is not None:
+            found = self._walk_to(offset)
+            if found is None or found[1].last_offset != offset or found[1].max_timestamp != timestamp:
+                raise CorruptLog(f"{times.path} has {timestamp} for offset {offset}, the log has not")
+        return end
+
+    def reset(self) -> None:
+        """Forgets the batches, as before the first ``note``; the log file itself stays as it is."""
+        self._offsets = (
+            SparseIndex(self.disk, self.path(OFFSET_INDEX), OFFSET_ENTRY, fresh=True) if self._offsets is None else self._offsets
+        )
+        self._times = SparseIndex(self.disk, self.path(TIME_INDEX), TIME_ENTRY, fresh=True) if self._times is None else self._times
+        self._offsets.clear()
+        self._times.clear()
+        self._forget_recent()
+        self.size = 0
+        self._max_timestamp = (NO_TIMESTAMP, self.base_offset)
+        self._first_timestamp = None
+
+    def rebuild(self, end_position: int | None = None) -> Offset:
+        """Builds the indexes from the log; the offset behind the last batch.
+
+        Raises: CorruptLog, and the indexes stay as they are: what they still lead to behind the damage remains in reach.
+        """
+        size = self.size if end_position is None else end_position
+        for _ in headers(self.file, 0, size):
+            pass
+        self.reset()
+        end = self.base_offset
+        for position, header in headers(self.file, 0, size):
+            end = Offset(header.last_offset + 1)
+            self.note(position, header.size, header.base_offset, header.last_offset, header.max_timestamp)
+        self.finish()
+        return end
+
+    def finish(self) -> bool:
+        """Completes the indexes and writes them, when the segment stops growing for good or for now.
+
+        False when the disk has no room for them: they stay in memory.
+        """
+        self._note_time()
+        written = self.offsets.write()
+        return self.times.write() and self._write_aborted() and written
+
+    def freeze(self) -> None:
+        """The segment does not grow any more: what only the newest one keeps in memory goes."""
+        self._forget_recent()
+
+    def _forget_recent(self) -> None:
+        self._recent_from = -1
+        self._recent_offsets = []
+        self._recent_positions = []
+
+    @property
+    def aborted(self) -> list[AbortedTransaction]:
+        """Transactions whose abort marker lies in this segment."""
+        if self._aborted is None:
+            try:
+                data = self.disk.read_file(self.path(TXN_INDEX))
+            except FileNotFoundError:
+                data = b""
+            self._aborted = read_entries(data, self.base_offset) or []
+            self._aborted_written = len(self._aborted)
+        return self._aborted
+
+    def note_aborted(self, transaction: AbortedTransaction) -> None:
+        """Adds to the transaction index, in memory until ``finish``."""
+        self.aborted.append(transaction)
+
+    def reset_aborted(self, below_offset: int = 0) -> None:
+        """Keeps the aborted transactions whose marker lies below the offset."""
+        self._aborted = [entry for entry in self.aborted if entry.last_offset < below_offset] if below_offset else []
+        self._aborted_written = 0
+        if self.disk.exists(self.path(TXN_INDEX)):
+            self.disk.open(self.path(TXN_INDEX)).truncate(0)
+
+    def _write_aborted(self) -> bool:
+        if self._aborted is None or len(self._aborted) == self._aborted_written:
+            return True
+        try:
+            file = self.disk.open(self.path(TXN_INDEX), create=True)
+            file.append(*(entry.pack() for entry in self._aborted[self._aborted_written :]))
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+            return False
+        self._aborted_written = len(self._aborted)
+        return True
+
+    def index_files(self) -> list[File]:
+        """The files of the indexes, to be synced."""
+        files = [self.offsets.file(), self.times.file()]
+        if self._aborted_written:
+            files.append(self.disk.open(self.path(TXN_INDEX)))
+        return files
+
+    def close(self) -> None:
+        for index in (self._offsets, self._times):
+            if index is not None:
+                index.close()
+        if self._file is not None:
+            self._file.close()
+        self._file = self._offsets = self._times = None
+
+    def rename_deleted(self) -> list[str]:
+        """Renames the files to ``*.deleted``; their new paths. The log file stays open for those who still send from it."""
+        paths = []
+        for suffix in SEGMENT_FILES:
+            path = self.path(suffix)
+            try:
+                self.disk.rename(path, path + DELETED)
+            except FileNotFoundError:
+                continue
+            paths.append(path + DELETED)
+        return paths
+
+    def unlink(self) -> None:
+        self.close()
+        for suffix in SEGMENT_FILES:
+            self.disk.unlink(self.path(suffix))

@@ -1,0 +1,155 @@
+"""Taking from a log: at its start, by retention or DeleteRecords, and at its end, when its leader's log turns out to be another.
+
+Segments leave as whole files, renamed to ``*.deleted`` first: whoever still sends from one is not disturbed, and the caller removes it
+later. What lies below the start offset in the first segment stays until the rest of that segment may go.
+"""
+
+from collections.abc import Callable
+from errno import ENOSPC
+from typing import TYPE_CHECKING
+
+from ottla.base.ids import Offset
+from ottla.log.errors import OffsetOutOfRange
+from ottla.log.names import DELETED, SNAPSHOT, segment_name
+from ottla.log.replay import rebuild_producers
+from ottla.log.segment import Segment
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+
+def delete_before(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
+    if not 0 <= offset <= log.end_offset:
+        raise OffsetOutOfRange(offset, log.start_offset, log.end_offset)
+    _raise_start(log, offset)
+    return tuple(_drop(log, _below_start(log), now_ms))
+
+
+def retain(log: "Log", now_ms: int, high_watermark: int) -> tuple[str, ...]:
+    removed = list(_drop(log, _below_start(log), now_ms))
+    if "delete" not in log.options.cleanup_policy:
+        return tuple(removed)
+    excess = log.size - log.options.retention_bytes
+    if log.options.retention_bytes >= 0 and excess >= 0:
+
+        def too_much(segment: Segment) -> bool:
+            nonlocal excess
+            excess -= segment.size
+            return excess >= 0
+
+        removed += _drop(log, _expired(log, high_watermark, too_much), now_ms)
+    if log.options.retention_ms >= 0:
+
+        def too_old(segment: Segment) -> bool:
+            timestamp = segment.max_timestamp[0]
+            newest = timestamp if timestamp >= 0 else log.disk.mtime_ms(segment.file.path)
+            return now_ms - newest > log.options.retention_ms
+
+        removed += _drop(log, _expired(log, high_watermark, too_old), now_ms)
+    return tuple(removed)
+
+
+def truncate_to(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
+    if offset >= log.end_offset:
+        log.epochs.truncate_end(log.end_offset)
+        return ()
+    former = log.recovery_point
+    if offset < log.bases[0]:
+        removed = begin_anew(log, offset, now_ms)
+    else:
+        index = log.segment_of(offset)
+        segment = log.segments[index]
+        found = segment.header_of(offset)
+        removed = []
+        for gone in log.segments[index + 1 :]:
+            removed += _rename(log, gone)
+        del log.segments[index + 1 :], log.bases[index + 1 :]
+        if found is not None:
+            position, header = found
+            _cut(log, segment, position, min(offset, header.base_offset))
+            log.end_offset = Offset(min(offset, header.base_offset))
+        else:
+            log.end_offset = Offset(offset)
+    log.epochs.end_offset = log.end_offset
+    log.epochs.truncate_end(log.end_offset)
+    log.start_offset = min(log.start_offset, log.end_offset)
+    log.recovery_point = min(log.recovery_point, log.end_offset)
+    rebuild_producers(log, log.end_offset, now_ms)
+    log.pending.directory(log.directory)
+    if log.recovery_point < former:
+        log.recovery_point_lowered()
+    return tuple(removed)
+
+
+def begin_anew(log: "Log", offset: int, now_ms: int) -> list[str]:
+    """Drops every segment; the log is empty and begins and ends at ``offset``."""
+    removed = []
+    for gone in log.segments:
+        removed += _rename(log, gone)
+    log.segments = [log.new_segment(offset, now_ms)]
+    log.bases = [Offset(offset)]
+    log.start_offset = log.end_offset = log.epochs.end_offset = Offset(offset)
+    log.recovery_point = min(log.recovery_point, log.end_offset)
+    return removed
+
+
+def _cut(log: "Log", segment: Segment, position: int, end_offset: int) -> None:
+    """Cuts the last segment at a batch; it is active from now on."""
+    log.pending.forget(segment)
+    segment.file.truncate(position)
+    segment.reset_aborted(end_offset)
+    segment.rebuild(position)
+    log.pending.file(segment.file)
+
+
+def _raise_start(log: "Log", offset: int) -> None:
+    if offset > log.start_offset:
+        log.start_offset = Offset(offset)
+        log.epochs.truncate_start(offset)
+
+
+def _below_start(log: "Log") -> int:
+    """How many segments end at or below the start offset; the active one never does."""
+    count = 0
+    while count + 1 < len(log.bases) and log.bases[count + 1] <= log.start_offset:
+        count += 1
+    return count
+
+
+def _expired(log: "Log", high_watermark: int, predicate: Callable[[Segment], bool]) -> int:
+    """How many segments from the first on lie below the high watermark and satisfy the predicate; an empty active one stays."""
+    for count, segment in enumerate(log.segments):
+        last = count + 1 == len(log.segments)
+        end = log.end_offset if last else log.bases[count + 1]
+        if high_watermark < end or (last and not segment.size) or not predicate(segment):
+            return count
+    return len(log.segments)
+
+
+def _drop(log: "Log", count: int, now_ms: int) -> list[str]:
+    """Takes the first ``count`` segments out; when that is all of them, a new one is begun first."""
+    if not count:
+        return []
+    if count == len(log.segments):
+        try:
+            log.roll(now_ms)
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+            count -= 1  # No room for an empty file; the rest goes all the same, which makes room.
+    removed = []
+    for gone in log.segments[:count]:
+        removed += _rename(log, gone)
+    del log.segments[:count], log.bases[:count]
+    _raise_start(log, log.bases[0])
+    return removed
+
+
+def _rename(log: "Log", segment: Segment) -> list[str]:
+    log.pending.forget(segment)
+    paths = segment.rename_deleted()
+    path = f"{log.directory}/{segment_name(segment.base_offset, SNAPSHOT)}"
+    if log.disk.exists(path):
+        log.disk.rename(path, path + DELETED)
+        paths.append(path + DELETED)
+    return paths

@@ -1,0 +1,74 @@
+"""From batch to batch through a log file, reading headers alone or whole batches.
+
+A file is a sequence of batches without gaps; the length in each header leads to the next. ``headers`` reads a chunk at a time and skips
+what it has no need of; ``whole_batches`` reads everything, in chunks large enough for the device to be the limit.
+"""
+
+from collections.abc import Iterator
+
+from ottla.base.ports import File
+from ottla.base.units import KiB, MiB
+from ottla.log.errors import CorruptLog
+from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
+from ottla.records.errors import RecordsError
+
+HEADER_CHUNK = 64 * KiB
+BATCH_CHUNK = 2 * MiB
+
+
+def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch in ``position..end``.
+
+    Raises: CorruptLog where no batch begins, or where one ends behind ``end``.
+    """
+    chunk = b""
+    chunk_at = position
+    while position < end:
+        inside = position - chunk_at
+        if inside + HEADER_SIZE > len(chunk):
+            chunk = file.read(position, min(chunk_bytes, end - position))
+            chunk_at, inside = position, 0
+        try:
+            header = parse_header(chunk, inside)
+        except RecordsError as error:
+            raise CorruptLog(f"{file.path} at {position}: {error}") from None
+        following = position + header.batch_length + LOG_OVERHEAD
+        if following > end:
+            raise CorruptLog(f"{file.path} at {position}: a batch of {following - position} bytes does not end at {end} or before")
+        yield position, header
+        position = following
+
+
+def whole_batches(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, bytes, int]]:
+    """(position, header, buffer, position in the buffer) of each batch that is wholly in ``position..end``.
+
+    Stops at the first spot where none is: the caller compares how far it came. CRCs are the caller's matter.
+    """
+    chunk = b""
+    chunk_at = position
+    while position < end:
+        inside = position - chunk_at
+        if inside + HEADER_SIZE > len(chunk):
+            chunk = file.read(position, min(BATCH_CHUNK, end - position))
+            chunk_at, inside = position, 0
+        try:
+            header = parse_header(chunk, inside)
+        except RecordsError:
+            return
+        size = header.batch_length + LOG_OVERHEAD
+        if position + size > end:
+            return
+        if inside + size > len(chunk):
+            chunk = file.read(position, min(max(BATCH_CHUNK, size), end - position))
+            chunk_at, inside = position, 0
+            if size > len(chunk):
+                return
+        yield position, header, chunk, inside
+        position += size
+
+
+def batch_at(file: File, position: int, end: int) -> bytes:
+    """One whole batch. Raises: CorruptLog when there is none."""
+    for _, header in headers(file, position, end, chunk_bytes=HEADER_SIZE):
+        return file.read(position, header.batch_length + LOG_OVERHEAD)
+    raise CorruptLog(f"{file.path} ends at {position}")

@@ -1,0 +1,1 @@
+"""The shell around a broker: real files, sockets, clocks and threads."""

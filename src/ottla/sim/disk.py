@@ -1,0 +1,404 @@
+"""A disk in memory that forgets like a real one: a ``Disk`` for tests and for the simulator.
+
+What is written is at once visible, and durable only once synced. ``crash`` gives the disk as the next start finds it:
+
+- of the bytes written since a file's last ``sync``, a random part is there, by sectors of 512 B or 4 KiB, in no order; the file may have
+  its old size, its new one or any between; bytes that never arrived read as zeros, or as what the sector held before;
+- of the names made, changed or removed since a directory's last ``sync_dir``, a random part is there;
+- what a failed ``sync`` covered is gone: kernels mark such pages clean, so that a second sync succeeds and saves nothing.
+
+Faults are set on purpose: ``capacity_bytes`` (ENOSPC), ``fail`` (EIO on the n-th call of a kind), ``flip_bit``, and ``cut_power_at``, which
+raises PowerCut instead of performing the n-th step that changes anything. All randomness comes from the ``Random`` given to ``crash``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from errno import EIO, ENOSPC
+from random import Random
+
+from ottla.base.ports import Buffer
+
+SECTORS = (512, 4096)
+
+
+class PowerCut(Exception):
+    """The power went before this step was done. Nothing that the program does afterwards reaches the disk."""
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    """The content of a file, as programs see it and as the medium holds it."""
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    #: Since the last sync, in order: (position, bytes) written, or (size, None) truncated to.
+    unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
+    mtime_ms: int = 0
+
+
+class Directory(dict[str, "Inode | Directory"]):
+    """Names as programs see them. ``durable``: as the medium holds them. ``unsynced``: (name, entry or None) since the last sync."""
+
+    __slots__ = ("durable", "unsynced")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.durable: dict[str, Inode | Directory] = {}
+        self.unsynced: list[tuple[str, Inode | Directory | None]] = []
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def put(self, name: str, entry: "Inode | Directory") -> None:
+        self[name] = entry
+        self.unsynced.append((name, entry))
+
+    def take(self, name: str) -> "Inode | Directory":
+        self.unsynced.append((name, None))
+        return self.pop(name)
+
+    def sync(self) -> None:
+        self.durable = dict(self)
+        self.unsynced = []
+
+
+class SimFile:
+    """A file on a ``SimDisk``."""
+
+    __slots__ = ("_disk", "_inode", "path")
+
+    def __init__(self, disk: "SimDisk", path: str, inode: Inode) -> None:
+        self._disk = disk
+        self.path = path
+        self._inode = inode
+
+    def __repr__(self) -> str:
+        return f"SimFile({self.path}, {self.size})"
+
+    @property
+    def size(self) -> int:
+        return len(self._inode.data)
+
+    def append(self, *chunks: Buffer) -> int:
+        data = b"".join(chunks)
+        self._disk.step("append", self.path)
+        self._disk.use(len(data))
+        position = len(self._inode.data)
+        self._inode.data += data
+        self._inode.unsynced.append((position, data))
+        self._inode.mtime_ms = self._disk.now_ms()
+        return position
+
+    def read(self, position: int, size: int) -> bytes:
+        self._disk.fault("read", self.path)
+        return bytes(self._inode.data[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        self._disk.step("truncate", self.path)
+        inode = self._inode
+        if size > len(inode.data):
+            self._disk.use(size - len(inode.data))
+            inode.data.extend(bytes(size - len(inode.data)))
+        else:
+            self._disk.used_bytes -= len(inode.data) - size
+            del inode.data[size:]
+        inode.unsynced.append((size, None))
+
+    def sync(self) -> None:
+        inode = self._inode
+        try:
+            self._disk.step("sync", self.path)
+        except OSError:
+            inode.unsynced = []  # The pages count as clean from now on.
+            raise
+        if inode.unsynced:
+            apply(inode.durable, inode.unsynced)
+            inode.unsynced = []
+
+    def drop_cache(self) -> None:
+        inode = self._inode
+        before = len(inode.data)
+        inode.data = bytearray(inode.durable)
+        apply(inode.data, inode.unsynced)
+        self._disk.used_bytes += len(inode.data) - before
+
+    def close(self) -> None:
+        pass
+
+
+def apply(data: bytearray, changes: list[tuple[int, bytes | None]]) -> None:
+    """Carries out writes and truncations, in order; holes are filled with zeros."""
+    for position, written in changes:
+        if written is None:
+            data.extend(bytes(max(position - len(data), 0)))
+            del data[position:]
+        else:
+            data.extend(bytes(max(position - len(data), 0)))
+            data[position : position + len(written)] = written
+
+
+class SimDisk:
+    """A directory in memory."""
+
+    def __init__(
+        self, root: str = "sim", *, capacity_bytes: int = 1 << 40, now_ms: Callable[[], int] = lambda: 0, tree: Directory | None = None
+    ) -> None:
+        self._root = root
+        self.capacity_bytes = capacity_bytes
+        self.now_ms = now_ms
+        self.used_bytes = 0
+        #: Steps done so far that changed something.
+        self.steps = 0
+        #: The power goes instead of this step; never when 0.
+        self.cut_power_at = 0
+        self._dead = False
+        #: (kind, part of the path) -> [calls to let pass, errno, calls to fail]
+        self._faults: dict[tuple[str, str], list[int]] = {}
+        self._tree = Directory() if tree is None else tree
+        self._files: dict[str, SimFile] = {}
+
+    def __repr__(self) -> str:
+        return f"SimDisk({self._root}, {self.steps} steps)"
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    # Faults
+
+    def fail(self, kind: str, path_part: str = "", *, after: int = 0, times: int = 1, errno: int = EIO) -> None:
+        """The calls of a kind (append, read, truncate, sync, sync_dir, create, rename, unlink, mkdir) on a path with this part fail."""
+        self._faults[kind, path_part] = [after, errno, times]
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Changes one bit on the medium and in memory."""
+        inode = self._inode(path)
+        inode.data[position] ^= 1 << bit
+        if position < len(inode.durable):
+            inode.durable[position] ^= 1 << bit
+
+    def fault(self, kind: str, path: str) -> None:
+        if self._dead:
+            raise PowerCut(f"no power for {kind} {path}")
+        for (wanted, part), state in self._faults.items():
+            if wanted == kind and part in path:
+                if state[0]:
+                    state[0] -= 1
+                elif state[2]:
+                    state[2] -= 1
+                    raise OSError(state[1], f"simulated failure of {kind}", path)
+
+    def step(self, kind: str, path: str) -> None:
+        """Counts a step that changes something. Raises: PowerCut, OSError when a fault is due."""
+        if self.cut_power_at and self.steps + 1 == self.cut_power_at:
+            self._dead = True
+        self.fault(kind, path)
+        self.steps += 1
+
+    def use(self, size: int) -> None:
+        """Takes room for ``size`` bytes. Raises: OSError ENOSPC."""
+        if self.used_bytes + size > self.capacity_bytes:
+            raise OSError(ENOSPC, "simulated disk is full")
+        self.used_bytes += size
+
+    def crash(self, random: Random) -> "SimDisk":
+        """The disk as the next start finds it after a power cut now. This one must not be used any more."""
+        self._dead = True
+        keep = random.choice((0.0, 0.5, 0.9, 1.0))
+        tree = _survivors(self._tree, random, keep, {})
+        after = SimDisk(self._root, capacity_bytes=self.capacity_bytes, now_ms=self.now_ms, tree=tree)
+        after.used_bytes = _size(tree)
+        return after
+
+    def restart(self) -> "SimDisk":
+        """The disk after the process alone died: everything written is there, and still not synced."""
+        self._dead = True
+        after = SimDisk(self._root, capacity_bytes=self.capacity_bytes, now_ms=self.now_ms, tree=self._tree)
+        after.used_bytes = self.used_bytes
+        return after
+
+    # Disk
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        directory, name = self._parent(path)
+        entry = directory.get(name)
+        if entry is None:
+            if not create:
+                self.fault("open", path)
+                raise FileNotFoundError(path)
+            self.step("create", path)
+            entry = Inode(mtime_ms=self.now_ms())
+            directory.put(name, entry)
+        if not isinstance(entry, Inode):
+            raise IsADirectoryError(path)
+        file = self._files.get(path)
+        if file is None or file._inode is not entry:
+            file = self._files[path] = SimFile(self, path, entry)
+        return file
+
+    def exists(self, path: str) -> bool:
+        try:
+            directory, name = self._parent(path)
+        except OSError:
+            return False
+        return name in directory
+
+    def listdir(self, path: str = "") -> list[str]:
+        self.fault("listdir", path)
+        return sorted(self._directory(path))
+
+    def size(self, path: str) -> int:
+        return len(self._inode(path).data)
+
+    def mtime_ms(self, path: str) -> int:
+        return self._inode(path).mtime_ms
+
+    def mkdir(self, path: str) -> None:
+        directory, name = self._parent(path)
+        if name not in directory:
+            self.step("mkdir", path)
+            directory.put(name, Directory())
+
+    def rename(self, old: str, new: str) -> None:
+        directory, name = self._parent(old)
+        if name not in directory:
+            raise FileNotFoundError(old)
+        target, new_name = self._parent(new)
+        self.step("rename", old)
+        replaced = target.get(new_name)
+        if isinstance(replaced, Inode):
+            self.used_bytes -= len(replaced.data)
+        target.put(new_name, directory.take(name))
+        moved = {path: file for path, file in self._files.items() if path == old or path.startswith(old + "/")}
+        for path, file in moved.items():
+            del self._files[path]
+            file.path = new + path[len(old) :]
+            self._files[file.path] = file
+
+    def unlink(self, path: str) -> None:
+        try:
+            directory, name = self._parent(path)
+        except FileNotFoundError:
+            return
+        if name in directory:
+            self.step("unlink", path)
+            entry = directory.take(name)
+            self.used_bytes -= len(entry.data) if isinstance(entry, Inode) else 0
+            self._files.pop(path, None)
+
+    def remove_tree(self, path: str) -> None:
+        directory, name = self._parent(path)
+        entry = directory.get(name)
+        if isinstance(entry, Directory):
+            for child in sorted(entry):
+                self.remove_tree(f"{path}/{child}")
+            self.step("unlink", path)
+            directory.take(name)
+        elif entry is not None:
+            self.unlink(path)
+
+    def read_file(self, path: str) -> bytes:
+        self.fault("read", path)
+        return bytes(self._inode(path).data)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        temporary = self.open(path + ".tmp", create=True)
+        try:
+            temporary.truncate(0)
+            temporary.append(data)
+            temporary.sync()
+        except OSError as error:
+            if error.errno == ENOSPC:
+                self.unlink(path + ".tmp")
+            raise
+        self.rename(path + ".tmp", path)
+        self.sync_dir(path.rpartition("/")[0])
+
+    def sync_dir(self, path: str = "") -> None:
+        directory = self._directory(path)
+        self.step("sync_dir", path)
+        directory.sync()
+
+    def free_bytes(self) -> int:
+        return max(self.capacity_bytes - self.used_bytes, 0)
+
+    def total_bytes(self) -> int:
+        return self.capacity_bytes
+
+    def _directory(self, path: str) -> Directory:
+        entry: Inode | Directory = self._tree
+        for name in path.split("/") if path else ():
+            if not isinstance(entry, Directory):
+                raise NotADirectoryError(path)
+            if name not in entry:
+                raise FileNotFoundError(path)
+            entry = entry[name]
+        if not isinstance(entry, Directory):
+            raise NotADirectoryError(path)
+        return entry
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        directory, _, name = path.rpartition("/")
+        return self._directory(directory), name
+
+    def _inode(self, path: str) -> Inode:
+        directory, name = self._parent(path)
+        entry = directory.get(name)
+        if not isinstance(entry, Inode):
+            raise FileNotFoundError(path)
+        return entry
+
+
+def _survivors(directory: Directory, random: Random, keep: float, seen: dict[int, "Inode | Directory"]) -> Directory:
+    """What is left of a directory. ``seen`` maps entries already dealt with: a rename can leave one under two names."""
+    names = dict(directory.durable)
+    for name, entry in directory.unsynced:
+        if random.random() < keep:
+            if entry is None:
+                names.pop(name, None)
+            else:
+                for other in [other for other, held in names.items() if held is entry]:
+                    del names[other]
+                names[name] = entry
+    after = Directory()
+    for name, entry in sorted(names.items(), key=lambda item: item[0]):
+        if id(entry) not in seen:
+            if isinstance(entry, Directory):
+                seen[id(entry)] = _survivors(entry, random, keep, seen)
+            else:
+                content = _left_of(entry, random, keep)
+                seen[id(entry)] = Inode(bytearray(content), content, [], entry.mtime_ms)
+        after[name] = seen[id(entry)]
+    after.sync()
+    return after
+
+
+def _left_of(inode: Inode, random: Random, keep: float) -> bytearray:
+    """The bytes of a file after a power cut: its size is that after some prefix of the changes, its sectors are old, new or zero."""
+    data = bytearray(inode.durable)
+    if not inode.unsynced:
+        return data
+    sizes = [len(data)]
+    for position, written in inode.unsynced:
+        sizes.append(position if written is None else max(sizes[-1], position + len(written)))
+    prefix = len(inode.unsynced) if keep == 1.0 else random.randrange(len(sizes))
+    size = sizes[prefix]
+    sector = random.choice(SECTORS)
+    for position, written in inode.unsynced[:prefix] if random.random() < 0.5 else inode.unsynced:
+        if written is None:
+            if random.random() < keep:
+                del data[position:]
+            continue
+        start = position
+        while start < position + len(written):
+            end = min((start // sector + 1) * sector, position + len(written))
+            if random.random() < keep:
+                data.extend(bytes(max(start - len(data), 0)))
+                data[start:end] = written[start - position : end - position]
+            start = end
+    data.extend(bytes(max(size - len(data), 0)))
+    del data[size:]
+    return data
+
+
+def _size(directory: Directory) -> int:
+    return sum(_size(entry) if isinstance(entry, Directory) else len(entry.data) for entry in directory.values())

@@ -1,0 +1,86 @@
+"""Write docs/reference/ from the declarations: settings, and the protocol. ``--check`` only says whether the pages are up to date."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from ottla.base.options import OptionSpec
+from ottla.broker.configs import BrokerOptions, topic_defaults
+from ottla.broker.node import HANDLERS
+from ottla.log.options import TopicOptions
+from ottla.wire.messages import API
+from ottla.wire.reference import protocol_reference
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+
+
+def configuration() -> str:
+    """Every setting of brokers and topics, as Markdown."""
+    parts = [
+        "# Settings\n\nGenerated from the declarations in `src/ottla/broker/configs.py` and `src/ottla/log/options.py`.\n\n"
+        "A broker takes its settings from `--config FILE` (Kafka's properties format), then from `--set name=value`. A topic takes its own,\n"
+        "set when it is created or with `ottla topic alter`, over the broker's default for topics.\n",
+        "## Brokers\n",
+        *_table(BrokerOptions.SPECS.values()),
+        "\n## Topics\n",
+        *_table(TopicOptions.SPECS.values()),
+        "\n## A broker's defaults for topics\n",
+        *_table(topic_defaults().values()),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _table(specs: Iterable[OptionSpec]) -> list[str]:
+    rows = ["| name | type | default | allowed | changes | |", "|---|---|---|---|---|---|"]
+    for spec in sorted(specs, key=lambda spec: spec.name):
+        default = spec.render(spec.default) or ""
+        shown = f"`{default}`" if default else ""
+        row = (
+            f"`{spec.name}`",
+            spec.kind.name.lower(),
+            shown,
+            _allowed(spec),
+            spec.scope if not spec.synonyms else "at any time",
+            spec.doc,
+        )
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+    return rows
+
+
+def _allowed(spec: OptionSpec) -> str:
+    if spec.choices:
+        return ", ".join(spec.choices)
+    bounds = [
+        f"at least {spec.at_least:g}" if spec.at_least is not None else "",
+        f"at most {spec.at_most:g}" if spec.at_most is not None else "",
+    ]
+    return ", ".join(bound for bound in bounds if bound)
+
+
+def coverage() -> str:
+    """Which APIs the broker serves, in which versions, for the head of the protocol page."""
+    rows = ["# What the broker serves\n\n| key | API | versions | file |", "|---|---|---|---|"]
+    for key, served in sorted(HANDLERS.items()):
+        module = served.run.__module__.rpartition(".")[2]
+        rows.append(f"| {key} | {API[key].name} | {served.versions[0]}-{served.versions[1]} | `broker/apis/{module}.py` |")
+    return "\n".join(rows) + "\n\n"
+
+
+def main() -> int:
+    """Write the pages, or compare them; 1 when one is out of date."""
+    pages = {"configuration.md": configuration(), "protocol.md": coverage() + protocol_reference()}
+    stale = []
+    for name, text in pages.items():
+        path = REFERENCE / name
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                REFERENCE.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    if stale:
+        print(("out of date, run make docs: " if "--check" in sys.argv else "written: ") + ", ".join(stale))
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
