@@ -1,4 +1,4 @@
-"""Million records a second built, checked and read, beside aiokafka and kafka-python: `python bench/records_codec.py`.
+"""Million records a second built, checked and read, beside aiokafka and kafka-python: `python -m bench.records_codec`.
 
 Records have 100-byte values, no key and no headers; batches are uncompressed unless said. Each figure is the best of many short runs.
 The last table is the broker's side: µs to check one batch as produced, checksum included, by codec.
