@@ -1,8 +1,6 @@
 """Produce, as clients see it. Numbers are lines of the protocol's list of semantics."""
 
-from cluster import Cluster, batch, fetch, produce, produce_request, values
-
-from ottla.wire import errors
+from cluster import Cluster, batch, fetch, produce_request, values
 
 
 def test_a_record_with_acks_all_is_answered_once_it_is_on_disk() -> None:
