@@ -31,12 +31,12 @@ class KafkaError(Exception):
     def __init_subclass__(cls, code: int | None = None, retriable: bool = False) -> None:
         if code is None:
             return  # A finer error of ours, answered as the one it derives from.
-        assert code not in BY_CODE, f"code {code} has one class"
         cls.code = code
         cls.retriable = retriable
         cls.constant = _CONSTANTS.get(cls.__name__) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
         cls.sentence = cls.__doc__ or cls.constant
-        BY_CODE[code] = cls
+        # A client's own errors share the code of the case they stand for; the table keeps the broker's.
+        BY_CODE.setdefault(code, cls)
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.sentence)
