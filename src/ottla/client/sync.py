@@ -212,7 +212,9 @@ class Producer:
 
 
 def _check_bytes(key: Any, value: Any) -> None:
-    if (value is None or isinstance(value, bytes | bytearray | memoryview)) and (key is None or isinstance(key, bytes | bytearray | memoryview)):
+    if (value is None or isinstance(value, bytes | bytearray | memoryview)) and (
+        key is None or isinstance(key, bytes | bytearray | memoryview)
+    ):
         return
     name, given = ("key", key) if value is None or isinstance(value, bytes | bytearray | memoryview) else ("value", value)
     raise TypeError(
