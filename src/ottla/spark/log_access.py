@@ -198,7 +198,7 @@ class Log:
         return await (reader.beginning_offsets(partitions) if at == EARLIEST else reader.end_offsets(partitions))
 
     async def _offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
-        return await (await self._reader()).offsets_for_times(dict(times_ms))
+        return await (await self._reader()).offsets_for_times({(tp.topic, tp.partition): time_ms for tp, time_ms in times_ms.items()})
 
     async def _send(self, topic: str, partition: int, batch: bytearray) -> Any:
         if self._producer is None:

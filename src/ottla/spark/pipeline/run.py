@@ -152,7 +152,7 @@ class RunningPipeline:
         return views
 
     def _watermarked(self, frame: Any, watermark: Any, key: str) -> Any:
-        kinds = {name: kind for name, kind in frame.dtypes}
+        kinds = dict(frame.dtypes)
         if not kinds.get(watermark.column, "").startswith("timestamp"):
             said = f"is {kinds[watermark.column]}" if watermark.column in kinds else f"is not among {', '.join(kinds)}"
             raise self.pipeline.error(key, f"column {watermark.column} {said}; a watermark needs a column of type timestamp")
@@ -234,7 +234,8 @@ def _offsets_of(value: Any) -> Any:
 def _spark_errors() -> type[Exception]:
     from pyspark.errors import PySparkException
 
-    return PySparkException
+    base: type[Exception] = PySparkException
+    return base
 
 
 __all__ = ["LATEST", "QueryFailed", "RunningPipeline", "RunningQuery", "aggregates", "reason"]
