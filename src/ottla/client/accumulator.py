@@ -1,4 +1,5 @@
-"""Records waiting to be sent and batches waiting to be acknowledged, by partition. Pure: the sender asks what to send and tells what came of it.
+"""Records waiting to be sent and batches waiting to be acknowledged, by partition. Pure: the sender asks what to send and tells what came
+of it.
 
 One partition's batches, oldest first:
 
@@ -6,16 +7,17 @@ One partition's batches, oldest first:
     sent, failed    sent, no answer  closed, unsent   being filled
     [b3 b4]         [b5]             [b6 b7]          b8
 
-A batch gets its number when it is first sent. When one fails and may be tried again, nothing more is sent to that partition until every batch in flight is
-answered; then the retries go first, in order of their numbers: go-back-n. So a partition's records are written in order, also without idempotence as long
-as no more than one request is in flight.
+A batch gets its number when it is first sent. When one fails and may be tried again, nothing more is sent to that partition until every
+batch in flight is answered; then the retries go first, in order of their numbers: go-back-n. So a partition's records are written in
+order, also without idempotence as long as no more than one request is in flight.
 
-**Idempotence.** The broker takes a batch only if its number follows the last one it has, and answers a repeat as if it were new (it remembers five). A
-broken connection is therefore harmless: all that was in flight is sent again under the same numbers. When a batch is given up (it was refused for good, or
-`delivery_timeout_ms` is over) its number leaves a *hole* that may or may not be filled at the broker. What follows is sent under its old numbers. If it
-is taken, the hole was filled. If it is refused as out of order, the hole is real, so nothing behind it was written either: once nothing is in flight, the
-producer epoch of this partition goes up by one, and all waiting batches are numbered again from 0. A refusal without a hole before it means that the
-broker lost what it had acknowledged; that batch fails with the broker's error, and the numbering starts over.
+**Idempotence.** The broker takes a batch only if its number follows the last one it has, and answers a repeat as if it were new (it
+remembers five). A broken connection is therefore harmless: all that was in flight is sent again under the same numbers. When a batch is
+given up (it was refused for good, or `delivery_timeout_ms` is over) its number leaves a *hole* that may or may not be filled at the
+broker. What follows is sent under its old numbers. If it is taken, the hole was filled. If it is refused as out of order, the hole is
+real, so nothing behind it was written either: once nothing is in flight, the producer epoch of this partition goes up by one, and all
+waiting batches are numbered again from 0. A refusal without a hole before it means that the broker lost what it had acknowledged; that
+batch fails with the broker's error, and the numbering starts over.
 
 Raising the epoch is free: a broker accepts it from whoever knows the id (KIP-360). After epoch 32767 a new producer id is needed.
 """
@@ -344,7 +346,8 @@ class Accumulator:
                 del self._active[key]
 
     def expire(self, now_ms: float) -> float:
-        """Give up what is too old; gives the time of the next one. Batches in flight get their outcome too, and keep their place until they are answered."""
+        """Give up what is too old; gives the time of the next one. Batches in flight get their outcome too, and keep their place until
+        they are answered."""
         limit_ms = self._options.delivery_timeout_ms
         while (batch := self.oldest()) is not None:
             if batch.created_ms + limit_ms > now_ms:

@@ -1,7 +1,8 @@
 """A batch on its way, and the promise that `send()` gives for each record in it.
 
-A batch is born open, in its builder; closed when it is full or has lingered; sealed into bytes, with a place in the producer's numbering, when it is first
-sent; done when a broker acknowledged it or it was given up. A delivery is only (batch, index): the one result of the batch serves all its records.
+A batch is born open, in its builder; closed when it is full or has lingered; sealed into bytes, with a place in the producer's numbering,
+when it is first sent; done when a broker acknowledged it or it was given up. A delivery is only (batch, index): the one result of the
+batch serves all its records.
 
 Done happens once, in the sender's thread; the first outcome stands. A delivery may be asked from any thread.
 """
@@ -40,8 +41,23 @@ class Batch:
     """Records of one partition that travel together."""
 
     __slots__ = (
-        "append_time_ms", "attempts", "base_offset", "builder", "count", "created_ms", "data", "done", "epoch", "error", "last_error", "partition",
-        "producer_id", "sequence", "size", "topic", "_callbacks",
+        "_callbacks",
+        "append_time_ms",
+        "attempts",
+        "base_offset",
+        "builder",
+        "count",
+        "created_ms",
+        "data",
+        "done",
+        "epoch",
+        "error",
+        "last_error",
+        "partition",
+        "producer_id",
+        "sequence",
+        "size",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, builder: BatchBuilder | None, created_ms: float) -> None:
@@ -155,7 +171,8 @@ class BlockingDelivery(Delivery):
     __slots__ = ()
 
     def result(self, timeout_ms: float | None = None) -> RecordMetadata:
-        """Wait for the outcome. Raises: the KafkaError that ended it, TimeoutError when it is not known in time (the record is still on its way)."""
+        """Wait for the outcome. Raises: the KafkaError that ended it, TimeoutError when it is not known in time (the record is still on
+        its way)."""
         self._wait(timeout_ms)
         return self._batch.outcome(self._index, self._timestamp_ms)
 

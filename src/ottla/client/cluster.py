@@ -1,11 +1,12 @@
-"""What a client knows of the cluster: brokers, topics, who leads which partition. Pure: responses go in, answers and the next request come out.
+"""What a client knows of the cluster: brokers, topics, who leads which partition. Pure: responses go in, answers and the next request
+come out.
 
-Knowledge ages. It is asked for again when it is older than `metadata_max_age_ms`, when somebody needs a topic it does not hold, and when a broker's
-answer shows it to be wrong (`METADATA_IS_STALE`); after a failure only when the backoff has passed.
+Knowledge ages. It is asked for again when it is older than `metadata_max_age_ms`, when somebody needs a topic it does not hold, and when
+a broker's answer shows it to be wrong (`METADATA_IS_STALE`); after a failure only when the backoff has passed.
 
-    leader epoch   a partition's entry only moves forward: an answer from a broker that lags, with an older epoch, does not replace a newer one (KIP-320)
-    topic id       another id means that the topic was deleted and made again: then epochs start over (KIP-516)
-    hints          produce and fetch answers may name the new leader at once (KIP-951); a hint is taken like an answer for that one partition
+    leader epoch a partition's entry only moves forward: an answer from a broker that lags, with an older epoch, does not replace a newer
+    one (KIP-320) topic id another id means that the topic was deleted and made again: then epochs start over (KIP-516) hints produce and
+    fetch answers may name the new leader at once (KIP-951); a hint is taken like an answer for that one partition
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Cluster:
     # -- learning
 
     def apply(self, response: MetadataResponse, now_ms: float, *, asked: Iterable[str] | None = None) -> None:
-        """Take an answer in. `asked`: the topics of the request; those the answer does not hold are gone. None: all topics were asked for."""
+        """Take an answer in. `asked`: the topics of the request; those the answer does not hold are gone. None: all topics were asked
+        for."""
         self.brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
         self.cluster_id = response.cluster_id
         self.controller = response.controller_id

@@ -5,7 +5,8 @@
         async for record in consumer:
             ...
 
-Fetches go on between polls until two chunks of each partition are buffered. `fetch_raw` bypasses all of that: record batches as the broker sent them.
+Fetches go on between polls until two chunks of each partition are buffered. `fetch_raw` bypasses all of that: record batches as the
+broker sent them.
 """
 
 from __future__ import annotations
@@ -141,7 +142,8 @@ class Consumer:
         self._pump()
 
     async def position(self, partition: TopicPartition | tuple[str, int], timeout_ms: float | None = None) -> int:
-        """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's error."""
+        """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
+        error."""
         tp = TopicPartition(*partition)
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
         try:
@@ -176,7 +178,8 @@ class Consumer:
     # -- records
 
     async def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be empty.
+        """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
+        empty.
 
         Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; what a deserializer raises.
         """
@@ -355,10 +358,11 @@ class Consumer:
         self, partition: TopicPartition | tuple[str, int], offset: int, max_bytes: int | None = None, *, max_wait_ms: int | None = None,
         timeout_ms: float | None = None,
     ) -> RawFetch:  # fmt: skip
-        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is copied.
+        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is
+        copied.
 
-        `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker waits up to
-        `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty.
+        `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker
+        waits up to `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty.
 
         Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
         """

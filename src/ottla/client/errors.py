@@ -1,7 +1,7 @@
 """What can go wrong on the way to a broker and back; each error says which address, what was being done, and what to do about it.
 
-A broker's own answers are the classes of `ottla.wire.errors`. Those here are of the same family, so that `except KafkaError` catches all, and carry
-the code that Kafka's clients use for the case.
+A broker's own answers are the classes of `ottla.wire.errors`. Those here are of the same family, so that `except KafkaError` catches all,
+and carry the code that Kafka's clients use for the case.
 """
 
 from __future__ import annotations
@@ -11,10 +11,6 @@ from ottla.wire.errors import KafkaError
 
 class ConnectionFailed(KafkaError, code=13, retriable=True):
     """No connection to a broker could be made, or the one there was broke: refused, not found, cut, or not a Kafka broker."""
-
-
-class RequestTimedOut(KafkaError, code=7, retriable=True):
-    """A broker did not answer in time. Whether it did what was asked is not known."""
 
 
 class MetadataTimedOut(KafkaError, code=7, retriable=True):
@@ -45,5 +41,6 @@ class AlreadyClosed(KafkaError, code=-1):
     """The client was closed; it cannot be used again."""
 
 
-#: Errors that tell that the cluster looks different from what we know: leaders, topic ids, controllers. Asking again needs new metadata first.
+#: Errors that tell that the cluster looks different from what we know: leaders, topic ids, controllers. Asking again needs new metadata
+#: first.
 METADATA_IS_STALE = frozenset({3, 5, 6, 9, 13, 41, 56, 72, 74, 75, 78, 100, 103})

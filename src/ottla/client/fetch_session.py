@@ -1,4 +1,5 @@
-"""The client's half of a fetch session: after one whole request, only what changed is sent, and the broker answers only what has news (KIP-227).
+"""The client's half of a fetch session: after one whole request, only what changed is sent, and the broker answers only what has news
+(KIP-227).
 
     epoch 0    a whole request, which asks for a session (and drops the one whose id it names)
     epoch n    changes since n - 1: new or changed partitions, and those to forget; after 2147483647 comes 1

@@ -5,15 +5,16 @@
                next record     fetched, not      next to ask for
                for poll()      taken yet
 
-A partition is asked for while it is not paused, has a position, and holds fewer than `CHUNKS_MAX` chunks; so the next chunk is on its way while the user
-works on this one. Each broker has at most one fetch to answer. When it must leave a full partition out, it waits only `FULL_WAIT_MS`, so that a quiet
-neighbour does not hold up the full one once it has been emptied.
+A partition is asked for while it is not paused, has a position, and holds fewer than `CHUNKS_MAX` chunks; so the next chunk is on its way
+while the user works on this one. Each broker has at most one fetch to answer. When it must leave a full partition out, it waits only
+`FULL_WAIT_MS`, so that a quiet neighbour does not hold up the full one once it has been emptied.
 
-A seek starts a new `generation` of the partition: answers to older requests are dropped. Chunks are decoded batch by batch when they are taken. Control
-batches are passed over; with read_committed, so are batches of aborted transactions, which the answer lists by producer and first offset (KIP-98).
+A seek starts a new `generation` of the partition: answers to older requests are dropped. Chunks are decoded batch by batch when they are
+taken. Control batches are passed over; with read_committed, so are batches of aborted transactions, which the answer lists by producer
+and first offset (KIP-98).
 
-Errors: those that mean another leader ask for metadata and a pause; a position outside of the log is reset as `auto_offset_reset` says; what remains
-is raised by the next `take`, once, and the partition is asked for again when the user polls again.
+Errors: those that mean another leader ask for metadata and a pause; a position outside of the log is reset as `auto_offset_reset` says;
+what remains is raised by the next `take`, once, and the partition is asked for again when the user polls again.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ class Fetcher:
     # -- looking up where to begin
 
     def lookups(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Partitions whose offset has to be looked up: (time, generation). Each is given once; `looked_up` or `lookup_failed` must follow."""
+        """Partitions whose offset has to be looked up: (time, generation). Each is given once; `looked_up` or `lookup_failed` must
+        follow."""
         wanted: dict[TopicPartition, tuple[int, int]] = {}
         for tp, position in self._positions.items():
             if position.offset is not None or position.error is not None:
@@ -349,7 +351,8 @@ class Fetcher:
         position.last_epoch = last.leader_epoch
 
     def _truncated(self, position: _Position, end_offset: int) -> None:
-        """The leader's log parts from what was fetched: go back to where it does, or tell the user when that is behind what was consumed already."""
+        """The leader's log parts from what was fetched: go back to where it does, or tell the user when that is behind what was consumed
+        already."""
         assert position.offset is not None, "only a partition with a position is fetched"
         position.chunks.clear()
         position.last_epoch = -1

@@ -1,7 +1,8 @@
 """An event loop in a thread of its own, for faces that block.
 
-The thread starts with the first use and ends with the last: every face holds the loop it was given until it is closed. Waiting is done in the caller's
-thread on a lock, so Ctrl-C interrupts it at once, and what was awaited is cancelled. At the end of the interpreter what is still open is closed first.
+The thread starts with the first use and ends with the last: every face holds the loop it was given until it is closed. Waiting is done in
+the caller's thread on a lock, so Ctrl-C interrupts it at once, and what was awaited is cancelled. At the end of the interpreter what is
+still open is closed first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""All connections of one client: each made when it is first needed, remade after a pause when it broke, and the cluster's picture kept fresh.
+"""All connections of one client: each made when it is first needed, remade after a pause when it broke, and the cluster's picture kept
+fresh.
 
-A connection counts once the two sides have agreed on versions: ApiVersions in the newest form we know, in its first form if the broker does not know that
-(KIP-511). A request goes out in the newest version that both sides have.
+A connection counts once the two sides have agreed on versions: ApiVersions in the newest form we know, in its first form if the broker
+does not know that (KIP-511). A request goes out in the newest version that both sides have.
 
-Metadata is asked from any broker that is connected, then from those the picture names, then from the bootstrap addresses, so that a client finds its
-cluster again even if every broker has moved. Node ids below 0 are the bootstrap addresses.
+Metadata is asked from any broker that is connected, then from those the picture names, then from the bootstrap addresses, so that a
+client finds its cluster again even if every broker has moved. Node ids below 0 are the bootstrap addresses.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any, TypeVar, cast
 
 from ottla.client.backoff import Backoff
 from ottla.client.cluster import Broker, Cluster
-from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut, RequestTimedOut
+from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut
 from ottla.client.options import ClientOptions, parse_address
 from ottla.net.link import Link, LinkBroken, open_link
 from ottla.wire.declare import schema_of
-from ottla.wire.errors import KafkaError, error_for
+from ottla.wire.errors import KafkaError, RequestTimedOut, error_for
 from ottla.wire.framing import decode_response
 from ottla.wire.messages import API, ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
 
@@ -279,7 +280,8 @@ class Network:
         return self._candidates()[0]
 
     def _candidates(self) -> list[int]:
-        """Brokers to ask, best first: connected, then those that did not just fail, so that one that is down holds up nobody; known before bootstrap."""
+        """Brokers to ask, best first: connected, then those that did not just fail, so that one that is down holds up nobody; known
+        before bootstrap."""
         now_ms = self.clock_ms()
         known = list(self.cluster.brokers)
         self.rng.shuffle(known)

@@ -32,9 +32,10 @@ class OffsetAndTime(NamedTuple):
 
 
 async def list_offsets(
-    network: Network, times: Mapping[TopicPartition, int], *, read_committed: bool = False, timeout_ms: float
+    network: Network, times: Mapping[TopicPartition, int], *, read_committed: bool = False, timeout_ms: float, patient: bool = True
 ) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
-    """The first offset whose timestamp is not before the given one, or what a special time means; an error stands for its partition alone."""
+    """The first offset whose timestamp is not before the given one, or what a special time means; an error stands for its partition
+    alone."""
     at_least = max([READ_COMMITTED_SINCE if read_committed else 1, *(_SINCE.get(when, 1) for when in times.values())])
 
     async def ask(node: int, share: Share[int]) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
@@ -57,7 +58,7 @@ async def list_offsets(
                 )
         return found
 
-    return await ask_leaders(network, times, ask, timeout_ms=timeout_ms, doing="listing offsets of")
+    return await ask_leaders(network, times, ask, timeout_ms=timeout_ms, doing="listing offsets of", patient=patient)
 
 
 def raised(found: Mapping[TopicPartition, OffsetAndTime | KafkaError]) -> dict[TopicPartition, OffsetAndTime]:

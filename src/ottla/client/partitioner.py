@@ -1,7 +1,7 @@
 """Which partition a record goes to when its sender did not say.
 
-With a key: Java's murmur2 of the key, so that all clients agree. Without: stay with one partition until `batch_size` bytes went there, then move to
-another at random, which makes fuller batches than taking turns (KIP-480, KIP-794).
+With a key: Java's murmur2 of the key, so that all clients agree. Without: stay with one partition until `batch_size` bytes went there,
+then move to another at random, which makes fuller batches than taking turns (KIP-480, KIP-794).
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ class Producer:
 
         Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given.
 
-        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot be had.
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
+        be had.
         """
         sender = self._sender or self._begin()
         key, value = self._serialized(key, value)
@@ -147,8 +148,8 @@ class Producer:
     async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
         """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
 
-        The `Delivery` is that of its first record. A bytearray is taken over and stamped in place with the producer's numbers; anything else is copied.
-        Records are not looked at: keys, times and partitions are as the batch has them.
+        The `Delivery` is that of its first record. A bytearray is taken over and stamped in place with the producer's numbers; anything
+        else is copied. Records are not looked at: keys, times and partitions are as the batch has them.
 
         Raises: what `send` raises; ValueError when it is not exactly one batch.
         """

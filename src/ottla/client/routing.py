@@ -1,4 +1,5 @@
-"""Questions that only certain brokers answer: a partition's leader, the controller, or every broker. Retries while that helps, until the time is over.
+"""Questions that only certain brokers answer: a partition's leader, the controller, or every broker. Retries while that helps, until the
+time is over.
 
 The outcome is told for each item: a result, or the `KafkaError` that ended it. What was pending at the end fails with the last error met.
 """
@@ -11,9 +12,9 @@ from typing import Any, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
-from ottla.client.errors import METADATA_IS_STALE, RequestTimedOut
+from ottla.client.errors import METADATA_IS_STALE
 from ottla.client.network import Network
-from ottla.wire.errors import KafkaError
+from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownTopicOrPartition
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -29,8 +30,13 @@ async def ask_leaders(
     *,
     timeout_ms: float,
     doing: str,
+    patient: bool = True,
 ) -> dict[TopicPartition, R | KafkaError]:
-    """Ask each partition's leader about it. Errors that may pass are tried again with fresh metadata; all others are the partition's result."""
+    """Ask each partition's leader about it. Errors that may pass are tried again with fresh metadata; all others are the partition's
+    result.
+
+    A topic or partition that does not exist is waited for if `patient`; otherwise that is its result.
+    """
     deadline_ms = network.clock_ms() + timeout_ms
     backoff = Backoff(network.options.retry_backoff_ms, network.options.retry_backoff_max_ms, network.rng)
     pending = dict(items)
@@ -39,7 +45,7 @@ async def ask_leaders(
     for topic, _ in items:
         network.cluster.want(topic, network.clock_ms())
     while pending:
-        shares = _shares(network, pending, done)
+        shares = _shares(network, pending, done, patient)
         answers = await asyncio.gather(*(_asked(network, node, share, ask) for node, share in shares.items()))
         for answer in answers:
             for tp, result in answer.items():
@@ -65,11 +71,11 @@ async def ask_leaders(
     return done
 
 
-def _shares(network: Network, pending: dict[TopicPartition, A], done: dict[TopicPartition, Any]) -> dict[int, Share[A]]:
+def _shares(network: Network, pending: dict[TopicPartition, A], done: dict[TopicPartition, Any], patient: bool) -> dict[int, Share[A]]:
     """Pending items by leader; those of topics that will never be there are done."""
     shares: dict[int, Share[A]] = {}
     for tp, item in list(pending.items()):
-        fatal = network.cluster.fatal(tp.topic)
+        fatal = network.cluster.fatal(tp.topic) or (None if patient else _missing(network, tp))
         found = network.cluster.leader(*tp)
         if found is not None:
             shares.setdefault(found[0], {})[tp] = (item, found[1])
@@ -77,6 +83,14 @@ def _shares(network: Network, pending: dict[TopicPartition, A], done: dict[Topic
             done[tp] = fatal
             del pending[tp]
     return shares
+
+
+def _missing(network: Network, tp: TopicPartition) -> KafkaError | None:
+    cluster = network.cluster
+    count = cluster.partition_count(tp.topic)
+    if isinstance(cluster.errors.get(tp.topic), UnknownTopicOrPartition) or (count is not None and tp.partition >= count):
+        return UnknownTopicOrPartition(cluster.why_not(*tp))
+    return None
 
 
 async def _asked(

@@ -1,9 +1,11 @@
 """The accumulator's postman: sends what it says is due, and brings back what the brokers answer.
 
-There is no task that waits: a *step* runs on the loop when something may have changed (records came, an answer, a connection, new metadata) or when the time
-comes that the last step computed. A step gives up what is too old, then drains batches into requests until nothing more may go.
+There is no task that waits: a *step* runs on the loop when something may have changed (records came, an answer, a connection, new
+metadata) or when the time comes that the last step computed. A step gives up what is too old, then drains batches into requests until
+nothing more may go.
 
-Calls into the accumulator are made under `lock`: a real one where another thread fills it, an idle one on a single loop. Compression happens outside of it.
+Calls into the accumulator are made under `lock`: a real one where another thread fills it, an idle one on a single loop. Compression
+happens outside of it.
 """
 
 from __future__ import annotations

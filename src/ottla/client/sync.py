@@ -1,7 +1,8 @@
 """The blocking faces: the same clients for code without an event loop, each with its loop in a thread of its own.
 
-The producer's `send()` does not go through that thread: it fills the accumulator under a lock and wakes the sender only when that has something new to do,
-so a record costs a microsecond or two. Everything else is carried over to the loop and waited for, which Ctrl-C interrupts.
+The producer's `send()` does not go through that thread: it fills the accumulator under a lock and wakes the sender only when that has
+something new to do, so a record costs a microsecond or two. Everything else is carried over to the loop and waited for, which Ctrl-C
+interrupts.
 
 Any thread may use a producer. A consumer or an admin client belongs to one thread at a time, as in Kafka.
 """
@@ -102,10 +103,11 @@ class Producer:
     ) -> BlockingDelivery:
         """Put a record on its way; `.result()` of what it returns waits until the record is written and tells where.
 
-        Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given. Waits only for metadata
-        of a topic not seen before, and while `buffer_memory` is full, at most `max_block_ms` each.
+        Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given. Waits only
+        for metadata of a topic not seen before, and while `buffer_memory` is full, at most `max_block_ms` each.
 
-        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot be had.
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
+        be had.
         """
         if self._key_serializer is not None:
             key = self._key_serializer(key)
@@ -137,8 +139,8 @@ class Producer:
     def send_batch(self, topic: str, partition: int, batch: Bytes) -> BlockingDelivery:
         """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
 
-        What it returns stands for the first record. A bytearray is taken over and stamped in place with the producer's numbers; anything else is
-        copied. Records are not looked at: keys, times and partitions are as the batch has them.
+        What it returns stands for the first record. A bytearray is taken over and stamped in place with the producer's numbers; anything
+        else is copied. Records are not looked at: keys, times and partitions are as the batch has them.
 
         Raises: what `send` raises; ValueError when it is not exactly one batch.
         """
@@ -290,7 +292,8 @@ class Consumer:
         self._call(lambda: self._aio.seek_to_end(*partitions))
 
     def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
-        """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's error."""
+        """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
+        error."""
         offset: int = self._await(lambda: self._aio.position(partition, timeout_ms))
         return offset
 
@@ -311,7 +314,8 @@ class Consumer:
         return self._aio.high_watermark(partition)
 
     def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be empty.
+        """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
+        empty.
 
         Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; what a deserializer raises.
         """
@@ -354,10 +358,11 @@ class Consumer:
         max_wait_ms: int | None = None,
         timeout_ms: float | None = None,
     ) -> RawFetch:
-        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is copied.
+        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is
+        copied.
 
-        `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker waits up to
-        `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty.
+        `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker
+        waits up to `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty.
 
         Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
         """

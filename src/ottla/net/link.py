@@ -2,12 +2,13 @@
 
     request --> writelines --> broker --> [size][correlation id][body] --> the oldest pending request
 
-Bytes are read into one small buffer; a frame that does not fit gets a buffer of its own, of its exact size, and is received straight into it. A decoded
-message may keep views of its frame (records do), so a frame's buffer is never used again.
+Bytes are read into one small buffer; a frame that does not fit gets a buffer of its own, of its exact size, and is received straight into
+it. A decoded message may keep views of its frame (records do), so a frame's buffer is never used again.
 
-A link breaks once and for all. What may break it: the peer hangs up, the operating system reports an error, a frame is longer than allowed or cannot be
-decoded, an answer does not belong to the oldest request, a request is not answered in time. Then every pending request fails with a `LinkBroken` that
-says which address, what was asked, and why; whether the broker did it is not known. Reconnecting is the owner's business.
+A link breaks once and for all. What may break it: the peer hangs up, the operating system reports an error, a frame is longer than
+allowed or cannot be decoded, an answer does not belong to the oldest request, a request is not answered in time. Then every pending
+request fails with a `LinkBroken` that says which address, what was asked, and why; whether the broker did it is not known. Reconnecting
+is the owner's business.
 """
 
 from __future__ import annotations

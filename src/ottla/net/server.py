@@ -20,7 +20,7 @@ import logging
 import math
 import struct
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from ottla.base.ids import ConnectionId
 from ottla.net.commons import WINDOW_BYTES, Commons
@@ -145,8 +145,8 @@ class Connection(asyncio.BufferedProtocol):
         return hasattr(self, "_transport")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a server's transport reads and writes"
-        self._transport = transport
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("sockname")
         self.local = (str(name[0]).removeprefix("::ffff:"), int(name[1]))
         # Both marks at zero: we hear when something waits to be sent, and when nothing does any more.

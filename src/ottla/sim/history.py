@@ -219,7 +219,8 @@ class History:
             checker.watermark(reader, partition, offset)
 
     def complaint(self, text: str) -> None:
-        self.complaints.append(text)
+        if text not in self.complaints:
+            self.complaints.append(text)
 
 
 def _read_log(log: Any) -> list[tuple[int, bytes]]:
