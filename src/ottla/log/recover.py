@@ -86,7 +86,7 @@ def open_log(
         log.recovered = log.recovered or Recovered()
         log.recovered.lost_records = recovery_point - log.end_offset
     _settle_offsets(log, start_offset, now_ms)
-    if epochs is None:
+    if not epochs and log.size > (log.recovered.scanned_bytes if log.recovered else 0):
         _find_epochs(log)
     log.epochs.truncate_end(log.end_offset)
     log.epochs.truncate_start(log.start_offset)
@@ -191,7 +191,7 @@ def _settle_offsets(log: Log, start_offset: int, now_ms: int) -> None:
 
 
 def _find_epochs(log: Log) -> None:
-    """Reads every header for the epochs, where the table of them is missing or cannot be read."""
+    """Reads every header for the epochs, where the table of them is missing, empty or cannot be read."""
     log.epochs = LeaderEpochs()
     log.epochs.end_offset = log.end_offset
     for segment in log.segments:
