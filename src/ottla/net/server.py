@@ -20,11 +20,11 @@ import logging
 import math
 import struct
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from ottla.base.ids import ConnectionId
 from ottla.net.commons import WINDOW_BYTES, Commons
-from ottla.net.egress import Chunk, Egress
+from ottla.net.egress import Egress
 
 log = logging.getLogger("ottla.net")
 
@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         """The peer has shown that it speaks the protocol; its frames may have full size."""
         self.frame_bytes_max = self._commons.limits.frame_bytes_max
 
-    def respond(self, chunks: Sequence[Chunk]) -> None:
+    def respond(self, chunks: Sequence[Any]) -> None:
         """Sends the answer of the request in work; when it is on its way, the next request is handed on."""
         if self._closing:
             return
