@@ -1,6 +1,6 @@
 """What Log.append costs beyond the write itself, how fast recovery scans, and how fast many partitions open.
 
-    python -m bench.log_append [--batches 20000]
+python -m bench.log_append [--batches 20000]
 """
 
 import argparse

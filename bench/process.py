@@ -10,7 +10,9 @@ CPU is user plus system time of the process, of its living children, and of the 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -127,7 +129,8 @@ class ServerProcess:
             try:
                 self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                # The whole session: a server's children must not outlive it and disturb the next case.
+                os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
         self._reader.join(5)
 

@@ -25,9 +25,9 @@ from ottla.log.flush import Slice
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 from ottla.records.batch import CREATE_TIME, NO_TIMESTAMP, BatchHeader, parse_header, stamp_append_time, stamp_max_timestamp
-from ottla.records.check import Examination, examine_batch
+from ottla.records.check import Examination, examine_batch, timestamps_outside
 from ottla.records.compression import Codec
-from ottla.records.errors import RecordsError
+from ottla.records.errors import InvalidBatch, RecordsError
 from ottla.records.recompress import recompress
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
@@ -178,10 +178,15 @@ class Leader:
             raise errors.InvalidTimestamp("the batch says LogAppendTime; only the broker may say that")
         earliest, latest = wall_ms - options.message_timestamp_before_max_ms, wall_ms + options.message_timestamp_after_max_ms
         if seen.min_timestamp != NO_TIMESTAMP and (seen.min_timestamp < earliest or seen.max_timestamp > latest):
-            raise errors.InvalidTimestamp(
+            outside = timestamps_outside(
+                records, low_ms=earliest, high_ms=latest, max_decompressed=self._decompressed_max(), ratio_max=self.ratio_max
+            )
+            reason = (
                 f"timestamps {seen.min_timestamp} to {seen.max_timestamp} of {self.partition.topic} are not within {earliest} to {latest}, "
                 "which message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
             )
+            faults = [(index, f"timestamp {timestamp} is not within {earliest} to {latest}") for index, timestamp in outside]
+            raise errors.InvalidTimestamp(reason) from InvalidBatch(reason, faults)
 
     # Durability.
 
@@ -262,5 +267,6 @@ class Leader:
             except LogError as error:
                 raise refusal_of(error) from error
         if isolation_level == READ_COMMITTED:
-            found.aborted = log.aborted_transactions(offset, upto) if found.records is not None else []
+            gone = log.aborted_transactions(offset, upto) if found.records is not None else []
+            found.aborted = [(transaction.producer_id, transaction.first_offset) for transaction in gone]
         return found

@@ -16,7 +16,7 @@ import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
-from ottla.broker.configs import Settings, topic_options
+from ottla.broker.configs import Settings, broker_options, topic_options
 from ottla.broker.controller.controller import Controller
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
@@ -60,6 +60,7 @@ class Node:
         self.broker_id = BrokerId(broker_id)
         self.cluster_id = cluster_id
         self.settings = settings
+        #: What is in force now: a change of the broker's settings in the store makes a new one.
         self.options = settings.options
         self.directories = list(directories)
         self.rng = rng
@@ -69,7 +70,7 @@ class Node:
         self._wall_ahead_ms = wall_ms - now_ms
         self.image = Image()
         self.purgatory = Purgatory()
-        self.sessions = FetchSessions(self.options.fetch_sessions_max)
+        self.sessions = FetchSessions(self.options.fetch_sessions_max, self.options.fetch_session_partitions_max)
         self.partitions = Partitions(self)
         self.controller = Controller(self)
         self.producer_ids = ProducerIds(self)
@@ -287,7 +288,8 @@ class Node:
                 self.partitions.state_changed(partition)
             case ("config", ("topics", str() as topic)):
                 self.partitions.options_changed(topic)
-            case ("config", _):
+            case ("config", ("brokers", _)):
+                self.options = broker_options(self.settings, self.image, self.broker_id)
                 self.partitions.defaults_changed()
         self.controller.changed(change)
         self.purgatory.poke(change)

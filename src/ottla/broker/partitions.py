@@ -129,6 +129,19 @@ class Partitions:
         if leader.options.write_caching:
             self._node.purgatory.poke(leader.partition)
 
+    def delete_before(self, leader: Leader, offset: int) -> None:
+        """A client lets go of all records before ``offset``; durable with the directory's next checkpoint.
+
+        Raises: KafkaStorageError.
+        """
+        try:
+            dropped = leader.log.delete_before(offset, self._node.wall_ms)
+        except OSError as error:
+            raise self.append_failed(leader, error) from error
+        self._node.upkeep.remove_later(leader.directory.root, dropped, leader.options.file_delete_delay_ms)
+        self._dirty[leader.partition] = leader
+        self._node.purgatory.poke(leader.partition)
+
     def begin_flushes(self) -> None:
         """Ask for the flushes that this step made necessary; one per partition is under way at most."""
         if not self._dirty:

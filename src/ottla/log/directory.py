@@ -8,6 +8,7 @@ A partition's directory that is to go is renamed first (``orders-3.<unique>-dele
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from errno import ENOSPC
 from hashlib import blake2b
 from typing import Self
@@ -97,17 +98,18 @@ class LogDirectory:
             elif name.endswith(names.TEMPORARY):
                 disk.unlink(name)
             elif (partition := names.partition_of(name)) is not None:
-                log = open_log(
-                    disk,
-                    partition,
-                    name,
-                    options_for(partition.topic) if options_for else TopicOptions(),
-                    start_offset=starts.get(partition, Offset(0)),
-                    recovery_point=recovery_points.get(partition, Offset(0)),
-                    clean=directory.clean_start,
-                    now_ms=now_ms,
-                )
-                directory._adopt(log)
+                with suppress(NotADirectoryError):  # A file of somebody else's with such a name.
+                    log = open_log(
+                        disk,
+                        partition,
+                        name,
+                        options_for(partition.topic) if options_for else TopicOptions(),
+                        start_offset=starts.get(partition, Offset(0)),
+                        recovery_point=recovery_points.get(partition, Offset(0)),
+                        clean=directory.clean_start,
+                        now_ms=now_ms,
+                    )
+                    directory._adopt(log)
         if not directory.clean_start:
             directory.write_checkpoints(kinds=("recovery_points", "log_starts"))
         return directory

@@ -88,6 +88,8 @@ class Log:
         self.epochs = LeaderEpochs()
         self.producers = Producers()
         self.pending = Pending()
+        #: Where the log was cut since the last plan, which then tells nothing about offsets above; None when it was not.
+        self._durable_max: int | None = None
         #: What opening found after a crash, or amiss; None otherwise.
         self.recovered: Recovered | None = None
         #: Called when a truncation took the recovery point back, before anything is appended.
@@ -132,6 +134,8 @@ class Log:
         ``header`` is the batch's own, its largest timestamp already stamped if the topic wants append times.
         Raises: OSError; after ENOSPC nothing has changed.
         """
+        latest_epoch = self.epochs.latest
+        assert leader_epoch >= latest_epoch or leader_epoch < 0, "a leader's epoch never goes back"
         base_offset = self.end_offset
         last_offset = base_offset + header.last_offset_delta
         size = len(batch)
@@ -142,7 +146,7 @@ class Log:
         patch(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
         position = segment.append(batch, header, base_offset)
         self.end_offset = self.epochs.end_offset = Offset(last_offset + 1)
-        if leader_epoch != self.epochs.latest and leader_epoch >= 0:
+        if leader_epoch > latest_epoch:
             self.epochs.assign(leader_epoch, base_offset)
         if header.producer_id >= 0:
             self._note_producer(batch, header, base_offset, now_ms)
@@ -276,18 +280,22 @@ class Log:
     def flush_plan(self) -> FlushPlan | None:
         """What must be synced so that all there is now is durable; None when it is. Does no I/O unless a full disk held up an index."""
         pending = self.pending
-        if self.recovery_point == self.end_offset and not (pending.any or self.epochs.dirty):
+        self._durable_max = None
+        extra = pending.wants(self.epochs)
+        if self.recovery_point == self.end_offset and not extra:
             return None
         if self.recovery_point >= self.bases[-1]:
             logs = [self.segments[-1].file] if self.recovery_point < self.end_offset else []
         else:
             logs = [segment.file for segment in self.segments[self.segment_of(self.recovery_point) :]]
-        if not (pending.any or self.epochs.dirty):
+        if not (extra or self.epochs.dirty or pending.unwritten):
             return FlushPlan(self.end_offset, tuple(logs))
         return pending.plan(self.end_offset, logs, self.directory, self.epochs)
 
     def flushed(self, upto: int) -> None:
         """The last plan, which went up to this offset, has been carried out."""
+        if self._durable_max is not None:
+            upto = min(upto, self._durable_max)
         self.recovery_point = Offset(min(max(self.recovery_point, upto), self.end_offset))
         self.pending.done(upto, self.epochs)
 
@@ -307,7 +315,10 @@ class Log:
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> tuple[str, ...]:
         """Drops the batch that holds ``offset``, and all behind it; the files that were renamed, to be removed later."""
-        return trimming.truncate_to(self, offset, now_ms)
+        removed = trimming.truncate_to(self, offset, now_ms)
+        self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
+        self.pending.void()
+        return removed
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:
         """Forgets silent producers without an open transaction; how many."""

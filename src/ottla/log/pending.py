@@ -16,7 +16,19 @@ from ottla.log.segment import Segment
 class Pending:
     """Changes of one log that are not durable yet."""
 
-    __slots__ = ("_directories", "_epochs_version", "_files", "_plan", "_plan_stamp", "_rolled", "_stamp", "metadata", "unwritten")
+    __slots__ = (
+        "_epochs_postponed",
+        "_postponed",
+        "_directories",
+        "_epochs_version",
+        "_files",
+        "_plan",
+        "_plan_stamp",
+        "_rolled",
+        "_stamp",
+        "metadata",
+        "unwritten",
+    )
 
     def __init__(self) -> None:
         self._stamp = 0
@@ -31,10 +43,22 @@ class Pending:
         self._plan: FlushPlan | None = None
         self._plan_stamp = 0
         self._epochs_version = 0
+        #: The last plan met a full disk; and the version of the epoch table it could not save.
+        self._postponed = False
+        self._epochs_postponed = -1
 
     @property
     def any(self) -> bool:
-        return bool(self._files or self._directories or self._rolled or self.metadata is not None)
+        """Whether there is something to flush beside records and epochs. What a full disk did not take waits for another reason."""
+        if self._files or self._directories:
+            return True
+        if self.metadata is not None and not self._postponed:
+            return True
+        return any(segment not in self.unwritten for _, _, segment in self._rolled)
+
+    def wants(self, epochs: LeaderEpochs) -> bool:
+        """Whether to flush even if no record waits for it."""
+        return self.any or (epochs.dirty and epochs.version != self._epochs_postponed)
 
     def file(self, file: File) -> None:
         """A file with content that must last."""
@@ -81,6 +105,10 @@ class Pending:
         self._epochs_version = epochs.version
         return self._plan
 
+    def void(self) -> None:
+        """The log was cut: a plan under way no longer speaks of its bytes."""
+        self._plan = None
+
     def done(self, upto: int, epochs: LeaderEpochs) -> None:
         """The last plan was carried out, if it went up to this offset."""
         plan = self._plan
@@ -91,10 +119,11 @@ class Pending:
         self._files = [entry for entry in self._files if entry[0] > stamp]
         self._directories = {path: at for path, at in self._directories.items() if at > stamp}
         self._rolled = [entry for entry in self._rolled if entry[0] > stamp or entry[2] in self.unwritten]
+        self._postponed = bool(plan.postponed)
         for path, _ in plan.replacements:
             if path in plan.postponed:
-                continue
-            if path.endswith(LEADER_EPOCHS):
+                self._epochs_postponed = self._epochs_version
+            elif path.endswith(LEADER_EPOCHS):
                 epochs.saved(self._epochs_version)
-            elif path.endswith(PARTITION_METADATA):
+            else:
                 self.metadata = None

@@ -13,7 +13,8 @@ from the one that holds the last durable record on are read in full::
 A batch counts if it is whole, its CRC fits, its offset follows and its leader epoch does not go back. Where offsets must follow without
 gaps, a hole between segments is a flaw too: the file before it lost its end. (A compacted log has holes by right.)
 
-What is kept is synced before anything is recorded or served: a crash of the process alone leaves it in the page cache only.
+What is kept is synced before anything is recorded or served: a crash of the process alone leaves it in the page cache only. It is read
+from the medium, not from a page cache in which a failed sync may have left bytes that a second sync would not write.
 Recovery writes only caches, and the epoch table; a full disk takes none of them, and the log opens nevertheless.
 """
 
@@ -85,7 +86,7 @@ def open_log(
         log.recovered = log.recovered or Recovered()
         log.recovered.lost_records = recovery_point - log.end_offset
     _settle_offsets(log, start_offset, now_ms)
-    if epochs is None:
+    if not epochs and log.size > (log.recovered.scanned_bytes if log.recovered else 0):
         _find_epochs(log)
     log.epochs.truncate_end(log.end_offset)
     log.epochs.truncate_start(log.start_offset)
@@ -140,6 +141,7 @@ def _scan(log: Log, recovery_point: int, now_ms: int) -> None:
 def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, dense: bool) -> bool:
     """Takes in the batches of one segment; whether a flaw was found, behind which the file is cut."""
     file = segment.file
+    file.drop_cache()
     size = file.size
     segment.reset()
     segment.reset_aborted()
@@ -189,7 +191,7 @@ def _settle_offsets(log: Log, start_offset: int, now_ms: int) -> None:
 
 
 def _find_epochs(log: Log) -> None:
-    """Reads every header for the epochs, where the table of them is missing or cannot be read."""
+    """Reads every header for the epochs, where the table of them is missing, empty or cannot be read."""
     log.epochs = LeaderEpochs()
     log.epochs.end_offset = log.end_offset
     for segment in log.segments:

@@ -278,16 +278,18 @@ class Segment:
         self._first_timestamp = None
 
     def rebuild(self, end_position: int | None = None) -> Offset:
-        """Builds the indexes from the log; the offset behind the last batch. Raises: CorruptLog."""
+        """Builds the indexes from the log; the offset behind the last batch.
+
+        Raises: CorruptLog, and the indexes stay as they are: what they still lead to behind the damage remains in reach.
+        """
         size = self.size if end_position is None else end_position
+        for _ in headers(self.file, 0, size):
+            pass
         self.reset()
         end = self.base_offset
-        try:
-            for position, header in headers(self.file, 0, size):
-                end = Offset(header.last_offset + 1)
-                self.note(position, header.size, header.base_offset, header.last_offset, header.max_timestamp)
-        finally:
-            self.size = size
+        for position, header in headers(self.file, 0, size):
+            end = Offset(header.last_offset + 1)
+            self.note(position, header.size, header.base_offset, header.last_offset, header.max_timestamp)
         self.finish()
         return end
 

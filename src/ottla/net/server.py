@@ -20,11 +20,11 @@ import logging
 import math
 import struct
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from ottla.base.ids import ConnectionId
 from ottla.net.commons import WINDOW_BYTES, Commons
-from ottla.net.egress import Chunk, Egress
+from ottla.net.egress import Egress
 
 log = logging.getLogger("ottla.net")
 
@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         """The peer has shown that it speaks the protocol; its frames may have full size."""
         self.frame_bytes_max = self._commons.limits.frame_bytes_max
 
-    def respond(self, chunks: Sequence[Chunk]) -> None:
+    def respond(self, chunks: Sequence[Any]) -> None:
         """Sends the answer of the request in work; when it is on its way, the next request is handed on."""
         if self._closing:
             return
@@ -145,8 +145,8 @@ class Connection(asyncio.BufferedProtocol):
         return hasattr(self, "_transport")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a server's transport reads and writes"
-        self._transport = transport
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("sockname")
         self.local = (str(name[0]).removeprefix("::ffff:"), int(name[1]))
         # Both marks at zero: we hear when something waits to be sent, and when nothing does any more.

@@ -46,7 +46,7 @@ class Directory(dict[str, "Inode | Directory"]):
         self.durable: dict[str, Inode | Directory] = {}
         self.unsynced: list[tuple[str, Inode | Directory | None]] = []
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def put(self, name: str, entry: "Inode | Directory") -> None:
         self[name] = entry
@@ -113,6 +113,13 @@ class SimFile:
         if inode.unsynced:
             apply(inode.durable, inode.unsynced)
             inode.unsynced = []
+
+    def drop_cache(self) -> None:
+        inode = self._inode
+        before = len(inode.data)
+        inode.data = bytearray(inode.durable)
+        apply(inode.data, inode.unsynced)
+        self._disk.used_bytes += len(inode.data) - before
 
     def close(self) -> None:
         pass

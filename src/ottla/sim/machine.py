@@ -19,6 +19,7 @@ from ottla.broker import effects, events
 from ottla.broker.configs import Settings
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
+from ottla.log.flush import Slice
 from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
@@ -27,6 +28,7 @@ from ottla.store.memory import MemorySession, MemoryStore
 from ottla.wire import framing
 from ottla.wire.compile import decode
 from ottla.wire.declare import MalformedMessage
+from ottla.wire.errors import UnsupportedVersion
 from ottla.wire.messages import API
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
@@ -65,6 +67,8 @@ class Machine:
         self._queued: dict[int, deque[bytearray]] = {}
         self._paused_until_ms = 0
         self.halted = 0
+        #: Each file operation off the loop takes most of a second.
+        self.slow_disk = False
         store.wake = self._store_speaks
 
     # Life and death.
@@ -216,7 +220,7 @@ class Machine:
         try:
             header, position = framing.decode_request_header(frame)
             body = decode(API[header.api_key].request, frame, header.api_version, position)
-        except (MalformedMessage, KeyError) as error:
+        except (MalformedMessage, UnsupportedVersion, KeyError) as error:
             self.world.note(f"malformed: {error}")
             connection.close()
             return
@@ -283,7 +287,7 @@ class Machine:
         if connection is not None:
             try:
                 chunks = framing.encode_response(effect.message, effect.api_version, effect.correlation_id)
-                frame = b"".join(chunk.read() if hasattr(chunk, "read") else bytes(chunk) for chunk in chunks)  # type: ignore[arg-type]
+                frame = b"".join(chunk.read() if isinstance(chunk, Slice) else memoryview(chunk) for chunk in chunks)  # type: ignore[arg-type]
             except OSError as error:
                 self.hear(events.DirectoryFailed(directory=self.disk.root, reason=str(error)))
                 connection.close()
@@ -292,7 +296,7 @@ class Machine:
         self._next_request(effect.connection)
 
     def _disk_ms(self) -> int:
-        return self._rng.choice((0, 1, 1, 2, 5, 40))
+        return self._rng.choice((200, 700, 1500) if self.slow_disk else (0, 1, 1, 2, 5, 40))
 
     def _flush(self, effect: effects.Flush) -> None:
         try:
