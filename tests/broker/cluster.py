@@ -45,6 +45,8 @@ class Sent:
         self.released = False
         #: Why the broker closed the connection.
         self.closed: str | None = None
+        #: Told when the answer comes.
+        self.answered: Callable[[Any], None] = lambda answer: None
 
 
 class Broker:
@@ -86,9 +88,10 @@ class Broker:
 
     # The client's side.
 
-    def send(self, request: Any, version: int, *, connection: int | None = None, client_id: str = "test") -> Sent:
-        """Hand in a request, and let happen what can happen."""
-        sent = Sent(next(self.cluster.numbers) if connection is None else connection)
+    def send(self, request: Any, version: int, *, answered: Callable[[Any], None] | None = None) -> Sent:
+        """Hand in a request on a connection of its own, and let happen what can happen."""
+        sent = Sent(next(self.cluster.numbers))
+        sent.answered = answered or sent.answered
         self._sent[sent.connection] = sent
         key = schema_of(type(request)).key
         assert key is not None, f"{type(request).__name__} is a request"
@@ -98,7 +101,7 @@ class Broker:
                 correlation_id=sent.connection,
                 api_key=key,
                 api_version=version,
-                client_id=client_id,
+                client_id="test",
                 body=decode(type(request), bytearray(encode(request, version)), version),
                 host="client",
                 local=("reached", 1000 + self.broker_id),
@@ -182,6 +185,7 @@ class Broker:
         data = b"".join(chunk.read() if hasattr(chunk, "read") else chunk for chunk in chunks)  # type: ignore[misc]
         sent = self._sent.pop(effect.connection)
         sent.answer = decode(type(effect.message), data, effect.api_version)
+        sent.answered(sent.answer)
 
     def _flush(self, effect: effects.Flush) -> None:
         disk = self.disks[effect.directory]
@@ -197,9 +201,9 @@ class Broker:
         if peer is None:
             self.hear(events.PeerAnswered(ticket=effect.ticket, message=None))
             return
-        sent = peer.send(effect.message, effect.api_version)
-        if sent.answer is not None:
-            self.hear(events.PeerAnswered(ticket=effect.ticket, message=sent.answer))
+        peer.send(
+            effect.message, effect.api_version, answered=lambda answer: self.hear(events.PeerAnswered(ticket=effect.ticket, message=answer))
+        )
 
     def _check(self) -> None:
         marks = {}
@@ -275,7 +279,7 @@ class Cluster:
             while True:
                 if self._later:
                     self._later.popleft()()
-                elif not (self.store_speaks and any([session.deliver(1) for session in self.store.sessions])):
+                elif not (self.store_speaks and sum(session.deliver(1) for session in self.store.sessions)):
                     break
         finally:
             self._running = False

@@ -83,9 +83,7 @@ class Admin:
             request = m.CreateTopicsRequest(
                 topics=[_creatable(wanted[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
             )
-            response = await self._controller(
-                request, lambda answer: [topic.error_code for topic in answer.topics], left_ms, "creating topics"
-            )
+            response = await self._controller(request, lambda answer: [topic.error_code for topic in answer.topics], left_ms)
             return {topic.name: _failed(topic) or _created(topic) for topic in response.topics}
 
         return await self._each(list(wanted), ask, timeout_ms, "creating topic")
@@ -100,7 +98,7 @@ class Admin:
         async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[None]]:
             request = m.DeleteTopicsRequest(topic_names=names, timeout_ms=int(left_ms))
             response = await self._controller(
-                request, lambda answer: [topic.error_code for topic in answer.responses], left_ms, "deleting topics",
+                request, lambda answer: [topic.error_code for topic in answer.responses], left_ms,
                 at_most=DELETE_BY_NAME_UNTIL,
             )  # fmt: skip
             return {topic.name or "": _failed(topic) for topic in response.responses}
@@ -120,9 +118,7 @@ class Admin:
             request = m.CreatePartitionsRequest(
                 topics=[_growing(name, partitions[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
             )
-            response = await self._controller(
-                request, lambda answer: [topic.error_code for topic in answer.results], left_ms, "creating partitions"
-            )
+            response = await self._controller(request, lambda answer: [topic.error_code for topic in answer.results], left_ms)
             return {topic.name: _failed(topic) for topic in response.results}
 
         return await self._each(list(partitions), ask, timeout_ms, "creating partitions of")
@@ -350,11 +346,11 @@ class Admin:
     def _limit_ms(self, timeout_ms: float | None) -> float:
         return self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
-    async def _controller(self, request: Any, codes: Callable[[Any], list[int]], left_ms: float, doing: str, *, at_most: int = 1000) -> Any:
+    async def _controller(self, request: Any, codes: Callable[[Any], list[int]], left_ms: float, *, at_most: int = 1000) -> Any:
         def moved(response: Any) -> bool:
             return NOT_CONTROLLER in codes(response)
 
-        return await ask_controller(self._network, request, timeout_ms=left_ms, doing=doing, moved=moved, at_most=at_most)
+        return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_most=at_most)
 
     async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
         network = self._network

@@ -14,7 +14,7 @@ from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
 from ottla.client.errors import METADATA_IS_STALE
 from ottla.client.network import Network
-from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownTopicOrPartition
+from ottla.wire.errors import KafkaError, NotController, RequestTimedOut, UnknownTopicOrPartition
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -114,35 +114,22 @@ async def _refreshed(network: Network, left_ms: float) -> KafkaError | None:
     return None
 
 
-async def ask_controller(
-    network: Network, message: Any, *, timeout_ms: float, doing: str, moved: Callable[[Any], bool], at_least: int = 0, at_most: int = 1000
-) -> Any:
-    """Send a request to the controller and give its response. `moved` tells whether a response says that the controller is another broker.
+async def ask_controller(network: Network, message: Any, *, moved: Callable[[Any], bool], timeout_ms: float, at_most: int = 1000) -> Any:
+    """Send a request once to the controller, or to any broker while it is not known. `moved` tells whether a response says it is another broker.
 
-    Raises: RequestTimedOut, BrokerIncompatible.
+    Raises: NotController, after which the picture is fresh and another try worth it; ConnectionFailed, RequestTimedOut, BrokerIncompatible.
     """
-    deadline_ms = network.clock_ms() + timeout_ms
-    backoff = Backoff(network.options.retry_backoff_ms, network.options.retry_backoff_max_ms, network.rng)
-    why: object = "the controller is not known"
     if network.cluster.version == 0:
-        await _refreshed(network, timeout_ms)
-    while (left_ms := deadline_ms - network.clock_ms()) > 0:
-        cluster = network.cluster
-        node = cluster.controller if cluster.controller in cluster.brokers else network.any_node()
-        try:
-            async with asyncio.timeout(left_ms / 1000):
-                response = await network.ask(node, message, timeout_ms=left_ms, at_least=at_least, at_most=at_most)
-            if not moved(response):
-                return response
-            why = f"broker {node} is not the controller"
-        except TimeoutError:
-            break
-        except KafkaError as error:
-            if not error.retriable:
-                raise
-            why = error
-        left_ms = deadline_ms - network.clock_ms()
-        if left_ms > 0:
-            await _refreshed(network, left_ms)
-            await asyncio.sleep(min(backoff.failed(), max(left_ms, 0)) / 1000)
-    raise RequestTimedOut(f"{doing}: {why} (gave up after {timeout_ms:.0f} ms)")
+        await network.refresh()
+    cluster = network.cluster
+    node = cluster.controller if cluster.controller in cluster.brokers else network.any_node()
+    try:
+        response = await network.ask(node, message, timeout_ms=timeout_ms, at_most=at_most)
+    except KafkaError as error:
+        if error.retriable:
+            await _refreshed(network, timeout_ms)
+        raise
+    if moved(response):
+        await network.refresh()
+        raise NotController(f"broker {node} at {cluster.brokers[node] if node in cluster.brokers else 'bootstrap'} is not the controller")
+    return response

@@ -67,6 +67,8 @@ class Machine:
         self._queued: dict[int, deque[bytearray]] = {}
         self._paused_until_ms = 0
         self.halted = 0
+        #: Each file operation off the loop takes most of a second.
+        self.slow_disk = False
         store.wake = self._store_speaks
 
     # Life and death.
@@ -294,7 +296,7 @@ class Machine:
         self._next_request(effect.connection)
 
     def _disk_ms(self) -> int:
-        return self._rng.choice((0, 1, 1, 2, 5, 40))
+        return self._rng.choice((200, 700, 1500) if self.slow_disk else (0, 1, 1, 2, 5, 40))
 
     def _flush(self, effect: effects.Flush) -> None:
         try:

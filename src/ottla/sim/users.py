@@ -202,7 +202,7 @@ class Producer:
             return
         self._left -= 1
         count = self._rng.randint(1, 8)
-        values = [b"%d/%d/" % (self._number, self._sequence + i) + b"x" * self._rng.choice((0, 10, 100, 700)) for i in range(count)]
+        values = [b"%d/%d/" % (self._number, self._sequence + i) + b"x" * self._rng.choice((0, 10, 100, 700, 3000)) for i in range(count)]
         codec = self._rng.choice((Codec.NONE, Codec.NONE, Codec.LZ4, Codec.GZIP, Codec.ZSTD, Codec.SNAPPY))
         self._queue.append(Batch(self._sequence, values, codec))
         self._sequence += count

@@ -7,7 +7,6 @@ columns. A process that was forked does not touch the `Log` it inherited.
 
 import asyncio
 import os
-import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -15,10 +14,13 @@ from typing import Any, TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.base.units import MiB
 from ottla.client.consumer import Consumer, RawFetch
+from ottla.client.loop_thread import LoopThread
 from ottla.client.network import Network
 from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
 from ottla.client.producer import Producer
+from ottla.records.batch import crc_ok, headers
 from ottla.records.columns import AbortedTransactions, Columns, columns
+from ottla.records.errors import CorruptBatch
 from ottla.spark.offsets import EARLIEST, OffsetRange
 from ottla.spark.positions import DataLoss, NoSuchData, logger
 from ottla.wire.errors import KafkaError, OffsetOutOfRange
@@ -62,9 +64,9 @@ class Log:
         unknown = set(given) - set(self._consuming) - set(self._producing)
         if unknown:
             from_keywords(ConsumerOptions, {name: given[name] for name in unknown})
+        self._check_crcs = str(given.get("check_crcs", "true")).lower() == "true"
         self.read_committed = given.get("isolation_level") == "read_committed"
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="ottla-log", daemon=True).start()
+        self._thread = LoopThread("ottla-log")
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
         self._network: Network | None = None
@@ -97,7 +99,7 @@ class Log:
 
     # -- reading
 
-    def read(self, wanted: OffsetRange, *, headers: bool, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Columns]:
+    def read(self, wanted: OffsetRange, *, with_headers: bool, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Columns]:
         """The records of a range in order, in portions; the next bytes are on their way while a portion is used.
 
         Offsets without a record (compaction, transactions) are passed over. Records that were deleted before they could be read are data
@@ -124,25 +126,34 @@ class Log:
                     )
                 continue
             idle_ms = 0
-            behind = _next_offset(fetched)
+            behind = self._checked(wanted, fetched)
             if behind < wanted.end:
                 coming = self._fetch(tp, behind)
-            yield from self._portions(fetched, position, wanted.end, headers)
+            yield from self._portions(fetched, position, wanted.end, with_headers)
             position = max(position + 1, behind)
 
-    def _portions(self, fetched: RawFetch, start: int, end: int, headers: bool) -> Iterator[Columns]:
+    def _portions(self, fetched: RawFetch, start: int, end: int, with_headers: bool) -> Iterator[Columns]:
         """The whole batches of a fetch as columns."""
         aborted = AbortedTransactions(fetched.aborted) if self.read_committed else None
         at = 0
         while at < len(fetched.records):
             part = columns(
-                fetched.records, start, end, position=at, aborted=aborted, headers=headers, timestamps_us=True, bytes_max=COLUMNS_BYTES
+                fetched.records, start, end, position=at, aborted=aborted, headers=with_headers, timestamps_us=True, bytes_max=COLUMNS_BYTES
             )
             if part.rows:
                 yield part
             if part.next_position == at:
                 return
             at = part.next_position
+
+    def _checked(self, wanted: OffsetRange, fetched: RawFetch) -> int:
+        """The offset behind the last whole batch. Raises: CorruptBatch when a checksum is wrong."""
+        behind = -1
+        for at, header in headers(fetched.records):
+            if self._check_crcs and not crc_ok(fetched.records, at):
+                raise CorruptBatch(f"{wanted}: the batch at offset {header.base_offset} is damaged: its checksum is wrong")
+            behind = header.last_offset
+        return behind + 1
 
     def _after_loss(self, wanted: OffsetRange, position: int, fail: bool) -> int:
         tp = TopicPartition(wanted.topic, wanted.partition)
@@ -154,7 +165,7 @@ class Log:
         return max(earliest, position) if earliest > position else wanted.end
 
     def _fetch(self, tp: TopicPartition, position: int) -> "Future[RawFetch]":
-        return asyncio.run_coroutine_threadsafe(self._fetch_raw(tp, position), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._fetch_raw(tp, position), self._thread.loop)
 
     # -- writing
 
@@ -187,7 +198,7 @@ class Log:
         return await (reader.beginning_offsets(partitions) if at == EARLIEST else reader.end_offsets(partitions))
 
     async def _offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
-        return await (await self._reader()).offsets_for_times(dict(times_ms))
+        return await (await self._reader()).offsets_for_times({(tp.topic, tp.partition): time_ms for tp, time_ms in times_ms.items()})
 
     async def _send(self, topic: str, partition: int, batch: bytearray) -> Any:
         if self._producer is None:
@@ -201,23 +212,13 @@ class Log:
             await delivery
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self._thread.call(work)
 
 
 def _known(table: type[ClientOptions], given: Mapping[str, Any]) -> dict[str, Any]:
     """Those settings that a client has."""
     names = {spec.attribute for spec in table.SPECS.values()}
     return {name: value for name, value in given.items() if name in names}
-
-
-def _next_offset(fetched: RawFetch) -> int:
-    """The offset behind the last whole batch."""
-    from ottla.records.batch import headers
-
-    last = -1
-    for _, header in headers(fetched.records):
-        last = header.last_offset
-    return last + 1
 
 
 __all__ = ["KafkaError", "Log", "open_log"]

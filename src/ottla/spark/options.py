@@ -34,7 +34,7 @@ SOURCE_OPTIONS = (
 )  # fmt: skip
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-SINK_OPTIONS = ("topic", "bootstrap.servers", "kafka.bootstrap.servers", "includeHeaders", "compression")
+SINK_OPTIONS = ("topic", "bootstrap.servers", "kafka.bootstrap.servers", "includeHeaders", "compression", "reportTo")
 #: Spark's own options arrive in the same table.
 SPARKS_OWN = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"}
@@ -151,6 +151,8 @@ class SinkOptions:
     include_headers: bool = False
     #: A codec's wire name.
     compression: str = "none"
+    #: A file in which the driver leaves the number of records that a batch write wrote.
+    report_to: str | None = None
     client: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -164,6 +166,7 @@ class SinkOptions:
             topic=given.text("topic"),
             include_headers=given.boolean("includeHeaders", False),
             compression=codec or given.choice("compression", ("none", "gzip", "snappy", "lz4", "zstd")),
+            report_to=given.text("reportTo"),
             client=client,
         )
 

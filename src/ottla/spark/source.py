@@ -105,7 +105,10 @@ class _Reader:
         log, options = self.log(), self.options
         for wanted in ranges:
             found = log.read(
-                wanted, headers="headers" in self.names, fail_on_data_loss=options.fail_on_data_loss, timeout_ms=options.poll_timeout_ms
+                wanted,
+                with_headers="headers" in self.names,
+                fail_on_data_loss=options.fail_on_data_loss,
+                timeout_ms=options.poll_timeout_ms,
             )
             for part in found:
                 yield columns.record_batch(part, schema, wanted.topic, wanted.partition)

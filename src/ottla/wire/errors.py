@@ -35,8 +35,7 @@ class KafkaError(Exception):
         cls.retriable = retriable
         cls.constant = _CONSTANTS.get(cls.__name__) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
         cls.sentence = cls.__doc__ or cls.constant
-        # A client's own errors share the code of the case they stand for; the table keeps the broker's.
-        BY_CODE.setdefault(code, cls)
+        BY_CODE[code] = cls
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.sentence)

@@ -84,7 +84,9 @@ def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> 
             raise errors.UnknownTopicOrPartition(f"there is no topic {wanted.name!r}")
         return _described(node, topic, request)
     except KafkaError as error:
-        return MetadataResponseTopic(error_code=error.code, name=wanted.name, topic_id=wanted.topic_id, is_internal=wanted.name in INTERNAL)
+        # Before version 12 an answer cannot leave the name out.
+        name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
+        return MetadataResponseTopic(error_code=error.code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
 
 
 def create_on_demand(node: "Node", name: str) -> None:

@@ -75,11 +75,8 @@ def _json(frame: Any, decode: Decode) -> Any:
     frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *METADATA)
     names = list(fields) or [field.name for field in frame.schema["parsed"].dataType.fields if field.name != CORRUPT]
     columns = [f"{_converted(f'parsed.`{name}`', fields[name]) if name in fields else f'parsed.`{name}`'} AS `{name}`" for name in names]
-    unread = [
-        f"(parsed.`{name}` IS NOT NULL AND {_converted(f'parsed.`{name}`', field)} IS NULL)"
-        for name, field in fields.items()
-        if field.format
-    ]
+    timed = {name: field for name, field in fields.items() if field.format}
+    unread = [f"(parsed.`{name}` IS NOT NULL AND {_converted(f'parsed.`{name}`', field)} IS NULL)" for name, field in timed.items()]
     malformed = " OR ".join([f"parsed IS NULL OR parsed.{CORRUPT} IS NOT NULL", *unread])
     return frame.selectExpr(*columns, f"present AND ({malformed}) AS _malformed", *_names_of(METADATA))
 
@@ -98,9 +95,8 @@ def _regex(frame: Any, decode: Decode) -> Any:
     texts = {
         name: f"CASE WHEN {matched} THEN {_without_nulls(f'parts[{index}]', decode.nulls)} END" for index, name in enumerate(groups, 1)
     }
-    frame = frame.selectExpr(
-        *[f"{text} AS `{name}`" for name, text in texts.items()], f"{matched} AS matched", "present", *_names_of(METADATA)
-    )
+    selected = [f"{text} AS `{name}`" for name, text in texts.items()]
+    frame = frame.selectExpr(*selected, f"{matched} AS matched", "present", *_names_of(METADATA))
     columns = [f"{_converted(f'`{name}`', decode.fields.get(name, Field('string')))} AS `{name}`" for name in groups]
     unread = [f"(`{name}` IS NOT NULL AND {_converted(f'`{name}`', field)} IS NULL)" for name, field in decode.fields.items()]
     return frame.selectExpr(*columns, f"present AND ({' OR '.join(['NOT matched', *unread])}) AS _malformed", *_names_of(METADATA))

@@ -96,7 +96,7 @@ class Files(WriterCommitMessage):  # type: ignore[misc]
 class DeltaAppend(DataSource):  # type: ignore[misc]
     """``df.write.format("ottla_delta")``: tasks write Parquet files side by side, the driver commits them all or none.
 
-    For results too large to gather on the driver. Options: path, application, batch.
+    For results too large to gather on the driver. Options: path, application, batch, reportTo (a file for the number of rows).
     """
 
     @classmethod
@@ -107,16 +107,18 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
         return ""
 
     def writer(self, schema: Any, overwrite: bool) -> "DeltaAppendWriter":
-        return DeltaAppendWriter(self.options["path"], self.options["application"], int(self.options["batch"]))
+        options = self.options
+        return DeltaAppendWriter(options["path"], options["application"], int(options["batch"]), options.get("reportTo"))
 
 
 class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Files that were written by a task that failed stay unknown to the table; Delta's vacuum removes them."""
 
-    def __init__(self, path: str, application: str, batch_id: int) -> None:
+    def __init__(self, path: str, application: str, batch_id: int, report_to: str | None) -> None:
         self.path = path
         self.application = application
         self.batch_id = batch_id
+        self.report_to = report_to
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Files:
         import pyarrow as pa
@@ -150,6 +152,9 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
         table.create_write_transaction(
             actions, mode="append", schema=table.schema(), commit_properties=_properties(self.application, self.batch_id)
         )
+
+        if self.report_to is not None:
+            Path(self.report_to).write_text(str(sum(rows for _, _, rows in files)), encoding="utf-8")
 
     def abort(self, messages: list[Files | None]) -> None:
         for message in messages:

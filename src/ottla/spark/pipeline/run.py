@@ -12,6 +12,7 @@ After a stop, in order or by power cut, a restart goes on with the batch that ha
 offsets each batch has, so it is the same batch again, and sinks that can tell leave out what they have.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -151,7 +152,7 @@ class RunningPipeline:
         return views
 
     def _watermarked(self, frame: Any, watermark: Any, key: str) -> Any:
-        kinds = {name: kind for name, kind in frame.dtypes}
+        kinds = dict(frame.dtypes)
         if not kinds.get(watermark.column, "").startswith("timestamp"):
             said = f"is {kinds[watermark.column]}" if watermark.column in kinds else f"is not among {', '.join(kinds)}"
             raise self.pipeline.error(key, f"column {watermark.column} {said}; a watermark needs a column of type timestamp")
@@ -211,24 +212,30 @@ def aggregates(frame: Any) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """The sentence in an error of Spark: what our own code raised in a Python process, or the first line without its plan."""
-    text = str(getattr(error, "getMessage", lambda: error)() or error)
-    raised = [line for line in text.splitlines() if line and not line[0].isspace() and RAISED.match(line)]
-    if raised:
-        return raised[-1].partition(": ")[2]
-    return text.split(";\n")[0].split("\n\n")[0].splitlines()[0].strip()
+    """The sentence in an error of Spark: what was raised in a Python process, or else Spark's first line without its plan."""
+    text = str(getattr(error, "getMessage", str)() or error)
+    raised, within = [], False
+    for line in text.splitlines():
+        if within and line and not line[0].isspace():
+            raised.append(line)
+            within = False
+        elif line.lstrip().startswith("Traceback (most recent call last)"):
+            within = True
+    ours = [line.partition(": ")[2] or line for line in raised if not line.startswith("py4j.")]
+    if ours:
+        return ours[-1]
+    return text.split(";\n")[0].splitlines()[0].strip()
 
 
 def _offsets_of(value: Any) -> Any:
-    import json
-
     return json.loads(value) if isinstance(value, str) else value
 
 
 def _spark_errors() -> type[Exception]:
     from pyspark.errors import PySparkException
 
-    return PySparkException
+    base: type[Exception] = PySparkException
+    return base
 
 
 __all__ = ["LATEST", "QueryFailed", "RunningPipeline", "RunningQuery", "aggregates", "reason"]

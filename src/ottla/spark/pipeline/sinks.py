@@ -1,8 +1,8 @@
 """Where the batches of a view go.
 
 A view that aggregates gives few rows: they are gathered on the driver as one Arrow table, which every sink of the view takes, with one
-Spark job in all. A view that does not may give any number of rows: each sink is a Spark job whose tasks write side by side, and nothing
-is gathered.
+Spark job in all. A view that does not may give any number of rows: each sink is a Spark job whose tasks write side by side, and nothing is
+gathered.
 
                  gathered (aggregates)                 spread (everything else)
     delta        one transaction of the table          files by tasks, one transaction
@@ -13,8 +13,10 @@ A sink is told the query's id and the batch's number. Delta keeps both, so that 
 and may hold a batch twice after a crash: its results carry what readers need to see that (the keys and the newest value).
 """
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.spark.options import SinkOptions
@@ -42,8 +44,8 @@ class Target(Protocol):
     def take(self, table: "pa.Table", batch: Batch) -> None:
         """Writes a gathered table: the view's columns and those of `extras`."""
 
-    def spread(self, frame: Any, batch: Batch) -> None:
-        """Writes a frame with the view's columns by tasks."""
+    def spread(self, frame: Any, batch: Batch) -> int:
+        """Writes a frame with the view's columns by tasks; the number of rows."""
 
 
 class DeltaTarget:
@@ -65,16 +67,16 @@ class DeltaTarget:
         except delta.TableMismatch as error:
             raise self.pipeline.error(f"{self.sink.key}path", str(error)) from None
 
-    def spread(self, frame: Any, batch: Batch) -> None:
+    def spread(self, frame: Any, batch: Batch) -> int:
         application = self._application(batch)
         if delta.committed(self.path, application, batch.number):
-            return
+            return 0
         try:
             delta.ensure(self.path, frame.limit(0).toArrow().schema)
         except delta.TableMismatch as error:
             raise self.pipeline.error(f"{self.sink.key}path", str(error)) from None
         options = {"path": self.path, "application": application, "batch": str(batch.number)}
-        frame.write.format(delta.DeltaAppend.name()).options(**options).mode("append").save()
+        return _saved(frame.write.format(delta.DeltaAppend.name()).options(**options))
 
     def _application(self, batch: Batch) -> str:
         # Two sinks of one query may share a table; each has its own row of batch numbers.
@@ -105,11 +107,11 @@ class TopicTarget:
         chosen = pa.table(columns)
         BatchWriter(SinkOptions.of(self.options), tuple(columns)).write(iter(chosen.combine_chunks().to_batches()))
 
-    def spread(self, frame: Any, batch: Batch) -> None:
+    def spread(self, frame: Any, batch: Batch) -> int:
         columns = [f"{self.extras[self.value]} AS value"]
         if self.key in self.extras:
             columns.append(f"{self.extras[self.key]} AS key")
-        frame.selectExpr(*columns).write.format("ottla").options(**self.options).mode("append").save()
+        return _saved(frame.selectExpr(*columns).write.format("ottla").options(**self.options))
 
 
 class ConsoleTarget:
@@ -123,8 +125,10 @@ class ConsoleTarget:
     def take(self, table: "pa.Table", batch: Batch) -> None:
         self.show(self.sink, batch, table.slice(0, self.sink.rows), table.num_rows)
 
-    def spread(self, frame: Any, batch: Batch) -> None:
-        self.show(self.sink, batch, frame.limit(self.sink.rows).toArrow(), None)
+    def spread(self, frame: Any, batch: Batch) -> int:
+        table = frame.limit(self.sink.rows).toArrow()
+        self.show(self.sink, batch, table, None)
+        return int(table.num_rows)
 
 
 def write_batch(targets: Sequence[Target], frame: Any, batch: Batch, *, gather: bool) -> int:
@@ -141,18 +145,19 @@ def write_batch(targets: Sequence[Target], frame: Any, batch: Batch, *, gather: 
 
 
 def _spread(targets: Sequence[Target], frame: Any, batch: Batch) -> int:
-    from pyspark.sql import Observation
-    from pyspark.sql.functions import count, lit
-
     shared = len(targets) > 1
     if shared:
         frame = frame.persist()
-    observation = Observation()
-    observed = frame.observe(observation, count(lit(1)).alias("rows"))
     try:
-        for target in targets:
-            target.spread(observed, batch)
-        return int(observation.get["rows"])
+        return [target.spread(frame, batch) for target in targets][-1]
     finally:
         if shared:
             frame.unpersist()
+
+
+def _saved(writer: Any) -> int:
+    """Runs a write and gives the number of rows, which the writer leaves in a file: Spark hands a write's messages to nobody else."""
+    with tempfile.TemporaryDirectory(prefix="ottla-rows-") as directory:
+        report = Path(directory) / "rows"
+        writer.option("reportTo", str(report)).mode("append").save()
+        return int(report.read_text())
