@@ -363,7 +363,7 @@ def test_an_api_versions_request_from_the_future_is_answered_in_version_0(shared
         struct.pack(">hhih", 3, -1, 1, -1),
         struct.pack(">hhih", 3, 1, 1, 1000),
         struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff",
-        struct.pack(">hhih", 3, 1, 1, -1) + b"\0\0\0\0 and more",
+        struct.pack(">hhih", 3, 1, 1, -1) + b"\0\0\0\1\0\x09topic",
     ],
 )
 def test_malformed_requests_close_their_connection_and_no_other(shared: Server, frame: bytes) -> None:

@@ -191,7 +191,7 @@ class Process:
         self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
-        self.watchdog = Watchdog(self.counters)
+        self._watchdog: Watchdog | None = None
         self.brokers: list[Broker] = []
         self.shells: dict[BrokerId, Shell] = {}
         self.disks: dict[str, RealDisk] = {}
@@ -227,6 +227,8 @@ class Process:
         await self._readiness()
         for broker in self.brokers:
             broker.listener.start()
+        # Opening and closing logs may take the loop long, and nobody waits for it then.
+        self._watchdog = Watchdog(self.counters)
         return [broker.address for broker in self.brokers]
 
     async def _readiness(self) -> None:
@@ -265,12 +267,13 @@ class Process:
                 broker.shell.stop()
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
         await asyncio.gather(*(broker.listener.close(patience_s=PATIENCE_S) for broker in self.brokers))
+        if self._watchdog is not None:
+            self._watchdog.stop()
         for broker in self.brokers:
             broker.close_logs()
         if hasattr(self, "store"):
             await self.store.close()
         self.commons.close()
-        self.watchdog.stop()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
         for held in self._held:
