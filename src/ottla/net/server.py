@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from ottla.base.ids import ConnectionId
-from ottla.net.commons import WINDOW_BYTES, Commons
+from ottla.net.commons import DUPLICATES_MAX, WINDOW_BYTES, Commons
 from ottla.net.egress import Egress
 
 log = logging.getLogger("ottla.net")
@@ -352,6 +352,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answered(self, waiting_bytes: int) -> None:
         """The answer is out, or in the transport's buffer; of that, only so much may wait before the next request is read."""
+        if len(self._commons.connections) > DUPLICATES_MAX:
+            self._egress.close_socket()
         if waiting_bytes > self._commons.limits.write_buffer_bytes_max:
             self._waits_for_drain = True
         else:
