@@ -260,6 +260,7 @@ class Node:
 
     def _space_measured(self, event: events.SpaceMeasured) -> None:
         self.space[event.directory] = Space(event.free_bytes, event.total_bytes)
+        self.partitions.room_measured()
 
     def _store_answered(self, event: events.StoreAnswered) -> None:
         self._store_waits.pop(event.ticket)(event.result)
