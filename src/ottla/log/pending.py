@@ -17,13 +17,13 @@ class Pending:
     """Changes of one log that are not durable yet."""
 
     __slots__ = (
-        "_epochs_postponed",
-        "_postponed",
         "_directories",
+        "_epochs_postponed",
         "_epochs_version",
         "_files",
         "_plan",
         "_plan_stamp",
+        "_postponed",
         "_rolled",
         "_stamp",
         "metadata",
