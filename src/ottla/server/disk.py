@@ -9,7 +9,7 @@ back. Directories are synced by opening them, which Linux and macOS allow.
 """
 
 # A path is one concatenation here; building Path objects would cost more than the calls themselves.
-# ruff: noqa: PTH
+# ruff: noqa: PTH102, PTH104, PTH105, PTH108, PTH116, PTH123, PTH208
 import os
 import shutil
 from contextlib import suppress
