@@ -224,7 +224,8 @@ def test_who_asks_the_wrong_broker_is_told_the_right_one() -> None:
 def test_an_unknown_topic_id_is_its_own_error() -> None:
     """Line 57."""
     broker = Cluster().topic()
-    assert fetch(broker, topic=b"\7" * 16, version=13).error_code == errors.UnknownTopicId.code
+    for unknown in (b"\7" * 16, bytes(16)):
+        assert fetch(broker, topic=unknown, version=13).error_code == errors.UnknownTopicId.code
     assert fetch(broker, topic="nowhere", version=12).error_code == errors.UnknownTopicOrPartition.code
 
 

@@ -68,7 +68,7 @@ def told() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not complain when it flushes at its end.
-        sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115
         raise SystemExit(0) from None
     except (KafkaError, OSError, ValueError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None
