@@ -11,7 +11,7 @@ JOBS ?= 2
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py $(wildcard src/ottla/records/_native.pyx)
+$(STAMP): pyproject.toml setup.py $(wildcard src/ottla/records/_native*.p[yx]?)
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/install.sh
 	@touch $(STAMP)
 

@@ -1,1 +1,75 @@
-"""Ottla: a partitioned commit log that speaks the Kafka protocol."""
+"""Ottla: a partitioned commit log that speaks the Kafka protocol.
+
+    ottla.Producer  ottla.Consumer  ottla.Admin        clients that block
+    ottla.aio.Producer  .Consumer  .Admin              the same for asyncio
+    ottla.KafkaError                                   the family of everything that can go wrong; its members are in `ottla.errors`
+    ottla.TopicPartition  ottla.NewTopic  ...          words the clients take and give
+
+Nothing of it is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.base.ids import TopicPartition
+    from ottla.base.options import ConfigError
+    from ottla.client.batches import RecordMetadata
+    from ottla.client.fetcher import ConsumerRecord
+    from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
+    from ottla.client.sync import Consumer, Producer
+    from ottla.client.sync_admin import Admin
+    from ottla.wire.errors import KafkaError
+
+_HOME = {
+    "Admin": "ottla.client.sync_admin",
+    "ConfigChange": "ottla.client.results",
+    "ConfigError": "ottla.base.options",
+    "ConfigOperation": "ottla.client.results",
+    "Consumer": "ottla.client.sync",
+    "ConsumerRecord": "ottla.client.fetcher",
+    "KafkaError": "ottla.wire.errors",
+    "NewPartitions": "ottla.client.results",
+    "NewTopic": "ottla.client.results",
+    "Producer": "ottla.client.sync",
+    "RecordMetadata": "ottla.client.batches",
+    "Resource": "ottla.client.results",
+    "ResourceType": "ottla.client.results",
+    "TopicPartition": "ottla.base.ids",
+}
+_MODULES = ("aio", "errors")
+
+__all__ = [
+    "Admin",
+    "ConfigChange",
+    "ConfigError",
+    "ConfigOperation",
+    "Consumer",
+    "ConsumerRecord",
+    "KafkaError",
+    "NewPartitions",
+    "NewTopic",
+    "Producer",
+    "RecordMetadata",
+    "Resource",
+    "ResourceType",
+    "TopicPartition",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"ottla.{name}")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ottla' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,1 +1,5 @@
-"""Lets Spark find ``format("ottla")`` by itself."""
+"""Lets Spark find ``format("ottla")`` by itself: it looks for ``DefaultSource`` in top-level modules named ``pyspark_*``."""
+
+from ottla.spark.source import OttlaDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -45,6 +45,14 @@ class File(Protocol):
         """Wait until data and size are on the device. After an OSError nothing about unsynced bytes is known: never call again."""
         ...
 
+    def drop_cache(self) -> None:
+        """Have the next reads come from the medium, but for bytes written and not yet synced.
+
+        After a failed sync the page cache shows bytes that the medium never got, and calls them clean; so a later process must not
+        believe it.
+        """
+        ...
+
     def close(self) -> None: ...
 
 

@@ -9,6 +9,7 @@ from ottla.base.options import ConfigError, Options, OptionSpec, option, suggest
 from ottla.base.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.image import Image
 from ottla.log.options import TopicOptions
+from ottla.store.layout import DEFAULT_ENTITY
 
 
 class ServerOptions(Options):
@@ -98,6 +99,21 @@ class ClusterOptions(Options):
     fetch_sessions_max: int = option(
         "max.incremental.fetch.session.cache.slots", 1_000, at_least=0, doc="Incremental fetch sessions kept at once."
     )
+    fetch_session_partitions_max: int = option(
+        "ottla.fetch.session.partitions.max",
+        20_000,
+        at_least=1,
+        doc="Partitions that one incremental fetch session remembers; a fetch of more is served without a session.",
+    )
+    request_partitions_max: int = option(
+        "max.request.partition.size.limit", 2_000, at_least=1, doc="Partitions in one answer to DescribeTopicPartitions."
+    )
+    topics_creating_max: int = option(
+        "ottla.auto.create.topics.max",
+        100,
+        at_least=1,
+        doc="Topics being created on demand at once; clients ask again for further ones.",
+    )
     log_retention_check_interval_ms: int = option(
         "log.retention.check.interval.ms", 5 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for segments to drop."
     )
@@ -178,13 +194,20 @@ def topic_texts(texts: Mapping[str, str]) -> dict[str, str]:
 
 def broker_texts(settings: Settings, image: Image, broker_id: int) -> dict[str, str]:
     """The broker settings in force, as text: this broker's dynamic ones over the cluster's over those it was started with."""
-    return {**settings.texts, **image.overrides("brokers", "<default>"), **image.overrides("brokers", str(broker_id))}
+    return {**settings.texts, **image.overrides("brokers", DEFAULT_ENTITY), **image.overrides("brokers", str(broker_id))}
+
+
+def broker_options(settings: Settings, image: Image, broker_id: int) -> BrokerOptions:
+    """What holds for a broker: what was changed while it runs, over what it was started with. Only what may change then counts."""
+    changed = {**image.overrides("brokers", DEFAULT_ENTITY), **image.overrides("brokers", str(broker_id))}
+    known = {name: text for name, text in changed.items() if name in BrokerOptions.SPECS and BrokerOptions.SPECS[name].scope != "read-only"}
+    return BrokerOptions.of(known, base=settings.options)
 
 
 def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
     """What holds for a topic: its own overrides over the broker's defaults. Overrides were checked when they were written."""
     base = settings.topic
-    if image.overrides("brokers", "<default>") or image.overrides("brokers", str(broker_id)):
+    if image.overrides("brokers", DEFAULT_ENTITY) or image.overrides("brokers", str(broker_id)):
         base = TopicOptions.of(topic_texts(broker_texts(settings, image, broker_id)))
     overrides = image.overrides("topics", topic)
     known = {name: text for name, text in overrides.items() if name in TopicOptions.SPECS}

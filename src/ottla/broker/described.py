@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 from ottla.base.options import Kind, OptionSpec
 from ottla.broker.configs import SPECS_BY_NAME, UNITS_MS
 from ottla.log.options import TopicOptions
+from ottla.store.layout import DEFAULT_ENTITY
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+#: Types of resources that have settings here, with the codes of DescribeConfigs.
+TOPIC, BROKER = 2, 4
 
 
 class Source(IntEnum):
@@ -71,6 +76,14 @@ def broker_entries(node: "Node") -> Iterator[Entry]:
         yield _entry(spec, synonyms, read_only=spec.scope == "read-only")
 
 
+def cluster_entries(node: "Node") -> Iterator[Entry]:
+    """The settings that were changed for all brokers while they ran."""
+    for name, text in sorted(node.image.overrides("brokers", DEFAULT_ENTITY).items()):
+        spec = SPECS_BY_NAME.get(name)
+        if spec is not None:
+            yield _entry(spec, [Synonym(name, _shown(spec, text), Source.DYNAMIC_DEFAULT_BROKER)], read_only=spec.scope == "read-only")
+
+
 def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> Entry:
     first = synonyms[0]
     return Entry(spec.name, first.value, first.source, spec.kind, spec.doc, read_only, tuple(synonyms))
@@ -79,7 +92,7 @@ def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> Ent
 def _broker_synonyms(node: "Node", name: str, convert_to: OptionSpec | None = None) -> Iterator[Synonym]:
     layers = (
         (node.image.overrides("brokers", str(node.broker_id)), Source.DYNAMIC_BROKER),
-        (node.image.overrides("brokers", "<default>"), Source.DYNAMIC_DEFAULT_BROKER),
+        (node.image.overrides("brokers", DEFAULT_ENTITY), Source.DYNAMIC_DEFAULT_BROKER),
         (node.settings.texts, Source.STATIC_BROKER),
     )
     for texts, source in layers:

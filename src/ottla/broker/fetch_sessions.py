@@ -72,10 +72,11 @@ class Context:
 
 
 class FetchSessions:
-    """All sessions of a broker; ``slots`` is their largest number."""
+    """All sessions of a broker; ``slots`` is their largest number, ``partitions_max`` that of the partitions of one."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, partitions_max: int) -> None:
         self._slots = slots
+        self._partitions_max = partitions_max
         #: In the order of last use, longest idle first.
         self._sessions: dict[int, Session] = {}
 
@@ -92,7 +93,7 @@ class FetchSessions:
         if request.session_id != 0:
             self._sessions.pop(request.session_id, None)
         wanted = [Wanted(_topic(topic), ask) for topic in request.topics for ask in topic.partitions]
-        if request.session_epoch == -1 or not wanted or not self._has_room(now_ms):
+        if request.session_epoch == -1 or not wanted or len(wanted) > self._partitions_max or not self._has_room(now_ms):
             return Context(wanted, 0, None, incremental=False)
         number = rng.randrange(1, INT32_MAX)
         while number in self._sessions:
@@ -122,6 +123,8 @@ class FetchSessions:
             for number in gone.partitions:
                 session.wanted.pop((name, number), None)
         del self._sessions[session.number]
+        if len(session.wanted) > self._partitions_max:
+            raise errors.FetchSessionIdNotFound(f"a session remembers {self._partitions_max} partitions at most; fetch without one")
         if not session.wanted:
             return Context([], 0, None, incremental=True)
         session.epoch = session.epoch + 1 if session.epoch < INT32_MAX else 1

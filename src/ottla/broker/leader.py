@@ -25,9 +25,9 @@ from ottla.log.flush import Slice
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 from ottla.records.batch import CREATE_TIME, NO_TIMESTAMP, BatchHeader, parse_header, stamp_append_time, stamp_max_timestamp
-from ottla.records.check import Examination, examine_batch
+from ottla.records.check import Examination, examine_batch, timestamps_outside
 from ottla.records.compression import Codec
-from ottla.records.errors import RecordsError
+from ottla.records.errors import InvalidBatch, RecordsError
 from ottla.records.recompress import recompress
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
@@ -75,7 +75,6 @@ class Leader:
         "_written_back",
         "directory",
         "epoch",
-        "flushing",
         "high_watermark",
         "isr",
         "log",
@@ -96,8 +95,6 @@ class Leader:
         self.isr = state.isr
         #: Everything in the log when it was opened is on disk: recovery syncs what it keeps.
         self.high_watermark: int = max(log.start_offset, log.end_offset if options.write_caching else log.recovery_point)
-        #: A Flush effect is under way; at most one at a time.
-        self.flushing = False
         self._written_back = log.active.size
         self._flush_wanted = False
         self._unflushed_since_ms: int | None = None
@@ -178,24 +175,27 @@ class Leader:
             raise errors.InvalidTimestamp("the batch says LogAppendTime; only the broker may say that")
         earliest, latest = wall_ms - options.message_timestamp_before_max_ms, wall_ms + options.message_timestamp_after_max_ms
         if seen.min_timestamp != NO_TIMESTAMP and (seen.min_timestamp < earliest or seen.max_timestamp > latest):
-            raise errors.InvalidTimestamp(
+            outside = timestamps_outside(
+                records, low_ms=earliest, high_ms=latest, max_decompressed=self._decompressed_max(), ratio_max=self.ratio_max
+            )
+            reason = (
                 f"timestamps {seen.min_timestamp} to {seen.max_timestamp} of {self.partition.topic} are not within {earliest} to {latest}, "
                 "which message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
             )
+            faults = [(index, f"timestamp {timestamp} is not within {earliest} to {latest}") for index, timestamp in outside]
+            raise errors.InvalidTimestamp(reason) from InvalidBatch(reason, faults)
 
     # Durability.
 
     def flushed(self, upto: Offset) -> bool:
         """A flush was carried out; returns whether the high watermark rose."""
-        self.flushing = self._flush_wanted = False
+        self._flush_wanted = False
         self._unflushed_since_ms = None
         self.log.flushed(upto)
         return not self.options.write_caching and self._advance(upto)
 
     def wants_flush(self) -> bool:
         """Whether to begin a flush if there is anything to flush. Under write caching records alone are no reason for one."""
-        if self.flushing:
-            return False
         if self.options.write_caching:
             return self._flush_wanted or self.log.pending.any or self.log.epochs.dirty
         return True
@@ -262,5 +262,6 @@ class Leader:
             except LogError as error:
                 raise refusal_of(error) from error
         if isolation_level == READ_COMMITTED:
-            found.aborted = log.aborted_transactions(offset, upto) if found.records is not None else []
+            gone = log.aborted_transactions(offset, upto) if found.records is not None else []
+            found.aborted = [(transaction.producer_id, transaction.first_offset) for transaction in gone]
         return found

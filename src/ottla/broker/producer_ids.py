@@ -1,11 +1,9 @@
 """Producer ids, from blocks of 1000 that the store hands out once in the life of a cluster. Source: KIP-730.
 
 A block is claimed by compare and set on ``/latest_producer_id_block``; whoever loses the race tries again with what the winner wrote. Ids
-of a block that was not used up before a restart are never used. Requests wait until a block is there.
+of a block that was not used up before a restart are never used. Requests that find none wait in the purgatory under ``WAITING``.
 """
 
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import ProducerId
@@ -16,6 +14,8 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 BLOCK = 1000
+#: What requests that need an id wait for.
+WAITING = ("producer_ids",)
 
 
 class ProducerIds:
@@ -27,22 +27,23 @@ class ProducerIds:
         #: Exclusive; equal to ``_next`` when the block is used up.
         self._end = 0
         self._claiming = False
-        self._waiting: deque[Callable[[ProducerId], None]] = deque()
 
-    def take(self, use: Callable[[ProducerId], None]) -> None:
-        """Give a new id to ``use``, now or in the step in which the next block arrives."""
-        self._waiting.append(use)
-        self._serve()
+    @property
+    def ready(self) -> bool:
+        """Whether ``take`` gives an id."""
+        return self._next < self._end
 
-    def _serve(self) -> None:
-        while self._waiting and self._next < self._end:
-            use = self._waiting.popleft()
-            self._next += 1
-            use(ProducerId(self._next - 1))
-        if self._waiting and not self._claiming:
+    def take(self) -> ProducerId | None:
+        """A new id; None when there is none yet. A block is then being claimed, and ``WAITING`` poked when it is there."""
+        if not self.ready:
             self._claim()
+            return None
+        self._next += 1
+        return ProducerId(self._next - 1)
 
     def _claim(self) -> None:
+        if self._claiming:
+            return
         latest = self._node.image.producer_block
         start = ProducerId(latest.end + 1 if latest else 0)
         block = layout.ProducerIdBlock(self._node.broker_id, start, ProducerId(start + BLOCK - 1))
@@ -55,9 +56,9 @@ class ProducerIds:
             self._claiming = False
             if result.error is None:
                 self._next, self._end = block.start, block.end + 1
-                self._serve()
+                self._node.purgatory.poke(WAITING)
             elif result.error in ("version", "exists"):
                 # Another broker was faster; the image shows its block by now.
-                self._serve()
+                self._claim()
 
         self._node.submit((op,), answered)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ottla.base.units import SECOND_MS
 from ottla.broker import effects
+from ottla.log.directory import LogDirectory
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -70,17 +71,18 @@ class Upkeep:
             with partitions.guarded(leader.directory):
                 dropped = leader.log.retain(wall_ms, leader.high_watermark)
                 if dropped:
-                    partitions.wrote(leader)
-                    self.remove_later(leader.directory.root, dropped, leader.options.file_delete_delay_ms)
+                    partitions.dropped(leader, dropped)
+
+    def checkpoint(self, directory: LogDirectory) -> None:
+        """Have recovery points, log starts and high watermarks of a directory written down, as they are now."""
+        leaders = self._node.partitions.leaders.values()
+        files = directory.checkpoint_files({leader.partition: leader.high_watermark for leader in leaders if leader.directory is directory})
+        self._node.effects.append(effects.ReplaceFiles(directory=directory.root, files=tuple(files)))
 
     def _checkpoint(self) -> None:
-        node = self._node
-        for directory in node.directories:
+        for directory in self._node.directories:
             if directory.failed is None:
-                files = directory.checkpoint_files(
-                    {tp: leader.high_watermark for tp, leader in node.partitions.leaders.items() if leader.directory is directory}
-                )
-                node.effects.append(effects.ReplaceFiles(directory=directory.root, files=tuple(files)))
+                self.checkpoint(directory)
 
     def _forget_producers(self) -> None:
         for leader in self._node.partitions.leaders.values():

@@ -13,7 +13,8 @@ from the one that holds the last durable record on are read in full::
 A batch counts if it is whole, its CRC fits, its offset follows and its leader epoch does not go back. Where offsets must follow without
 gaps, a hole between segments is a flaw too: the file before it lost its end. (A compacted log has holes by right.)
 
-What is kept is synced before anything is recorded or served: a crash of the process alone leaves it in the page cache only.
+What is kept is synced before anything is recorded or served: a crash of the process alone leaves it in the page cache only. It is read
+from the medium, not from a page cache in which a failed sync may have left bytes that a second sync would not write.
 Recovery writes only caches, and the epoch table; a full disk takes none of them, and the log opens nevertheless.
 """
 
@@ -139,6 +140,7 @@ def _scan(log: Log, recovery_point: int, now_ms: int) -> None:
 def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, dense: bool) -> bool:
     """Takes in the batches of one segment; whether a flaw was found, behind which the file is cut."""
     file = segment.file
+    file.drop_cache()
     size = file.size
     segment.reset()
     segment.reset_aborted()

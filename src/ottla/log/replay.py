@@ -95,24 +95,37 @@ def note_batch(producers: Producers, header: BatchHeader, buffer: Buffer, positi
 
 def _refill(log: "Log", end_offset: int) -> None:
     """Finds older batches of the producers in a snapshot, so that a client that repeats several after a restart is still recognised."""
-    index = log.segment_of(end_offset - 1)
-    segment = log.segments[index]
-    last = segment.header_of(end_offset - 1)
-    if last is None:
-        return
-    bound = max(last[0] + last[1].size - REFILL_BYTES, 0)
-    entry = segment.offsets.lookup(bound, by_value=True)
     past: dict[int, list[PastBatch]] = {}
-    for _, header in headers(segment.file, entry[1] if entry else 0, segment.size):
-        if header.base_offset >= end_offset:
-            break
-        producer = log.producers.by_id.get(header.producer_id)
-        if producer is None or header.is_control or header.producer_epoch != producer.epoch or header.base_sequence == NO_SEQUENCE:
-            continue
-        batch = PastBatch(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
-        past.setdefault(header.producer_id, []).append(batch)
+    for segment, position in _last_bytes(log, end_offset):
+        for _, header in headers(segment.file, position, segment.size):
+            if header.base_offset >= end_offset:
+                break
+            producer = log.producers.by_id.get(header.producer_id)
+            if producer is None or header.is_control or header.producer_epoch != producer.epoch or header.base_sequence == NO_SEQUENCE:
+                continue
+            batch = PastBatch(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
+            past.setdefault(header.producer_id, []).append(batch)
     for producer_id, batches in past.items():
         producer = log.producers.by_id[producer_id]
         if producer.batches and batches[-1].last_offset == producer.batches[-1].last_offset:
             producer.batches.clear()
             producer.batches.extend(batches[-BATCHES_KEPT:])
+
+
+def _last_bytes(log: "Log", end_offset: int) -> list[tuple[Segment, int]]:
+    """Where to begin in each segment, oldest first, to see about ``REFILL_BYTES`` before ``end_offset``."""
+    places: list[tuple[Segment, int]] = []
+    left = REFILL_BYTES
+    index = log.segment_of(end_offset - 1)
+    found = log.segments[index].header_of(end_offset - 1)
+    end = found[0] + found[1].size if found else 0
+    while True:
+        segment = log.segments[index]
+        bound = max(end - left, 0)
+        entry = segment.offsets.lookup(bound, by_value=True) if bound else None
+        places.append((segment, entry[1] if entry else 0))
+        left -= end
+        if left <= 0 or index == 0:
+            return places[::-1]
+        index -= 1
+        end = log.segments[index].size

@@ -105,10 +105,9 @@ class Listener:
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
-                if not self._turn_away():
-                    self._pause()
-                    return
-                continue
+                if self._turn_away():
+                    continue
+                return
             host = str(address[0]).removeprefix("::ffff:")
             if self._commons.admit(host):
                 self._begin(accepted, host)
@@ -138,17 +137,20 @@ class Listener:
             self._empty.set()
 
     def _turn_away(self) -> bool:
-        """Accepts one connection on the reserved descriptor and closes it; False when even that fails."""
-        self._commons.traffic.refused += 1
+        """Accepts one connection on the reserved descriptor and closes it; False when none waits, or even that fails."""
         if self._reserve >= 0:
             os.close(self._reserve)
         try:
             self._socket.accept()[0].close()
+        except BlockingIOError:
+            return False
         except OSError:
+            self._pause()
             return False
         finally:
             self._reserve = _reserved()
-        return self._reserve >= 0
+        self._commons.traffic.refused += 1
+        return True
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._socket.fileno())

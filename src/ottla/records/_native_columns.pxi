@@ -167,18 +167,16 @@ cdef int fill(Batch *batch, Filling *to) noexcept nogil:
     return TRAILING if p != batch.end else FINE
 
 
-cdef int count_headers(Batch *batch, Py_ssize_t *total, Py_ssize_t *at) noexcept nogil:
+cdef bint count_headers(Batch *batch, Py_ssize_t *total) noexcept nogil:
+    """Adds the number of headers; False at a fault, which ``fill`` will come upon and name."""
     cdef const uint8_t *p = batch.start
     cdef Record record
     cdef Py_ssize_t index
-    cdef int fault
     for index in range(batch.count):
-        at[0] = index
-        fault = parse(&p, batch.end, &record)
-        if fault:
-            return fault
+        if parse(&p, batch.end, &record):
+            return False
         total[0] += record.header_count
-    return FINE
+    return True
 
 
 cdef class BinaryRoom:
@@ -236,9 +234,8 @@ def decode_columns(list sources, int64_t start_offset, int64_t end_offset, bint 
     if headers:
         for index in range(len(sources)):
             batch_of(views[index], sources[index], &batch)
-            fault = count_headers(&batch, &header_rows, &to.index)
-            if fault:
-                raise record_fault(fault, to.index)
+            if not count_headers(&batch, &header_rows):
+                break
     cdef Room offsets = Room.__new__(Room, 8 * rows)
     cdef Room timestamps = Room.__new__(Room, 8 * rows)
     cdef Room types = Room.__new__(Room, 4 * rows)

@@ -107,6 +107,8 @@ class Builder:
 
         Returns the index of the first value that is not in the batch: ``len(values)`` when all are.
         """
+        if self._buffer is None:
+            raise ValueError("this batch is finished")
         size = len(values)
         stamps = None if isinstance(timestamps, int) else timestamps
         if first < 0 or (stamps is not None and len(stamps) < size) or (keys is not None and len(keys) < size):

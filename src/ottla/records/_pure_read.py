@@ -36,8 +36,9 @@ _INT64_MIN = -(1 << 63)
 #: The shortest record: its length, attributes, two deltas, two null lengths, no headers.
 _RECORD_MIN = 7
 _HEADER_MIN = 2
-#: Zigzag numbers of one byte.
-_SMALL = tuple((byte >> 1) ^ -(byte & 1) for byte in range(128))
+#: Zigzag numbers of one byte, and of two.
+_SMALL = tuple((folded >> 1) ^ -(folded & 1) for folded in range(1 << 7))
+_TWO = tuple((folded >> 1) ^ -(folded & 1) for folded in range(1 << 14))
 
 
 def check_records(buffer: Buffer, position: int, end: int, count: int, base_timestamp: int) -> tuple[int, int, int, int]:
@@ -160,7 +161,7 @@ def _walk(data: bytes, count: int, base_timestamp: int) -> Iterator[tuple[int, i
     end = len(data)
     if not 0 <= count <= end // _RECORD_MIN:
         raise record_fault(FAULT_COUNT, count)
-    small = _SMALL
+    small, two = _SMALL, _TWO
     p = start = index = 0
     none: Spans = ()
     try:
@@ -169,6 +170,9 @@ def _walk(data: bytes, count: int, base_timestamp: int) -> Iterator[tuple[int, i
             if (number := data[p]) < 128:
                 stop = p + 1 + small[number]
                 p += 2
+            elif (high := data[p + 1]) < 128:
+                stop = p + 2 + two[high << 7 | number & 127]
+                p += 3
             else:
                 number, p = _number(data, p, 32)
                 stop = p + number
@@ -176,18 +180,27 @@ def _walk(data: bytes, count: int, base_timestamp: int) -> Iterator[tuple[int, i
             if (number := data[p]) < 128:
                 timestamp = base_timestamp + small[number]
                 p += 1
+            elif (high := data[p + 1]) < 128:
+                timestamp = base_timestamp + two[high << 7 | number & 127]
+                p += 2
             else:
                 number, p = _number(data, p, 64)
                 timestamp = base_timestamp + number
             if (number := data[p]) < 128:
                 delta = small[number]
                 p += 1
+            elif (high := data[p + 1]) < 128:
+                delta = two[high << 7 | number & 127]
+                p += 2
             else:
                 delta, p = _number(data, p, 32)
             key = value = -1
             if (number := data[p]) < 128:
                 number = small[number]
                 p += 1
+            elif (high := data[p + 1]) < 128:
+                number = two[high << 7 | number & 127]
+                p += 2
             else:
                 number, p = _number(data, p, 32)
             if number >= 0:
@@ -199,6 +212,9 @@ def _walk(data: bytes, count: int, base_timestamp: int) -> Iterator[tuple[int, i
             if (number := data[p]) < 128:
                 number = small[number]
                 p += 1
+            elif (high := data[p + 1]) < 128:
+                number = two[high << 7 | number & 127]
+                p += 2
             else:
                 number, p = _number(data, p, 32)
             if number >= 0:

@@ -15,8 +15,18 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.records.batch import LOG_APPEND_TIME, BatchHeader
-from ottla.records.batch import headers as batch_headers
+from ottla.records.batch import (
+    CODEC_BITS,
+    CONTROL_BIT,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+)
 from ottla.records.checksum import Buffer
 from ottla.records.codec import decode_columns
 from ottla.records.read import ABORT_MARKER, DECOMPRESSED_MAX, INT64_MAX, INT64_MIN, control_record, payload
@@ -26,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Arrow's 32-bit offsets end here.
 COLUMN_BYTES_MAX = (1 << 31) - 1
+#: A batch without any of them is taken as it stands.
+_LOOKED_INTO_BITS = CODEC_BITS | CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 class BinaryBuffers(NamedTuple):
@@ -126,18 +138,32 @@ def columns(
     size = 0
     next_position, next_offset = position, start_offset
     bytes_max = min(bytes_max, COLUMN_BYTES_MAX)
-    for at, header in batch_headers(buffer, position):
-        if header.base_offset >= end_offset:
+    end = len(buffer)
+    unpack = HEADER.unpack_from
+    while end - next_position >= HEADER_SIZE:
+        at = next_position
+        fields = unpack(buffer, at)
+        base_offset, length, _, magic, _, attributes, last_offset_delta, base_timestamp, max_timestamp, _, _, _, count = fields
+        following = at + length + LOG_OVERHEAD
+        if magic != MAGIC or length < HEADER_SIZE - LOG_OVERHEAD:
+            parse_header(buffer, at)
+        if following > end or base_offset >= end_offset:
             break
-        hidden = header.is_control if aborted is None else aborted.hide(buffer, at, header)
-        if not hidden and header.count and header.last_offset >= start_offset:
-            data, first, end = payload(buffer, at, header, max_decompressed)
-            if sources and size + end - first > bytes_max:
+        if not attributes & _LOOKED_INTO_BITS:
+            hidden = False
+        else:
+            header = BatchHeader._make(fields)
+            hidden = header.is_control if aborted is None else aborted.hide(buffer, at, header)
+        if not hidden and count and base_offset + last_offset_delta >= start_offset:
+            data, first, stop = buffer, at + HEADER_SIZE, following
+            if attributes & CODEC_BITS:
+                data, first, stop = payload(buffer, at, header, max_decompressed)
+            if sources and size + stop - first > bytes_max:
                 break
-            size += end - first
-            append_timestamp = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
-            sources.append((data, first, end, header.count, header.base_offset, header.base_timestamp, append_timestamp))
-        next_position, next_offset = at + header.size, max(next_offset, header.last_offset + 1)
+            size += stop - first
+            append_timestamp = max_timestamp if attributes & TIMESTAMP_TYPE_BIT else None
+            sources.append((data, first, stop, count, base_offset, base_timestamp, append_timestamp))
+        next_position, next_offset = following, max(next_offset, base_offset + last_offset_delta + 1)
     rows, offsets, timestamps, types, key, value, header_columns = decode_columns(sources, start_offset, end_offset, timestamps_us, headers)
     header_buffers = None
     if header_columns is not None:

@@ -9,7 +9,7 @@ back. Directories are synced by opening them, which Linux and macOS allow.
 """
 
 # A path is one concatenation here; building Path objects would cost more than the calls themselves.
-# ruff: noqa: PTH102, PTH104, PTH105, PTH108, PTH116, PTH123, PTH208
+
 import os
 import shutil
 from contextlib import suppress
@@ -88,6 +88,11 @@ class RealFile:
             os.fdatasync(descriptor)
         finally:
             self._unpin()
+
+    def drop_cache(self) -> None:
+        """Clean pages are dropped; the kernel keeps dirty ones, which are still to be written."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Gives the descriptor back. The file can be used again, which opens it anew."""

@@ -119,6 +119,13 @@ class SimFile:
             apply(inode.durable, inode.unsynced)
             inode.unsynced = []
 
+    def drop_cache(self) -> None:
+        inode = self._inode
+        before = len(inode.data)
+        inode.data = bytearray(inode.durable)
+        apply(inode.data, inode.unsynced)
+        self._disk.used_bytes += len(inode.data) - before
+
     def close(self) -> None:
         pass
 
@@ -173,6 +180,12 @@ class SimDisk:
         inode.data[position] ^= 1 << bit
         if position < len(inode.durable):
             inode.durable[position] ^= 1 << bit
+        inode.unsynced = [
+            (at, written[: position - at] + bytes([inode.data[position]]) + written[position - at + 1 :])
+            if written is not None and at <= position < at + len(written)
+            else (at, written)
+            for at, written in inode.unsynced
+        ]
 
     def fault(self, kind: str, path: str) -> None:
         if self._dead:

@@ -5,7 +5,7 @@ chose; then everything is healed, the producers finish, and every log is read fr
 some histories see only crashes, some only a bad disk, some everything. Source: the schedules of Jepsen's nemeses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,18 @@ from ottla.store.memory import MemoryStore
 FAULTS_UNTIL_MS = 6_000
 HEALED_BY_MS = 120_000
 READ_BY_MS = 10_000
-FAULT_KINDS = ("kill", "power cut", "stop", "pause", "broken connections", "slow network", "damaged frames", "fsync fails", "full disk")
+FAULT_KINDS = (
+    "kill",
+    "power cut",
+    "stop",
+    "pause",
+    "broken connections",
+    "slow network",
+    "damaged frames",
+    "fsync fails",
+    "full disk",
+    "slow disk",
+)
 
 
 @dataclass(slots=True)
@@ -40,9 +51,9 @@ class Verdict:
 
 
 class History:
-    """See the module's theory. ``performer`` lets a test break a promise of the shell."""
+    """See the module's theory. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from."""
 
-    def __init__(self, seed: int, *, performer: Performer | None = None) -> None:
+    def __init__(self, seed: int, *, performer: Performer | None = None, kinds: Sequence[str] = FAULT_KINDS) -> None:
         self.world = World(seed)
         rng = self.world.rng("profile")
         self.checkers: list[Checker] = [kind() for kind in ALL]
@@ -52,7 +63,7 @@ class History:
         disk = SimDisk(now_ms=lambda: self.world.now_ms)
         self.machine = Machine(self.world, MemoryStore(), disk, {"ottla.disk.reserve.bytes": "65536"}, performer)
         self.partitions = rng.randint(1, 3)
-        self._kinds = rng.sample(FAULT_KINDS, rng.randint(1, len(FAULT_KINDS)))
+        self._kinds = rng.sample(kinds, rng.randint(1, len(kinds)))
         self._faults = 0
         configs = {
             "segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
@@ -131,10 +142,16 @@ class History:
                 self._for_a_while("damage", rng.choice((0.01, 0.1)))
             case "fsync fails":
                 machine.disk.fail("sync")
+            case "slow disk":
+                machine.slow_disk = True
+                self.world.after(rng.randint(500, 3_000), self._fast_disk)
             case "full disk":
                 machine.disk.capacity_bytes = machine.disk.used_bytes + rng.choice((0, 300, 5_000, 100_000))
                 self.world.after(rng.randint(200, 2_000), self._room)
         self._plan_fault()
+
+    def _fast_disk(self) -> None:
+        self.machine.slow_disk = False
 
     def _room(self) -> None:
         self.machine.disk.capacity_bytes = 1 << 40
@@ -156,6 +173,7 @@ class History:
         self.network.loss = self.network.slow = self.network.damage = 0.0
         self.machine.disk.fail("sync", times=0)
         self._room()
+        self._fast_disk()
         self.world.note("healed")
         if self.machine.node is None:
             self.machine.start()
@@ -219,7 +237,8 @@ class History:
             checker.watermark(reader, partition, offset)
 
     def complaint(self, text: str) -> None:
-        self.complaints.append(text)
+        if text not in self.complaints:
+            self.complaints.append(text)
 
 
 def _read_log(log: Any) -> list[tuple[int, bytes]]:

@@ -42,9 +42,14 @@ class Connection:
         #: When the last frame of each direction arrives: the next one cannot overtake it.
         self._last_to_host = self._last_to_user = 0
 
-    def send(self, frame: bytes | bytearray) -> None:
-        """User to host, without the size prefix."""
-        self._last_to_host = self._carry(bytearray(frame), self._last_to_host, lambda arrived: self._host.receive(self, arrived))
+    def send(self, frame: bytes | bytearray, *, batch_at: int = -1) -> None:
+        """User to host, without the size prefix. From ``batch_at`` on a checksum of ours guards the bytes, and the network may damage
+        them."""
+        sent = bytearray(frame)
+        rng = self._network.rng
+        if batch_at >= 0 and rng.random() < self._network.damage:
+            sent[rng.randrange(batch_at, len(sent))] ^= 1 << rng.randrange(8)
+        self._last_to_host = self._carry(sent, self._last_to_host, lambda arrived: self._host.receive(self, arrived))
 
     def reply(self, frame: bytes | bytearray) -> None:
         """Host to user."""
@@ -62,8 +67,6 @@ class Connection:
         when = max(last, world.now_ms + self._network.latency_ms())
         if rng.random() < self._network.loss:
             world.after(rng.randint(0, 50), self.close)
-        if frame and rng.random() < self._network.damage:
-            frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
 
         def arrived() -> None:
             if self.open:
@@ -81,7 +84,7 @@ class Network:
         self.rng = world.rng("net")
         #: Chance that a frame's connection breaks soon after.
         self.loss = 0.0
-        #: Chance that one bit of a frame is turned.
+        #: Chance that one bit of a batch on its way to a host is turned.
         self.damage = 0.0
         #: Chance that a frame is slow.
         self.slow = 0.0

@@ -70,7 +70,7 @@ class Caller:
         self._numbers = 0
         self._waiting: deque[tuple[int, type[Any], int, Callable[[Any], None]]] = deque()
 
-    def call(self, message: Any, key: int, answered: Callable[[Any], None]) -> bool:
+    def call(self, message: Any, key: int, answered: Callable[[Any], None], *, batch: bytes | bytearray = b"") -> bool:
         """Send a request; False when nobody takes the connection. Without an answer in time the connection breaks."""
         if self._connection is None:
             self._connection = self._network.connect(self._machine, on_frame=self._frame, on_close=self._closed)
@@ -80,7 +80,8 @@ class Caller:
         number, connection, version = self._numbers, self._connection, VERSIONS[key]
         self._waiting.append((number, API[key].response, version, answered))
         chunks = framing.encode_request(message, version, number, self._name)
-        connection.send(b"".join(bytes(chunk) for chunk in chunks)[framing.SIZE_BYTES :])  # type: ignore[arg-type]
+        frame = b"".join(bytes(chunk) for chunk in chunks)[framing.SIZE_BYTES :]  # type: ignore[arg-type]
+        connection.send(frame, batch_at=frame.find(batch) if batch else -1)
 
         def overdue() -> None:
             if self._connection is connection and self._waiting and self._waiting[0][0] <= number:
@@ -181,6 +182,8 @@ class Producer:
         self._producer_id = -1
         self._epoch = -1
         self._sequence = 0
+        #: The broker has acknowledged a batch of this producer.
+        self._known = False
         #: Sent or to be sent, oldest first; the first ``_in_flight`` are on their way.
         self._queue: deque[Batch] = deque()
         self._in_flight = 0
@@ -199,7 +202,7 @@ class Producer:
             return
         self._left -= 1
         count = self._rng.randint(1, 8)
-        values = [b"%d/%d/" % (self._number, self._sequence + i) + b"x" * self._rng.choice((0, 10, 100, 700)) for i in range(count)]
+        values = [b"%d/%d/" % (self._number, self._sequence + i) + b"x" * self._rng.choice((0, 10, 100, 700, 3000)) for i in range(count)]
         codec = self._rng.choice((Codec.NONE, Codec.NONE, Codec.LZ4, Codec.GZIP, Codec.ZSTD, Codec.SNAPPY))
         self._queue.append(Batch(self._sequence, values, codec))
         self._sequence += count
@@ -210,7 +213,7 @@ class Producer:
     def _begin(self) -> None:
         if not self._idempotent or self._producer_id >= 0:
             self._pump()
-        elif not self._caller.call(InitProducerIdRequest(transaction_timeout_ms=1000), 22, self._named):
+        elif not self._caller.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 22, self._named):
             self._retry()
 
     def _named(self, response: Any) -> None:
@@ -223,7 +226,8 @@ class Producer:
     def _pump(self) -> None:
         if self._idempotent and self._producer_id < 0:
             return
-        most = IN_FLIGHT if self._idempotent else 1
+        # The broker takes any first sequence of a producer it does not know (so does Kafka's); so the first batch travels alone.
+        most = IN_FLIGHT if self._idempotent and self._known else 1
         while self._in_flight < min(most, len(self._queue)):
             if not self._send(self._queue[self._in_flight]):
                 self._broken()
@@ -239,7 +243,7 @@ class Producer:
             topic_data=[TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=self._partition, records=data)])],
         )
         round_now = self._round
-        if not self._caller.call(request, 0, lambda response: self._answered(round_now, batch, response)):
+        if not self._caller.call(request, 0, lambda response: self._answered(round_now, batch, response), batch=data):
             return False
         self._in_flight += 1
         return True
@@ -252,6 +256,7 @@ class Producer:
             assert self._queue[0] is batch, "answers come in the order of requests"
             self._queue.popleft()
             self._in_flight -= 1
+            self._known = True
             self._history.acknowledged(self._partition, answer.base_offset, batch.values)
             self._pump()
             return

@@ -46,8 +46,11 @@ class StoreFileError(Exception):
 class EmbeddedStore:
     """The nodes, their file, and the sessions open on them. Everything but the writing happens on the loop that opened it."""
 
-    def __init__(self, path: str | Path) -> None:
-        """Opens or creates the file; before this returns its layout is complete and durable. Raises StoreFileError."""
+    def __init__(self, path: str | Path, *, failed: Callable[[str], None] | None = None) -> None:
+        """Opens or creates the file; before this returns its layout is complete and durable. Raises StoreFileError.
+
+        ``failed`` is told when the file can no longer be written.
+        """
         self.tree = Tree()
         self._sessions: list[EmbeddedSession] = []
         self._last_session = 0
@@ -55,6 +58,7 @@ class EmbeddedStore:
         self._told: list[Callable[[], None]] = []
         self._writing: asyncio.Task[None] | None = None
         self._written_zxid = 0
+        self._failed = failed
         #: Why the file is no longer written; None while all is well.
         self.failure: str | None = None
         try:
@@ -124,6 +128,8 @@ class EmbeddedStore:
                     await loop.run_in_executor(self._thread, self._write, rows, zxid)
                 except sqlite3.Error as error:
                     self.failure = str(error)
+                    if self._failed is not None:
+                        self._failed(self.failure)
             for tell in told:
                 loop.call_soon(tell)
             # Those callbacks run before this task goes on, and may have changed something.

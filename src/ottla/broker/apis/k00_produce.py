@@ -2,7 +2,8 @@
 
 Behaviour: exactly one batch of format 2 per partition. acks=1 answers once the batch is in the page cache; acks=-1 once it is on the disk
 of every in-sync replica; acks=0 never, and an error closes the connection. Each partition succeeds or fails alone. Below the disk reserve
-every append is refused with KAFKA_STORAGE_ERROR and a message that says how many bytes are free.
+every append is refused with KAFKA_STORAGE_ERROR and a message that says how many bytes are free. Internal topics take nothing from
+clients (INVALID_TOPIC_EXCEPTION).
 
 Versions: 0 to 2 are advertised, since librdkafka before 2.11 compresses only then (KAFKA-18659), and refused as in Kafka 4.
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from ottla.broker import effects
 from ottla.broker.apis.leaders import endpoints_of, leader_hint
+from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PARKED, SILENT, handles
 from ottla.broker.leader import Accepted, Leader
@@ -96,6 +98,8 @@ def _append(
         if name is None:
             raise errors.UnknownTopicId(f"no topic has the id {topic.topic_id.hex()}")
         leader = node.partitions.leader(name, data.index)
+        if name in INTERNAL:
+            raise errors.InvalidTopic(f"{name} is an internal topic; only brokers write to it")
         _check_space(node, leader)
         records = data.records
         if records is None or len(records) == 0:

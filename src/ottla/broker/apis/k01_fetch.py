@@ -58,7 +58,7 @@ def fetch(node: "Node", call: RequestArrived) -> Any:
     by_id = call.api_version >= BY_ID_SINCE
     context = node.sessions.begin(request, by_id=by_id, now_ms=node.now_ms, rng=node.rng)
     found = _read_all(node, request, context)
-    if request.max_wait_ms <= 0 or not context.wanted or found.urgent or found.bytes >= request.min_bytes:
+    if request.max_wait_ms <= 0 or not context.wanted or found.urgent or found.bytes >= _enough(node, request):
         return _response(node, call, context, found)
     return _wait(node, call, context)
 
@@ -73,9 +73,18 @@ class Found:
     urgent: bool
 
 
+def _bytes_max(node: "Node", request: FetchRequest) -> int:
+    return min(request.max_bytes, node.options.fetch_max_bytes)
+
+
+def _enough(node: "Node", request: FetchRequest) -> int:
+    """Bytes for which an answer need not wait: never more than an answer can have."""
+    return min(request.min_bytes, _bytes_max(node, request))
+
+
 def _read_all(node: "Node", request: FetchRequest, context: Context) -> Found:
     found = Found([], 0, urgent=False)
-    left = min(request.max_bytes, node.options.fetch_max_bytes)
+    left = _bytes_max(node, request)
     for wanted in context.wanted:
         data = _read(node, request, wanted, left, at_least_one=found.bytes == 0)
         found.answers.append((wanted, data))
@@ -163,10 +172,10 @@ def _wait(node: "Node", call: RequestArrived, context: Context) -> Any:
     request: FetchRequest = call.body
 
     def ready() -> bool:
-        if request.min_bytes <= 1:
+        if _enough(node, request) <= 1:
             return any(_stirred(node, request, wanted) for wanted in context.wanted)
         found = _read_all(node, request, context)
-        return found.urgent or found.bytes >= request.min_bytes
+        return found.urgent or found.bytes >= _enough(node, request)
 
     def finish(expired: bool) -> None:
         node.answer(call, _response(node, call, context, _read_all(node, request, context)))

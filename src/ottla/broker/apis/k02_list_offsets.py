@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+EPOCH_SINCE = 4
 #: The version from which each special time is known.
 SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
@@ -76,7 +77,10 @@ def _look_up(node: "Node", call: RequestArrived, topic: str, ask: ListOffsetsPar
     except OSError as error:
         node.partitions.directory_failed(leader.directory.root, str(error))
         raise errors.KafkaStorageError(f"the log directory of {leader.partition} failed: {error}") from error
-    return ListOffsetsPartitionResponse(partition_index=ask.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
+    found = ListOffsetsPartitionResponse(partition_index=ask.partition_index, timestamp=timestamp, offset=offset)
+    if call.api_version >= EPOCH_SINCE:
+        found.leader_epoch = epoch
+    return found
 
 
 def _found(leader: Leader, timestamp: int, upto: int) -> tuple[int, int, int]:

@@ -9,8 +9,9 @@ Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 
 from typing import TYPE_CHECKING
 
-from ottla.base.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
-from ottla.broker.apis.leaders import address_for
+from ottla.base.ids import NO_TOPIC_ID, TopicId
+from ottla.broker.apis.leaders import address_for, as_seen
+from ottla.broker.apis.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from ottla.broker.controller.topics import INTERNAL, check_name, creation, plan_topic
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -30,13 +31,8 @@ from ottla.wire.messages.metadata import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: From here on a partition without a leader keeps LEADER_NOT_AVAILABLE, and a leader without a listener says LISTENER_NOT_FOUND.
 NULL_NAME_SINCE = 12
 NULL_MEANS_ALL_SINCE = 1
-#: Bits of the operations that anyone may do while there are no ACLs: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS,
-#: ALTER_CONFIGS of a topic; CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE of a cluster.
-TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> MetadataResponse:
@@ -88,12 +84,14 @@ def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> 
             raise errors.UnknownTopicOrPartition(f"there is no topic {wanted.name!r}")
         return _described(node, topic, request)
     except KafkaError as error:
-        return MetadataResponseTopic(error_code=error.code, name=wanted.name, topic_id=wanted.topic_id, is_internal=wanted.name in INTERNAL)
+        # Before version 12 an answer cannot leave the name out.
+        name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
+        return MetadataResponseTopic(error_code=error.code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
 
 
 def create_on_demand(node: "Node", name: str) -> None:
-    """Have the controller create a topic with the broker's defaults; nobody waits for it."""
-    if name in node.creating:
+    """Have the controller create a topic with the broker's defaults; nobody waits for it. Internal topics have makers of their own."""
+    if name in node.creating or name in INTERNAL or len(node.creating) >= node.options.topics_creating_max:
         return
     wish = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
     if not node.controller.active:
@@ -110,25 +108,21 @@ def _described(node: "Node", topic: Topic, request: MetadataRequest) -> Metadata
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
-        partitions=[_partition(node, topic, number, replicas) for number, replicas in topic.replicas.items()],
+        partitions=[_partition(node, topic, number) for number in topic.replicas],
     )
     if request.include_topic_authorized_operations:
         described.topic_authorized_operations = TOPIC_OPERATIONS
     return described
 
 
-def _partition(node: "Node", topic: Topic, number: int, replicas: tuple[int, ...]) -> MetadataResponsePartition:
-    state = topic.states.get(number)
-    alive = node.image.brokers
-    broken = TopicPartition(topic.name, number) in node.partitions.offline
-    offline = [broker for broker in replicas if BrokerId(broker) not in alive or (broken and broker == node.broker_id)]
-    leader = NO_LEADER if state is None or state.leader in offline else BrokerId(state.leader)
+def _partition(node: "Node", topic: Topic, number: int) -> MetadataResponsePartition:
+    seen = as_seen(node, topic, number)
     return MetadataResponsePartition(
-        error_code=errors.LeaderNotAvailable.code if leader == NO_LEADER else NONE,
+        error_code=errors.LeaderNotAvailable.code if seen.leader == NO_LEADER else NONE,
         partition_index=number,
-        leader_id=leader,
-        leader_epoch=state.leader_epoch if state else -1,
-        replica_nodes=list(replicas),
-        isr_nodes=[broker for broker in state.isr if broker not in offline] if state else [],
-        offline_replicas=offline,
+        leader_id=seen.leader,
+        leader_epoch=seen.leader_epoch,
+        replica_nodes=list(topic.replicas[number]),
+        isr_nodes=seen.isr,
+        offline_replicas=seen.offline,
     )

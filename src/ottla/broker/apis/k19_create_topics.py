@@ -41,25 +41,27 @@ def create_topics(node: "Node", call: RequestArrived) -> Any:
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatableTopicResult(name=name, error_message=None) for name in times}
     writes = Writes(node, call)
+    planned = 0
     for wish in request.topics:
         result = results[wish.name]
         try:
             if times[wish.name] > 1:
                 raise errors.InvalidRequest(f"topic {wish.name!r} stands {times[wish.name]} times in this request")
-            topic = _planned(node, call, wish)
+            topic = _planned(node, call, wish, planned)
         except KafkaError as error:
             _fail(result, error)
             continue
+        planned += len(topic.replicas)
         _describe(node, result, topic)
         if not request.validate_only:
             _write(node, writes, topic, result)
     return writes.answer_when_done(CreateTopicsResponse(topics=list(results.values())), request.timeout_ms)
 
 
-def _planned(node: "Node", call: RequestArrived, wish: CreatableTopic) -> NewTopic:
+def _planned(node: "Node", call: RequestArrived, wish: CreatableTopic, planned: int) -> NewTopic:
     if call.api_version < DEFAULTS_SINCE and not wish.assignments and (wish.num_partitions == -1 or wish.replication_factor == -1):
         raise errors.InvalidPartitions(f"-1 for the broker's default needs CreateTopics version {DEFAULTS_SINCE}")
-    return plan_topic(wish, node.image, node.options, node.rng)
+    return plan_topic(wish, node.image, node.options, node.rng, planned=planned)
 
 
 def _write(node: "Node", writes: Writes, topic: NewTopic, result: CreatableTopicResult) -> None:

@@ -15,6 +15,7 @@ from ottla.broker.controller.topics import deletion
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.image import Topic
+from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -87,4 +88,4 @@ def _write(node: "Node", writes: Writes, topic: Topic, result: DeletableTopicRes
         if error is not None:
             result.error_code, result.error_message = error.code, str(error)
 
-    writes.add(deletion(topic, has_overrides=("topics", topic.name) in node.image.configs), done)
+    writes.add(deletion(topic, has_overrides=layout.config("topics", topic.name) in node.image.versions), done)

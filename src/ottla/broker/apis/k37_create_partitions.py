@@ -38,21 +38,23 @@ def create_partitions(node: "Node", call: RequestArrived) -> Any:
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatePartitionsTopicResult(name=name, error_message=None) for name in times}
     writes = Writes(node, call)
+    planned = 0
     for wish in request.topics:
         result = results[wish.name]
         try:
             if times[wish.name] > 1:
                 raise errors.InvalidRequest(f"topic {wish.name!r} stands {times[wish.name]} times in this request")
-            topic, added = _planned(node, wish)
+            topic, added = _planned(node, wish, planned)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
             continue
+        planned += len(added)
         if not request.validate_only:
             _write(node, writes, topic, added, result)
     return writes.answer_when_done(CreatePartitionsResponse(results=list(results.values())), request.timeout_ms)
 
 
-def _planned(node: "Node", wish: CreatePartitionsTopic) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
+def _planned(node: "Node", wish: CreatePartitionsTopic, planned: int) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
     topic = node.image.topics.get(wish.name)
     if topic is None:
         raise errors.UnknownTopicOrPartition(f"there is no topic {wish.name!r}")
@@ -62,7 +64,7 @@ def _planned(node: "Node", wish: CreatePartitionsTopic) -> tuple[Topic, dict[int
     if wish.count < have:
         raise errors.InvalidPartitions(f"topic {wish.name!r} has {have} partitions; it cannot shrink to {wish.count}")
     more = wish.count - have
-    check_growth(more, node.image, node.options)
+    check_growth(planned + more, node.image, node.options)
     if wish.assignments is not None:
         if len(wish.assignments) != more:
             raise errors.InvalidReplicaAssignment(f"{more} new partitions need as many assignments, not {len(wish.assignments)}")

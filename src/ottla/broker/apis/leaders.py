@@ -1,15 +1,15 @@
-"""Where to go instead: the hints with which Produce and Fetch answer a client that asked the wrong broker, and addresses as clients see
-them.
+"""Who leads a partition, for clients: the hints with which Produce and Fetch answer one that asked the wrong broker, partitions as
+Metadata shows them, and addresses as clients see them.
 
 Source: KIP-951.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.ids import NO_EPOCH, BrokerId, TopicPartition
 from ottla.broker.events import RequestArrived
-from ottla.broker.image import Registration
+from ottla.broker.image import NO_LEADER, Registration, Topic
 from ottla.wire.messages.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 
 if TYPE_CHECKING:
@@ -17,6 +17,28 @@ if TYPE_CHECKING:
 
 #: A broker that listens everywhere registers this; it is no address to send a client to.
 ANYWHERE = ("", "0.0.0.0", "::")
+
+
+class Seen(NamedTuple):
+    """A partition as far as this broker knows; leader -1 when none of its replicas can lead it now."""
+
+    leader: BrokerId
+    leader_epoch: int
+    isr: list[int]
+    offline: list[int]
+
+
+def as_seen(node: "Node", topic: Topic, number: int) -> Seen:
+    """What to tell about a partition: a replica is offline when its broker is gone, or its log directory here failed."""
+    state = topic.states.get(number)
+    broken = TopicPartition(topic.name, number) in node.partitions.offline
+    offline = [
+        broker for broker in topic.replicas[number] if BrokerId(broker) not in node.image.brokers or (broken and broker == node.broker_id)
+    ]
+    if state is None:
+        return Seen(NO_LEADER, NO_EPOCH, [], offline)
+    leader = NO_LEADER if state.leader in offline else BrokerId(state.leader)
+    return Seen(leader, state.leader_epoch, [broker for broker in state.isr if broker not in offline], offline)
 
 
 def leader_hint(node: "Node", partition: TopicPartition) -> LeaderIdAndEpoch:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+#: The store refuses because a node is no longer, or not yet, as it was when the operations were made.
+OVERTAKEN = ("exists", "missing", "version")
+
+
 class Writes:
     """The store writes of one request, made under the controller's office.
 
@@ -28,18 +32,41 @@ class Writes:
         self._begun = 0
 
     def add(
-        self, ops: Sequence[Op], done: Callable[[KafkaError | None], None], *, exists: type[KafkaError] = errors.InvalidRequest
+        self,
+        ops: Sequence[Op],
+        done: Callable[[KafkaError | None], None],
+        *,
+        exists: type[KafkaError] = errors.InvalidRequest,
+        again: Callable[[], Sequence[Op]] | None = None,
     ) -> None:
-        """Write ``ops`` atomically. ``exists``: what it means that a node to be created is already there."""
+        """Write ``ops`` atomically. ``exists``: what it means that a node to be created is already there.
+
+        ``again``: what to write instead when somebody else changed the same nodes first, which the image shows by then; nothing to write
+        means that all is as it should be. It may raise a KafkaError.
+        """
         self._begun += 1
         number = self._begun
         self._open[number] = done
 
+        def finish(error: KafkaError | None) -> None:
+            self._open.pop(number)(error)
+            self._node.purgatory.poke(self)
+
         def written(result: StoreResult) -> None:
-            waiting = self._open.pop(number, None)
-            if waiting is not None:
-                waiting(self._error(result, exists))
-                self._node.purgatory.poke(self)
+            if number not in self._open:
+                return
+            if again is None or result.error not in OVERTAKEN or result.failed_op == -1:
+                finish(self._error(result, exists))
+                return
+            try:
+                anew = again()
+            except KafkaError as error:
+                finish(error)
+                return
+            if anew:
+                self._node.controller.write(anew, written)
+            else:
+                finish(None)
 
         self._node.controller.write(ops, written)
 

@@ -67,8 +67,8 @@ def check_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
     return checked
 
 
-def plan_topic(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Random) -> NewTopic:
-    """The topic that a client wishes for.
+def plan_topic(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, *, planned: int = 0) -> NewTopic:
+    """The topic that a client wishes for, in a request that has ``planned`` other new partitions so far.
 
     Raises: InvalidTopic, TopicAlreadyExists, InvalidConfig, InvalidReplicaAssignment, InvalidReplicationFactor, InvalidPartitions,
     InvalidRequest, PolicyViolation.
@@ -81,8 +81,8 @@ def plan_topic(wish: CreatableTopic, image: Image, options: ClusterOptions, rng:
     if wish.assignments:
         replicas = _assigned(wish, image)
     else:
-        replicas = _placed(wish, image, options, rng)
-    check_growth(len(replicas), image, options)
+        replicas = _placed(wish, image, options, rng, planned)
+    check_growth(planned + len(replicas), image, options)
     return NewTopic(wish.name, new_topic_id(rng), replicas, overrides)
 
 
@@ -147,7 +147,7 @@ def check_replicas(broker_ids: Sequence[int], image: Image, like: object) -> tup
     return chosen
 
 
-def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Random) -> dict[int, tuple[BrokerId, ...]]:
+def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, planned: int) -> dict[int, tuple[BrokerId, ...]]:
     factor = options.default_replication_factor if wish.replication_factor == -1 else wish.replication_factor
     partitions = options.num_partitions if wish.num_partitions == -1 else wish.num_partitions
     if factor <= 0:
@@ -158,7 +158,7 @@ def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Ra
         raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(image.brokers)} are alive")
     if factor > 1:
         raise errors.InvalidReplicationFactor(f"this version of Ottla keeps one replica of each partition, not {factor}")
-    check_growth(partitions, image, options)
+    check_growth(planned + partitions, image, options)
     racks = {broker: registration.rack for broker, registration in image.brokers.items()}
     return dict(enumerate(place(racks, partitions=partitions, replication_factor=factor, rng=rng)))
 

@@ -1,0 +1,1 @@
+"""Ottla's benchmark harness: `python -m bench` measures Ottla and, beside it, a stock Apache Kafka."""

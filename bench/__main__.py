@@ -1,0 +1,120 @@
+"""`python -m bench`: measures Ottla, and a stock Apache Kafka beside it where one can be had."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import kafka, report, runner
+from bench.cases import SCALES, Case, Scale, footprint, requests, spark, throughput
+from bench.maven import PeerUnavailable
+from bench.servers import OTTLA, OTTLA_CACHED, ROOT, Contestant, KafkaServer
+
+RESULTS = ROOT / "bench" / "results"
+WIDTH = 150
+SERVERS = ("ottla", "cached", "kafka")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quick", "scale_name", flag_value="quick", help="One short round of everything, in about two minutes.")
+@click.option("--default", "scale_name", flag_value="default", default="default", hidden=True)
+@click.option("--full", "scale_name", flag_value="full", help="More rounds, longer, more cases.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Only cases whose title contains TEXT; may be given again.")
+@click.option("--peer/--no-peer", default=True, help="Measure Apache Kafka beside Ottla (the default), or do not.")
+@click.option("--server", "names", multiple=True, type=click.Choice(SERVERS), help="Only this server; may be given again.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds of every case that has more than one.")
+@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data directories are made.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON here, not to bench/results.")
+@click.option("--list", "list_only", is_flag=True, help="Print the titles of the cases and stop.")
+def main(
+    scale_name: str,
+    only: tuple[str, ...],
+    peer: bool,
+    names: tuple[str, ...],
+    rounds: int | None,
+    directory: Path | None,
+    json_path: Path | None,
+    list_only: bool,
+) -> None:
+    """Measure Ottla, and Apache Kafka beside it."""
+    scale = SCALES[scale_name]
+    cases = [case for case in _cases(scale) if not only or any(text in case.title for text in only)]
+    if list_only:
+        for case in cases:
+            click.echo(case.title)
+        return
+    if not cases:
+        raise click.ClickException(f"no case matches {', '.join(only)}; --list prints them all")
+    # Without a terminal rich would fold everything into 80 columns.
+    console, progress = (Console(stderr=on, highlight=False, width=None if sys.stdout.isatty() else WIDTH) for on in (False, True))
+    contestants, notes, servers = _contestants(names or SERVERS, peer=peer)
+    for note in notes:
+        progress.print(note)
+    began = datetime.datetime.now(datetime.UTC)
+    machine = report.machine(directory or Path(tempfile.gettempdir()))
+    if machine["file_system"] in ("tmpfs", "ramfs"):
+        notes.append("the data lies in memory, where fsync costs nothing: choose another place with --directory")
+    if rounds:
+        scale = _with_rounds(scale, rounds)
+    results = runner.run(
+        cases, contestants, scale, directory=directory, say=lambda line: progress.print(line, markup=False, soft_wrap=True)
+    )
+    results.notes[:0] = notes
+    commit = report.commit()
+    document = report.as_json(results, scale=scale, machine=machine, commit=commit, servers=servers, began=began)
+    path = json_path or RESULTS / f"{began.strftime('%Y%m%dT%H%M%SZ')}-{commit}.json"
+    report.write(document, path)
+    console.print()
+    console.print(
+        f"commit {commit}, {machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['python']}, {machine['file_system']}"
+    )
+    console.print("; ".join(f"{name}: {what}" for name, what in servers.items()))
+    console.print()
+    report.show(results, console)
+    console.print(f"\nkept in {path}", soft_wrap=True)
+    sys.exit(1 if results.ottla_failed or not results.contestants else 0)
+
+
+def _cases(scale: Scale) -> list[Case]:
+    return [
+        *footprint.first_cases(scale),
+        *requests.cases(scale),
+        *throughput.cases(scale),
+        *footprint.last_cases(scale),
+        *spark.cases(scale),
+    ]
+
+
+def _contestants(names: tuple[str, ...], *, peer: bool) -> tuple[list[Contestant], list[str], dict[str, str]]:
+    """The servers to measure, what there is to say about those that are missing, and what each is."""
+    contestants: list[Contestant] = []
+    notes: list[str] = []
+    servers: dict[str, str] = {}
+    if "ottla" in names:
+        contestants.append(OTTLA)
+        servers[OTTLA.name] = "as it comes; acks=all is answered after fsync"
+    if "cached" in names:
+        contestants.append(OTTLA_CACHED)
+        servers[OTTLA_CACHED.name] = "write.caching=true; acks=all is answered from the page cache, as Kafka does"
+    if "kafka" in names and peer:
+        try:
+            found = kafka.distribution()
+        except PeerUnavailable as why:
+            notes.append(f"Apache Kafka is left out: {why}")
+        else:
+            contestants.append(KafkaServer(found))
+            servers["kafka"] = f"Apache Kafka {found.version} on Java {found.java.version}, stock settings, 1 GiB heap"
+    return contestants, notes, servers
+
+
+def _with_rounds(scale: Scale, rounds: int) -> Scale:
+    return Scale(**{**{name: getattr(scale, name) for name in Scale.__slots__}, "rounds": rounds})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A stock Apache Kafka 4.x to stand beside Ottla: fetched with Maven, one KRaft node, the settings its own distribution ships.
+
+`python -m bench.kafka --port 0` runs one by hand; it prints `kafka: ready on 127.0.0.1:PORT` and stops on SIGTERM or Ctrl-C.
+
+Stock means: heap of 1 GiB, the G1 settings and the GC and server logs of `kafka-server-start.sh`, the thread counts and socket
+buffers of `server.properties`. Only the addresses and the data directory are ours. Source: the 4.x distribution's own files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import maven
+from bench.maven import Java, PeerUnavailable
+from bench.process import ServerProcess
+
+#: The distribution comes with a log4j binding; the artifact does not name one.
+LOG_BINDING = "org.apache.logging.log4j:log4j-slf4j-impl:{core}"
+READY = re.compile(r"Kafka Server started")
+
+HEAP = ("-Xmx1G", "-Xms1G")
+PERFORMANCE = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+JMX = (
+    "-Dcom.sun.management.jmxremote=true",
+    "-Dcom.sun.management.jmxremote.authenticate=false",
+    "-Dcom.sun.management.jmxremote.ssl=false",
+)
+
+PROPERTIES = """process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+inter.broker.listener.name=PLAINTEXT
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs={data_dir}
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+
+LOGGING = """status=error
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=[%d] %p %m (%c)%n
+rootLogger.level=info
+rootLogger.appenderRef.out.ref=out
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Apache Kafka on disk, and the Java that runs it."""
+
+    version: str
+    lib: Path
+    java: Java
+
+
+def distribution() -> Distribution:
+    """The cached release, or the newest complete 4.x that Maven can fetch. Raises PeerUnavailable."""
+    java = maven.java()
+    version, lib = maven.newest("kafka", "org.apache.kafka", "kafka_2.13", pattern=r"4\.\d+\.\d+", also=LOG_BINDING)
+    return Distribution(version, lib, java)
+
+
+@contextlib.contextmanager
+def running(
+    found: Distribution, data_dir: Path, *, port: int = 0, settings: dict[str, str] | None = None
+) -> Iterator[tuple[str, ServerProcess]]:
+    """Formats `data_dir` when it is new, starts Kafka on it, and gives the bootstrap address and the process."""
+    port = port or _free_port()
+    config = data_dir / "server.properties"
+    text = PROPERTIES.format(port=port, controller_port=_free_port(), data_dir=data_dir / "logs")
+    data_dir.mkdir(parents=True, exist_ok=True)
+    config.write_text(text + "".join(f"{key}={value}\n" for key, value in (settings or {}).items()))
+    logging = data_dir / "log4j2.properties"
+    logging.write_text(LOGGING)
+    base = [found.java.path, *HEAP, *PERFORMANCE, *JMX, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{found.lib}/*"]
+    if not (data_dir / "logs" / "meta.properties").exists():
+        _format(found, config)
+    gc_log = f"-Xlog:gc*:file={data_dir}/gc.log:time,tags:filecount=10,filesize=100M"
+    command = [*base[:1], gc_log, *base[1:], "kafka.Kafka", str(config)]
+    with ServerProcess(command, log_path=data_dir / "server.log", ready=READY, port=port) as process:
+        yield f"127.0.0.1:{port}", process
+
+
+def _format(found: Distribution, config: Path) -> None:
+    cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+    # 4.x asks for --standalone when no voters are listed, which is how the shipped settings come.
+    arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config), "--standalone"]
+    done = subprocess.run([found.java.path, "-Xmx256M", "-cp", f"{found.lib}/*", *arguments], capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        raise PeerUnavailable(f"Apache Kafka {found.version} could not format its storage:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.kafka", description="Run one stock Apache Kafka on the loopback interface.")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 picks a free one")
+    parser.add_argument("--data-dir", type=Path, help="keep the data here; without it a temporary directory is used and removed")
+    arguments = parser.parse_args()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        found = distribution()
+        print(f"kafka: Apache Kafka {found.version} on Java {found.java.version}", flush=True)
+        with contextlib.ExitStack() as stack:
+            data_dir = arguments.data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-kafka-")))
+            bootstrap, process = stack.enter_context(running(found, data_dir, port=arguments.port))
+            print(f"kafka: ready on {bootstrap}", flush=True)
+            while process.alive() and not stop.wait(0.5):
+                pass
+            return 0 if stop.is_set() else 1
+    except PeerUnavailable as why:
+        print(f"kafka: {why}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

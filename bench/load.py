@@ -1,0 +1,89 @@
+"""A load runs in its own process, so that its CPU is never counted as the server's.
+
+`run(kind, **arguments)` starts `python -m bench.load '{"kind": ...}'` and gives the JSON object that it prints. The load itself reads the
+server's CPU clock at the two ends of its measured window: connecting, warming up and winding down stand outside.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_S = 300
+#: kind -> module and function. Imported on demand: each load process pays only for what it uses.
+KINDS = {
+    "raw_produce": "bench.loads.raw:produce",
+    "raw_fetch": "bench.loads.raw:fetch",
+    "librdkafka_produce": "bench.loads.librdkafka:produce",
+    "librdkafka_consume": "bench.loads.librdkafka:consume",
+    "round_trips": "bench.loads.requests:round_trips",
+    "steady": "bench.loads.requests:steady",
+    "spark_read": "bench.loads.spark:read",
+}
+
+
+class LoadFailed(RuntimeError):
+    """A load process ended with an error; carries the last line it said."""
+
+
+class Window:
+    """The measured stretch of a load: wall time, the server's CPU seconds, and the load's own."""
+
+    def __init__(self, server_pid: int) -> None:
+        self._server = psutil.Process(server_pid)
+        self._began = self._server_cpu = self._own_cpu = 0.0
+
+    def open(self) -> float:
+        """Starts the window; gives the moment on `time.perf_counter()`."""
+        self._server_cpu, self._own_cpu = _cpu_s(self._server), time.process_time()
+        self._began = time.perf_counter()
+        return self._began
+
+    def close(self) -> dict[str, float]:
+        seconds = time.perf_counter() - self._began
+        return {
+            "seconds": seconds,
+            "server_cpu_s": _cpu_s(self._server) - self._server_cpu,
+            "load_cpu_s": time.process_time() - self._own_cpu,
+        }
+
+
+def run(kind: str, **arguments: Any) -> dict[str, Any]:
+    """Runs one load to its end. Raises LoadFailed."""
+    command = [sys.executable, "-m", "bench.load", json.dumps({"kind": kind, **arguments})]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise LoadFailed(f"{kind} did not finish within {TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise LoadFailed(f"{kind}: {lines[-1][:300] if lines else f'ended with code {done.returncode}'}")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    total = 0.0
+    for member in [process, *process.children(recursive=True)]:
+        times = member.cpu_times()
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def main() -> int:
+    arguments = json.loads(sys.argv[1])
+    module, _, function = KINDS[arguments.pop("kind")].partition(":")
+    print(json.dumps(getattr(importlib.import_module(module), function)(**arguments)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

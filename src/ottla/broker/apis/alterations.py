@@ -1,0 +1,144 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: which settings may be changed, and writing them to the store.
+
+The overrides of a topic or broker are one node of the store, replaced as a whole under its version; when somebody else was faster, the
+change is made again on what they wrote. Without any override left the node goes.
+
+==============  =====================================  ==============================================================
+resource        settings                               refusals
+==============  =====================================  ==============================================================
+a topic         any topic setting                      unknown topic 3; unknown setting or bad value INVALID_CONFIG
+a live broker   those not read-only                    all of them INVALID_REQUEST, as Kafka has it
+"", all of them those not read-only nor per-broker     INVALID_REQUEST
+==============  =====================================  ==============================================================
+
+A resource, or a setting of one, that stands twice in a request is INVALID_REQUEST. Source: KIP-133, KIP-226, KIP-339.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.options import ConfigError, OptionSpec
+from ottla.base.ports import Op
+from ottla.broker.apis.writes import Writes
+from ottla.broker.configs import SPECS_BY_NAME
+from ottla.broker.controller.topics import check_name, check_overrides
+from ottla.broker.described import BROKER, TOPIC
+from ottla.broker.events import RequestArrived
+from ottla.log.options import TopicOptions
+from ottla.store import layout
+from ottla.store.layout import DEFAULT_ENTITY
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: These requests name no timeout.
+ANSWER_MS = 30_000
+
+#: Kind and name of what overrides belong to, as in the store.
+Entity = tuple[str, str]
+#: (entity, present overrides, resource of the request) -> overrides wished for.
+Changed = Callable[[Entity, Mapping[str, str], Any], dict[str, str]]
+
+
+def alter(node: "Node", call: RequestArrived, changed: Changed, *, result_type: type[Any], response: Any) -> Any:
+    """Change the overrides of every resource of the request, each by itself; ``response`` gets one ``result_type`` for each."""
+    request = call.body
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    writes = Writes(node, call)
+    for resource in request.resources:
+        result = result_type(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None)
+        response.responses.append(result)
+        plan = partial(_plan, node, resource, changed)
+        done = partial(note, result)
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise errors.InvalidRequest(f"resource {resource.resource_name!r} stands more than once in this request")
+            ops = plan()
+        except KafkaError as error:
+            done(error)
+            continue
+        if ops and not request.validate_only:
+            writes.add(ops, done, again=plan)
+    return writes.answer_when_done(response, ANSWER_MS)
+
+
+def note(result: Any, error: KafkaError | None) -> None:
+    """Say in a result how it went."""
+    if error is not None:
+        result.error_code, result.error_message = error.code, str(error)
+
+
+def spec_of(entity: Entity, name: str) -> OptionSpec:
+    """The declaration of a setting. Raises: InvalidConfig for a topic, InvalidRequest for a broker."""
+    kind, _ = entity
+    if kind == "topics":
+        try:
+            return TopicOptions.spec(name)
+        except ConfigError as error:
+            raise errors.InvalidConfig(str(error)) from None
+    found = SPECS_BY_NAME.get(name)
+    if found is None:
+        raise errors.InvalidRequest(f"{name}: unknown setting")
+    return found
+
+
+def _plan(node: "Node", resource: Any, changed: Changed) -> list[Op]:
+    """What to write; nothing when the overrides already are as wished. Raises: KafkaError."""
+    twice = [name for name, times in Counter(config.name for config in resource.configs).items() if times > 1]
+    if twice:
+        raise errors.InvalidRequest(f"setting {twice[0]} stands more than once for resource {resource.resource_name!r}")
+    entity = _entity(node, resource)
+    present = node.image.overrides(*entity)
+    wished = changed(entity, present, resource)
+    _check(entity, {name: text for name, text in wished.items() if present.get(name) != text})
+    path = layout.config(*entity)
+    version = node.image.versions.get(path)
+    if wished == present:
+        return []
+    ops = [Op("check", layout.topic(entity[1]))] if entity[0] == "topics" else []
+    if version is None:
+        ops.append(Op("create", path, layout.encode_config(wished)))
+    elif wished:
+        ops.append(Op("set", path, layout.encode_config(wished), version=version))
+    else:
+        ops.append(Op("delete", path, version=version))
+    return ops
+
+
+def _entity(node: "Node", resource: Any) -> Entity:
+    name: str = resource.resource_name
+    if resource.resource_type == TOPIC:
+        if not name:
+            raise errors.InvalidRequest("settings for all topics are settings of the brokers")
+        check_name(name)
+        if name not in node.image.topics:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return "topics", name
+    if resource.resource_type == BROKER:
+        if not name:
+            return "brokers", DEFAULT_ENTITY
+        if name not in map(str, node.image.brokers):
+            raise errors.InvalidRequest(f"no broker {name!r} is alive; there are {list(node.image.brokers)}")
+        return "brokers", name
+    raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
+
+
+def _check(entity: Entity, changed: Mapping[str, str]) -> None:
+    """Raises: InvalidConfig for a topic, InvalidRequest for a broker."""
+    if entity[0] == "topics":
+        check_overrides(changed)
+        return
+    for name, text in changed.items():
+        spec = spec_of(entity, name)
+        if spec.scope == "read-only":
+            raise errors.InvalidRequest(f"{name} cannot change while a broker runs; start it with another value")
+        if spec.scope == "per-broker" and entity[1] == DEFAULT_ENTITY:
+            raise errors.InvalidRequest(f"{name} is a setting of each broker by itself; name the broker")
+        try:
+            spec.parse(text)
+        except ConfigError as error:
+            raise errors.InvalidRequest(str(error)) from None

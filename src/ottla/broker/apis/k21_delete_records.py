@@ -1,0 +1,73 @@
+"""DeleteRecords: let go of everything before an offset, in partitions led here.
+
+Behaviour: offset -1 stands for the high watermark; one below 0 or above the high watermark is OFFSET_OUT_OF_RANGE. A topic that is only
+compacted refuses with POLICY_VIOLATION, an internal one with INVALID_TOPIC_EXCEPTION. Answers the low watermark, which with one replica is
+the new log start; an offset at or below the present log start changes nothing. Readers below the new start are told at once.
+
+Differences from Kafka: the log start is written down right after the answer, not within a minute. Source: KIP-107, KIP-204.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.controller.topics import INTERNAL
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.log.directory import LogDirectory
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+HIGH_WATERMARK = -1
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> DeleteRecordsResponse:
+    topics = [
+        DeleteRecordsTopicResult(name=topic.name, partitions=[_refused(ask, error) for ask in topic.partitions])
+        for topic in call.body.topics
+    ]
+    return DeleteRecordsResponse(topics=topics)
+
+
+@handles(DeleteRecordsRequest, (0, 2), refuse=refuse)
+def delete_records(node: "Node", call: RequestArrived) -> DeleteRecordsResponse:
+    response = DeleteRecordsResponse()
+    changed: dict[str, LogDirectory] = {}
+    for topic in call.body.topics:
+        results = []
+        for ask in topic.partitions:
+            try:
+                results.append(_delete(node, topic.name, ask, changed))
+            except KafkaError as error:
+                results.append(_refused(ask, error))
+        response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    for directory in changed.values():
+        node.upkeep.checkpoint(directory)
+    return response
+
+
+def _delete(node: "Node", topic: str, ask: DeleteRecordsPartition, changed: dict[str, LogDirectory]) -> DeleteRecordsPartitionResult:
+    leader = node.partitions.leader(topic, ask.partition_index)
+    if topic in INTERNAL:
+        raise errors.InvalidTopic(f"records of {topic}, an internal topic, cannot be deleted")
+    if "delete" not in leader.options.cleanup_policy:
+        raise errors.PolicyViolation(f"{topic} is only compacted; records are deleted where cleanup.policy holds delete")
+    offset = leader.high_watermark if ask.offset == HIGH_WATERMARK else ask.offset
+    if not 0 <= offset <= leader.high_watermark:
+        raise errors.OffsetOutOfRange(f"{leader.partition} can be deleted up to its high watermark, {leader.high_watermark}, not {offset}")
+    if offset > leader.log.start_offset:
+        node.partitions.delete_before(leader, offset)
+        changed[leader.directory.root] = leader.directory
+    return DeleteRecordsPartitionResult(partition_index=ask.partition_index, low_watermark=leader.log.start_offset)
+
+
+def _refused(ask: DeleteRecordsPartition, error: KafkaError) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(partition_index=ask.partition_index, low_watermark=-1, error_code=error.code)

@@ -1,0 +1,54 @@
+"""InitProducerId: a producer id for an idempotent producer.
+
+Behaviour: without a transactional id every request gets a new id at epoch 0, whatever id and epoch it names; naming only one of the two
+is INVALID_REQUEST, and so is an empty transactional id. An answer waits while the store hands out the next block of ids.
+
+Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: nobody may use one here, since
+transactions are not served, and of all codes this is the one that every client takes as final. Source: KIP-98, KIP-360.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import NO_PRODUCER
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.broker.producer_ids import WAITING
+from ottla.broker.purgatory import Parked
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: How long the store may take for a block of ids; a client then hears that the coordinator is loading, and tries again.
+BLOCK_WAIT_MS = 10_000
+NO_PRODUCER_EPOCH = -1
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=error.code, producer_epoch=NO_PRODUCER_EPOCH)
+
+
+@handles(InitProducerIdRequest, (0, 5), refuse=refuse)
+def init_producer_id(node: "Node", call: RequestArrived) -> Any:
+    request: InitProducerIdRequest = call.body
+    if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        raise errors.InvalidRequest("a producer names both its id and its epoch, or neither")
+    if request.transactional_id == "":
+        raise errors.InvalidRequest("a transactional id has at least one character")
+    if request.transactional_id is not None:
+        raise errors.TransactionalIdAuthorizationFailed("this broker serves no transactions")
+    producer_id = node.producer_ids.take()
+    if producer_id is not None:
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    def finish(expired: bool) -> None:
+        late = node.producer_ids.take()
+        if late is None:
+            node.answer(call, refuse(call, errors.CoordinatorLoadInProgress("the store has not handed out producer ids yet")))
+        else:
+            node.answer(call, InitProducerIdResponse(producer_id=late, producer_epoch=0))
+
+    parked = Parked((WAITING,), lambda: node.producer_ids.ready, finish)
+    return node.park(call, parked, node.now_ms + BLOCK_WAIT_MS)

@@ -1,0 +1,59 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended in partitions led here, so that a reader can tell whether its history parts from ours.
+
+Behaviour: answers the largest epoch that is at most the one asked for, and the offset after its last record; the present epoch ends at
+the log end. An epoch that has not begun yet, or -1, is answered with epoch -1 and offset -1. A reader whose idea of the leader is older
+than ours is FENCED_LEADER_EPOCH, newer UNKNOWN_LEADER_EPOCH.
+
+Versions: 2 to 4 differ in their form only. Source: KIP-101, KIP-279, KIP-320.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> OffsetForLeaderEpochResponse:
+    topics = [
+        OffsetForLeaderTopicResult(topic=topic.topic, partitions=[_refused(ask, error) for ask in topic.partitions])
+        for topic in call.body.topics
+    ]
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+@handles(OffsetForLeaderEpochRequest, (2, 4), refuse=refuse)
+def offset_for_leader_epoch(node: "Node", call: RequestArrived) -> OffsetForLeaderEpochResponse:
+    response = OffsetForLeaderEpochResponse()
+    for topic in call.body.topics:
+        answers = []
+        for ask in topic.partitions:
+            try:
+                answers.append(_end(node, topic.topic, ask))
+            except KafkaError as error:
+                answers.append(_refused(ask, error))
+        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+    return response
+
+
+def _end(node: "Node", topic: str, ask: OffsetForLeaderPartition) -> EpochEndOffset:
+    leader = node.partitions.leader(topic, ask.partition)
+    leader.check_epoch(ask.current_leader_epoch)
+    found = leader.log.epochs.end_of(ask.leader_epoch)
+    if found is None:
+        return EpochEndOffset(partition=ask.partition)
+    return EpochEndOffset(partition=ask.partition, leader_epoch=found[0], end_offset=found[1])
+
+
+def _refused(ask: OffsetForLeaderPartition, error: KafkaError) -> EpochEndOffset:
+    return EpochEndOffset(partition=ask.partition, error_code=error.code)

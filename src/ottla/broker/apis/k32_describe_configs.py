@@ -1,0 +1,97 @@
+"""DescribeConfigs: the settings of topics, of this broker, and of all brokers.
+
+==============  ============  =====================================================
+resource type   name          answer
+==============  ============  =====================================================
+2 topic         a topic       every topic setting, with where its value comes from
+4 broker        this broker   every setting of this broker
+4 broker        empty         the settings changed for all brokers while they run
+==============  ============  =====================================================
+
+Behaviour: no keys, or null, means all; keys that do not exist are left out. Secrets have no value. An unknown topic is
+UNKNOWN_TOPIC_OR_PARTITION; another broker's id, or another resource type, INVALID_REQUEST. Versions: types and documentation from 3 on.
+
+Differences from Kafka: broker loggers, client metrics and groups have no settings here. Source: KIP-133, KIP-226, KIP-569.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.broker.controller.topics import check_name
+from ottla.broker.described import BROKER, TOPIC, Entry, broker_entries, cluster_entries, topic_entries
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(results=[_refused(resource, error) for resource in call.body.resources])
+
+
+@handles(DescribeConfigsRequest, (1, 4), refuse=refuse)
+def describe_configs(node: "Node", call: RequestArrived) -> DescribeConfigsResponse:
+    request: DescribeConfigsRequest = call.body
+    response = DescribeConfigsResponse()
+    for resource in request.resources:
+        try:
+            entries = _entries(node, resource)
+        except KafkaError as error:
+            response.results.append(_refused(resource, error))
+            continue
+        keys = resource.configuration_keys
+        configs = [_shown(entry, request) for entry in entries if not keys or entry.name in keys]
+        response.results.append(
+            DescribeConfigsResult(
+                error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name, configs=configs
+            )
+        )
+    return response
+
+
+def _entries(node: "Node", resource: DescribeConfigsResource) -> Iterable[Entry]:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC:
+        check_name(name)
+        if name not in node.image.topics:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return topic_entries(node, node.image.overrides("topics", name))
+    if resource.resource_type == BROKER:
+        if not name:
+            return cluster_entries(node)
+        if name != str(node.broker_id):
+            raise errors.InvalidRequest(f"this is broker {node.broker_id}; ask broker {name!r} for its own settings")
+        return broker_entries(node)
+    raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
+
+
+def _shown(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    shown = DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        config_type=entry.kind,
+        documentation=entry.doc if request.include_documentation else None,
+    )
+    if request.include_synonyms:
+        shown.synonyms = [DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source) for one in entry.synonyms]
+    return shown
+
+
+def _refused(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=error.code, error_message=str(error), resource_type=resource.resource_type, resource_name=resource.resource_name
+    )

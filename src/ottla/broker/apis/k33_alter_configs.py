@@ -1,0 +1,48 @@
+"""AlterConfigs: at the controller; replaces all overrides of a topic or broker. What is not named goes back to its default.
+
+Behaviour, refusals: see ``alterations.py``; a setting without a value is INVALID_REQUEST. validate_only checks everything and changes
+nothing. Differences from Kafka: a broker's settings may be changed through any broker. Source: KIP-133.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.apis.alterations import Entity, alter
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> AlterConfigsResponse:
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=error.code, error_message=str(error), resource_type=resource.resource_type, resource_name=resource.resource_name
+            )
+            for resource in call.body.resources
+        ]
+    )
+
+
+@handles(AlterConfigsRequest, (0, 2), refuse=refuse, at_controller=True)
+def alter_configs(node: "Node", call: RequestArrived) -> Any:
+    return alter(node, call, _replaced, result_type=AlterConfigsResourceResponse, response=AlterConfigsResponse())
+
+
+def _replaced(entity: Entity, present: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:
+    wished: dict[str, str] = {}
+    for config in resource.configs:
+        if config.value is None:
+            raise errors.InvalidRequest(f"{config.name} has no value; leave it out to have its default")
+        wished[config.name] = config.value
+    return wished

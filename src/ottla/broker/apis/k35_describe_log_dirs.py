@@ -1,0 +1,55 @@
+"""DescribeLogDirs: what lies in each log directory of this broker, and how much room there is.
+
+Behaviour: null topics mean every partition here; partitions that are not here are left out. A partition's size counts its record batches,
+not its indexes. A failed directory is listed with KAFKA_STORAGE_ERROR and nothing else. Bytes of the volume are those measured last, -1
+before the first time.
+
+Versions: bytes of the volume from 4 on; 5 tells which directories are cordoned, which none is here. Nothing moves between directories,
+so no replica is a future one, and a leader does not lag. Source: KIP-113, KIP-784, KIP-827, KIP-1066.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.base.ids import TopicPartition
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.log.directory import LogDirectory
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> DescribeLogDirsResponse:
+    return DescribeLogDirsResponse(error_code=error.code)
+
+
+@handles(DescribeLogDirsRequest, (1, 5), refuse=refuse)
+def describe_log_dirs(node: "Node", call: RequestArrived) -> DescribeLogDirsResponse:
+    asked: set[TopicPartition] | None = None
+    if call.body.topics is not None:
+        asked = {TopicPartition(topic.topic, number) for topic in call.body.topics for number in topic.partitions}
+    return DescribeLogDirsResponse(results=[_described(node, directory, asked) for directory in node.directories])
+
+
+def _described(node: "Node", directory: LogDirectory, asked: set[TopicPartition] | None) -> DescribeLogDirsResult:
+    if directory.failed is not None:
+        return DescribeLogDirsResult(log_dir=directory.root, error_code=errors.KafkaStorageError.code)
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for partition, log in sorted(directory.logs.items()):
+        if asked is None or partition in asked:
+            topic = topics.setdefault(partition.topic, DescribeLogDirsTopic(name=partition.topic))
+            topic.partitions.append(DescribeLogDirsPartition(partition_index=partition.partition, partition_size=log.size))
+    described = DescribeLogDirsResult(log_dir=directory.root, topics=list(topics.values()))
+    space = node.space.get(directory.root)
+    if space is not None:
+        described.total_bytes, described.usable_bytes = space.total_bytes, space.free_bytes
+    return described

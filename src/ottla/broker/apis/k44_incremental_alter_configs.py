@@ -1,0 +1,84 @@
+"""IncrementalAlterConfigs: at the controller; changes single overrides of a topic or broker and leaves the others.
+
+=========  ==============================================================================
+operation  effect
+=========  ==============================================================================
+0 SET      the value given
+1 DELETE   back to the default; no error when there is no override
+2 APPEND   adds those of the values that the list does not hold
+3 SUBTRACT takes the values from the list
+=========  ==============================================================================
+
+Behaviour, refusals: see ``alterations.py``. APPEND and SUBTRACT begin, where there is no override, with the setting's declared default; on
+a setting that is no list they are INVALID_CONFIG. A missing value, but for DELETE, is INVALID_REQUEST. Source: KIP-339.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.options import Kind
+from ottla.broker.apis.alterations import Entity, alter, spec_of
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=error.code, error_message=str(error), resource_type=resource.resource_type, resource_name=resource.resource_name
+            )
+            for resource in call.body.resources
+        ]
+    )
+
+
+@handles(IncrementalAlterConfigsRequest, (0, 1), refuse=refuse, at_controller=True)
+def incremental_alter_configs(node: "Node", call: RequestArrived) -> Any:
+    return alter(node, call, _changed, result_type=AlterConfigsResourceResponse, response=IncrementalAlterConfigsResponse())
+
+
+def _changed(entity: Entity, present: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:
+    wished = dict(present)
+    for config in resource.configs:
+        if config.config_operation == DELETE:
+            wished.pop(config.name, None)
+            continue
+        if config.value is None:
+            raise errors.InvalidRequest(f"{config.name} has no value; delete it to have its default")
+        match config.config_operation:
+            case 0:
+                wished[config.name] = config.value
+            case 2:
+                held = _list(entity, wished, config.name)
+                wished[config.name] = ",".join(dict.fromkeys([*held, *_parts(config.value)]))
+            case 3:
+                gone = _parts(config.value)
+                wished[config.name] = ",".join(part for part in _list(entity, wished, config.name) if part not in gone)
+            case unknown:
+                raise errors.InvalidRequest(f"{config.name}: there is no operation {unknown} on a setting")
+    return wished
+
+
+def _list(entity: Entity, overrides: Mapping[str, str], name: str) -> list[str]:
+    spec = spec_of(entity, name)
+    if spec.kind is not Kind.LIST:
+        raise errors.InvalidConfig(f"{name} is no list; it can be set, not appended to or subtracted from")
+    return _parts(overrides[name]) if name in overrides else list(spec.default)
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

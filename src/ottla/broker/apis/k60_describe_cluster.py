@@ -1,0 +1,48 @@
+"""DescribeCluster: the live brokers, and which of them is controller.
+
+Behaviour: brokers appear at the addresses this client can use, as in Metadata. Controllers have no listener of their own here, so asking
+for them (endpoint type 2) is MISMATCHED_ENDPOINT_TYPE; any other type but 1 is UNSUPPORTED_ENDPOINT_TYPE. A broker without a registration
+is not there at all, so none is ever listed as fenced. Source: KIP-700, KIP-919, KIP-1073.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.apis.leaders import address_for
+from ottla.broker.apis.operations import CLUSTER_OPERATIONS
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.broker.image import NO_LEADER
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> DescribeClusterResponse:
+    return DescribeClusterResponse(error_code=error.code, error_message=str(error))
+
+
+@handles(DescribeClusterRequest, (0, 2), refuse=refuse)
+def describe_cluster(node: "Node", call: RequestArrived) -> DescribeClusterResponse:
+    request: DescribeClusterRequest = call.body
+    if request.endpoint_type == CONTROLLERS:
+        raise errors.MismatchedEndpointType("this is a broker; controllers have no listener of their own")
+    if request.endpoint_type != BROKERS:
+        raise errors.UnsupportedEndpointType(f"there are no endpoints of type {request.endpoint_type}")
+    controller = node.image.controller
+    response = DescribeClusterResponse(
+        cluster_id=node.cluster_id,
+        controller_id=controller if controller in node.image.brokers and controller is not None else NO_LEADER,
+        brokers=[
+            DescribeClusterBroker(broker_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
+            for broker in node.image.brokers.values()
+            for address in (address_for(node, call, broker),)
+        ],
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response

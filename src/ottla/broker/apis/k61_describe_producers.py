@@ -1,0 +1,66 @@
+"""DescribeProducers: the producers that partitions led here remember, each with its last batch.
+
+Behaviour: a producer is remembered until producer.id.expiration.ms after its last batch. Each partition has its own error. Source: KIP-664.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.controller.topics import check_name
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> DescribeProducersResponse:
+    topics = [
+        TopicResponse(name=topic.name, partitions=[_refused(number, error) for number in topic.partition_indexes])
+        for topic in call.body.topics
+    ]
+    return DescribeProducersResponse(topics=topics)
+
+
+@handles(DescribeProducersRequest, (0, 0), refuse=refuse)
+def describe_producers(node: "Node", call: RequestArrived) -> DescribeProducersResponse:
+    response = DescribeProducersResponse()
+    for topic in call.body.topics:
+        answers = []
+        for number in topic.partition_indexes:
+            try:
+                check_name(topic.name)
+                answers.append(_described(node, topic.name, number))
+            except KafkaError as error:
+                answers.append(_refused(number, error))
+        response.topics.append(TopicResponse(name=topic.name, partitions=answers))
+    return response
+
+
+def _described(node: "Node", topic: str, number: int) -> PartitionResponse:
+    known = node.partitions.leader(topic, number).log.producers.by_id
+    return PartitionResponse(
+        partition_index=number,
+        active_producers=[
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.batches[-1].last_sequence if producer.batches else -1,
+                last_timestamp=producer.timestamp_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_from,
+            )
+            for producer_id, producer in sorted(known.items())
+        ],
+    )
+
+
+def _refused(number: int, error: KafkaError) -> PartitionResponse:
+    return PartitionResponse(partition_index=number, error_code=error.code, error_message=str(error))

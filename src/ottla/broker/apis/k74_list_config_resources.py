@@ -1,0 +1,46 @@
+"""ListConfigResources: the names of everything that has, or can have, settings.
+
+Versions: 0 lists client metrics alone, of which there are none here. Version 1 takes resource types; none means every type, and one that
+Kafka does not list either is UNSUPPORTED_VERSION.
+
+Differences from Kafka: broker loggers and groups have no settings here, so none are listed. Source: KIP-1000, KIP-1142.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.described import BROKER, TOPIC
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.list_config_resources import (
+    CLIENT_METRICS,
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+TYPES_SINCE = 1
+BROKER_LOGGER, GROUP = 8, 32
+LISTED = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> ListConfigResourcesResponse:
+    return ListConfigResourcesResponse(error_code=error.code)
+
+
+@handles(ListConfigResourcesRequest, (0, 1), refuse=refuse)
+def list_config_resources(node: "Node", call: RequestArrived) -> ListConfigResourcesResponse:
+    types = set(call.body.resource_types or LISTED) if call.api_version >= TYPES_SINCE else {CLIENT_METRICS}
+    unknown = sorted(types.difference(LISTED))
+    if unknown:
+        raise errors.UnsupportedVersion(f"resources of type {unknown[0]} are not listed")
+    response = ListConfigResourcesResponse()
+    if TOPIC in types:
+        response.config_resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in sorted(node.image.topics)]
+    if BROKER in types:
+        response.config_resources += [ConfigResource(resource_name=str(broker), resource_type=BROKER) for broker in node.image.brokers]
+    return response

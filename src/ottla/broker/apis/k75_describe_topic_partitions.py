@@ -1,0 +1,99 @@
+"""DescribeTopicPartitions: the partitions of topics, in the order of names, page by page.
+
+Behaviour: a page has at most response_partition_limit partitions, and at most max.request.partition.size.limit; the cursor it ends with
+begins the next one. No topics means all of them. A topic asked for by name that does not exist has its error; the cursor's topic must be
+among those asked for, and its partition not negative (INVALID_REQUEST). Without topics, a cursor whose topic went away goes on behind it.
+
+Differences from Kafka: no partition has eligible leader replicas, since only the ISR may lead. Source: KIP-966.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.apis.leaders import as_seen
+from ottla.broker.apis.operations import TOPIC_OPERATIONS
+from ottla.broker.controller.topics import INTERNAL, check_name
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.broker.image import Topic
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> DescribeTopicPartitionsResponse:
+    topics = [DescribeTopicPartitionsResponseTopic(name=topic.name, error_code=error.code) for topic in call.body.topics]
+    return DescribeTopicPartitionsResponse(topics=topics)
+
+
+@handles(DescribeTopicPartitionsRequest, (0, 0), refuse=refuse)
+def describe_topic_partitions(node: "Node", call: RequestArrived) -> DescribeTopicPartitionsResponse:
+    request: DescribeTopicPartitionsRequest = call.body
+    cursor = request.cursor or Cursor()
+    asked = {topic.name for topic in request.topics}
+    if cursor.partition_index < 0:
+        raise errors.InvalidRequest(f"partition {cursor.partition_index} of the cursor does not exist")
+    if asked and cursor.topic_name and cursor.topic_name not in asked:
+        raise errors.InvalidRequest(f"topic {cursor.topic_name!r} of the cursor is not among those asked for")
+    names = sorted(name for name in asked or node.image.topics if name >= cursor.topic_name)
+    left = max(1, min(request.response_partition_limit, node.options.request_partitions_max))
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        if left == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        topic = node.image.topics.get(name)
+        if topic is None:
+            response.topics.append(_missing(name))
+            continue
+        first = cursor.partition_index if name == cursor.topic_name else 0
+        numbers = [number for number in topic.replicas if number >= first]
+        response.topics.append(_described(node, topic, numbers[:left]))
+        if len(numbers) > left:
+            response.next_cursor = Cursor(topic_name=name, partition_index=numbers[left])
+            break
+        left -= len(numbers)
+    return response
+
+
+def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+    try:
+        check_name(name)
+        code = errors.UnknownTopicOrPartition.code
+    except errors.InvalidTopic as error:
+        code = error.code
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, is_internal=name in INTERNAL, topic_authorized_operations=TOPIC_OPERATIONS
+    )
+
+
+def _described(node: "Node", topic: Topic, numbers: list[int]) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL,
+        partitions=[_partition(node, topic, number) for number in numbers],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(node: "Node", topic: Topic, number: int) -> DescribeTopicPartitionsResponsePartition:
+    seen = as_seen(node, topic, number)
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=number,
+        leader_id=seen.leader,
+        leader_epoch=seen.leader_epoch,
+        replica_nodes=list(topic.replicas[number]),
+        isr_nodes=seen.isr,
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=seen.offline,
+    )

@@ -1,0 +1,288 @@
+"""`ottla log dump`: what stands in the files of a log directory, read straight from the disk.
+
+Files are told apart by their names, which are Kafka's (`ottla.log.names`); a directory stands for the files in it. Nothing is opened for
+writing and nothing is locked, so a running broker is not disturbed; what it writes meanwhile may or may not be seen, and the last batch
+may be half there.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import click
+
+from ottla.cli.render import is_terminal, json_bytes, output_option, print_json, told
+from ottla.log import names
+
+Row = dict[str, Any]
+OFFSET_ENTRY = Struct(">ii")
+TIME_ENTRY = Struct(">qi")
+
+
+@click.group(name="log")
+def command() -> None:
+    """Look into the files of a log directory."""
+
+
+@command.command()
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, path_type=Path))
+@click.option("--deep", is_flag=True, help="Show the records in each batch.")
+@click.option("-n", "--max", "limit", type=click.IntRange(min=0), help="Show at most so many entries of each file.")
+@output_option
+def dump(paths: tuple[Path, ...], deep: bool, limit: int | None, output: str) -> None:
+    """Print what is in log files, indexes, snapshots and checkpoints.
+
+    Exit code 1 when something in them is damaged.
+    """
+    damaged = False
+    with told():
+        files = [file for path in paths for file in (_known(path) if path.is_dir() else [path])]
+        for file in files:
+            reader = reader_for(file, deep)
+            if reader is None:
+                raise click.ClickException(f"{file}: not a file of a log directory, as far as its name tells")
+            if output == "text" and len(files) > 1:
+                print(f"== {file}")
+            damaged |= _show(file, reader(), limit, output)
+    sys.stdout.flush()
+    if damaged:
+        raise SystemExit(1)
+
+
+def _known(directory: Path) -> list[Path]:
+    return [path for path in sorted(directory.iterdir()) if path.is_file() and reader_for(path, False) is not None]
+
+
+def _show(file: Path, rows: Iterable[Row], limit: int | None, output: str) -> bool:
+    """Print rows as they come; True when one of them tells of damage."""
+    damaged = False
+    shown = 0
+    for row in rows:
+        if limit is not None and shown >= limit:
+            break
+        shown += "record" not in row
+        damaged |= "damage" in row
+        if output == "json":
+            print_json({"file": str(file), **row})
+        else:
+            print(_line(row))
+    return damaged
+
+
+def _line(row: Row) -> str:
+    """`name value` pairs for a person, tab-separated in a pipe; records are indented below their batch."""
+    between = "  " if is_terminal() else "\t"
+    cells = [f"{name} {value}" for name, value in row.items() if value is not None and name != "record"]
+    return ("    " if "record" in row else "") + between.join(cells)
+
+
+def reader_for(path: Path, deep: bool) -> Callable[[], Iterator[Row]] | None:
+    """How to read this file; None when its name says nothing."""
+    name = path.name
+    for suffix in (names.DELETED, names.SWAP, names.CLEANED):
+        name = name.removesuffix(suffix)
+    by_name: dict[str, Callable[[], Iterator[Row]]] = {
+        names.LEADER_EPOCHS: lambda: _epochs(path),
+        names.RECOVERY_POINTS: lambda: _offsets(path),
+        names.LOG_STARTS: lambda: _offsets(path),
+        names.HIGH_WATERMARKS: lambda: _offsets(path),
+        names.PARTITION_METADATA: lambda: _partition_metadata(path),
+        names.META_PROPERTIES: lambda: _meta_properties(path),
+        names.CLEAN_SHUTDOWN: lambda: _clean_shutdown(path),
+    }
+    by_suffix: dict[str, Callable[[], Iterator[Row]]] = {
+        names.LOG: lambda: _batches(path, deep),
+        names.OFFSET_INDEX: lambda: _offset_index(path),
+        names.TIME_INDEX: lambda: _time_index(path),
+        names.TXN_INDEX: lambda: _aborted(path),
+        names.SNAPSHOT: lambda: _producers(path),
+    }
+    if names.offset_of(name) is None:
+        return by_name.get(name)
+    return by_suffix.get("." + name.rpartition(".")[2])
+
+
+def _base_offset(path: Path) -> int:
+    found = names.offset_of(path.name)
+    assert found is not None, "the name was looked at before"
+    return found
+
+
+# -- batches
+
+
+def _batches(path: Path, deep: bool) -> Iterator[Row]:
+    from ottla.records.batch import crc_ok, headers
+    from ottla.records.errors import RecordsError
+
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        if not size:
+            return
+        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+            end = 0
+            try:
+                for position, header in headers(view):
+                    sound = crc_ok(view, position)
+                    yield _batch(header, position, sound)
+                    if deep and sound:
+                        yield from _records(view, position, header)
+                    end = position + header.size
+            except RecordsError as error:
+                yield {"damage": str(error), "position": end, "bytes": size - end}
+                return
+            if end < size:
+                # A live log may be in the middle of an append, so this alone is no damage.
+                yield {"tail": "no whole batch", "position": end, "bytes": size - end}
+
+
+def _batch(header: Any, position: int, sound: bool) -> Row:
+    from ottla.records.errors import RecordsError
+
+    try:
+        codec = header.codec.wire_name
+    except RecordsError as error:
+        codec = str(error)
+    row: Row = {
+        "offset": header.base_offset,
+        "last": header.last_offset,
+        "count": header.count,
+        "position": position,
+        "size": header.size,
+        "epoch": header.leader_epoch,
+        "codec": codec,
+        "timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "timestamp_type": "LogAppendTime" if header.timestamp_type else "CreateTime",
+    }
+    if header.has_producer:
+        row |= {"producer": header.producer_id, "producer_epoch": header.producer_epoch, "sequence": header.base_sequence}
+        row |= {"last_sequence": header.last_sequence}
+    if header.is_transactional:
+        row["transactional"] = True
+    if header.is_control:
+        row["control"] = True
+    row["crc"] = f"{header.crc & 0xFFFFFFFF:08x}"
+    if not sound:
+        row["damage"] = "checksum does not fit"
+    return row
+
+
+def _records(view: memoryview, position: int, header: Any) -> Iterator[Row]:
+    from ottla.records.errors import RecordsError
+    from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record, records
+
+    try:
+        if header.is_control:
+            found = control_record(view, position)
+            if found is not None:
+                kind = {ABORT_MARKER: "abort", COMMIT_MARKER: "commit"}.get(found.kind, str(found.kind))
+                yield {"record": True, "offset": header.base_offset, "marker": kind, "coordinator_epoch": found.coordinator_epoch}
+            return
+        for offset, timestamp, key, value, pairs in records(view, position):
+            row: Row = {"record": True, "offset": offset, "timestamp": timestamp, "key": json_bytes(key), "value": json_bytes(value)}
+            if pairs:
+                row["headers"] = [[name, json_bytes(content)] for name, content in pairs]
+            yield row
+    except RecordsError as error:
+        yield {"record": True, "damage": str(error)}
+
+
+# -- the files beside
+
+
+def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, ...]]:
+    """Entries up to the zeros that preallocation leaves behind them."""
+    data = path.read_bytes()
+    for found in entry.iter_unpack(data[: len(data) // entry.size * entry.size]):
+        if not any(found):
+            return
+        yield found
+
+
+def _offset_index(path: Path) -> Iterator[Row]:
+    base = _base_offset(path)
+    for relative, position in _entries(path, OFFSET_ENTRY):
+        yield {"offset": base + relative, "position": position}
+
+
+def _time_index(path: Path) -> Iterator[Row]:
+    base = _base_offset(path)
+    for timestamp, relative in _entries(path, TIME_ENTRY):
+        yield {"timestamp": timestamp, "offset": base + relative}
+
+
+def _aborted(path: Path) -> Iterator[Row]:
+    from ottla.log.aborted import read_entries
+
+    found = read_entries(path.read_bytes(), _base_offset(path))
+    if found is None:
+        yield {"damage": "not a transaction index of this segment"}
+    for one in found or ():
+        yield {"producer": one.producer_id, "first": one.first_offset, "last": one.last_offset, "last_stable": one.last_stable_offset}
+
+
+def _producers(path: Path) -> Iterator[Row]:
+    from ottla.log.snapshots import read_snapshot
+
+    found = read_snapshot(path.read_bytes(), 0)
+    if found is None:
+        yield {"damage": "not a producer snapshot, or torn"}
+    for producer_id, one in (found or {}).items():
+        last = one.batches[-1] if one.batches else None
+        yield {
+            "producer": producer_id,
+            "producer_epoch": one.epoch,
+            "last_sequence": None if last is None else last.last_sequence,
+            "last_offset": None if last is None else last.last_offset,
+            "timestamp": one.timestamp_ms,
+            "coordinator_epoch": one.coordinator_epoch,
+            "transaction_from": one.transaction_from if one.transaction_from >= 0 else None,
+        }
+
+
+def _epochs(path: Path) -> Iterator[Row]:
+    from ottla.log.checkpoints import read_epochs
+
+    found = read_epochs(path.read_bytes())
+    if found is None:
+        yield {"damage": "not a leader epoch checkpoint"}
+    for epoch, offset in found or ():
+        yield {"epoch": epoch, "offset": offset}
+
+
+def _offsets(path: Path) -> Iterator[Row]:
+    from ottla.log.checkpoints import read_offsets
+
+    found = read_offsets(path.read_bytes())
+    if found is None:
+        yield {"damage": "not an offset checkpoint"}
+    for tp, offset in (found or {}).items():
+        yield {"topic": tp.topic, "partition": tp.partition, "offset": offset}
+
+
+def _partition_metadata(path: Path) -> Iterator[Row]:
+    from ottla.base.ids import topic_id_text
+    from ottla.log.checkpoints import read_partition_metadata
+
+    found = read_partition_metadata(path.read_bytes())
+    yield {"damage": "not partition.metadata"} if found is None else {"topic_id": topic_id_text(found)}
+
+
+def _meta_properties(path: Path) -> Iterator[Row]:
+    for line in path.read_text(errors="replace").splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            yield {name.strip(): value.strip()}
+
+
+def _clean_shutdown(path: Path) -> Iterator[Row]:
+    from ottla.log.checkpoints import read_clean_shutdown
+
+    epoch = read_clean_shutdown(path.read_bytes())
+    yield {"clean": True, "broker_epoch": epoch if epoch >= 0 else None}

@@ -1,0 +1,157 @@
+"""How commands talk: to a person a table, to a pipe tab-separated lines, to a program JSON; errors are one line on stderr.
+
+`-o json` prints one JSON document per command, or one line per record where the output has no end. Bytes become text where they are
+UTF-8, and `{"base64": "..."}` where they are not, so that what `consume -o json` prints, `produce -o json` takes.
+
+Exit codes: 0 done, 1 failed, 2 asked wrongly.
+"""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ottla.client.sync_admin import Admin
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def bootstrap_option(function: F) -> F:
+    """`-b`, the cluster to talk to."""
+    return click.option(
+        "-b",
+        "--bootstrap-server",
+        "bootstrap",
+        envvar="OTTLA_BOOTSTRAP",
+        default=DEFAULT_BOOTSTRAP,
+        show_default=True,
+        metavar="HOST:PORT[,...]",
+        help="Brokers to begin with; the environment variable OTTLA_BOOTSTRAP sets it too.",
+    )(function)
+
+
+def output_option(function: F) -> F:
+    """`-o`, for people or for programs."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="text for people and pipes, json for programs.",
+    )(function)
+
+
+def admin(bootstrap: str) -> Admin:
+    """An admin client with a person's patience: it gives up soon when no broker can be reached."""
+    from ottla.client.sync_admin import Admin
+
+    return Admin(bootstrap_servers=bootstrap, client_id="ottla-cli", default_api_timeout_ms=30_000, retries=3)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn what clients and files raise into one line and an exit code."""
+    from ottla.base.options import ConfigError
+    from ottla.wire.errors import KafkaError
+
+    try:
+        yield
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not complain when it flushes at its end.
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115
+        raise SystemExit(0) from None
+    except (KafkaError, OSError, ValueError) as error:
+        raise click.ClickException(" ".join(str(error).split())) from None
+
+
+def is_terminal() -> bool:
+    """Whether a person reads standard output."""
+    return sys.stdout.isatty()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, right: Iterable[str] = ()) -> None:
+    """Rows under headings on a terminal; bare tab-separated lines in a pipe. Columns named in `right` hold numbers."""
+    if not is_terminal():
+        for row in rows:
+            print("\t".join(text(cell) for cell in row))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    numbers = set(right)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(text(cell) for cell in row))
+    Console().print(made)
+
+
+def text(cell: object) -> str:
+    """A cell as text: lists with commas, nothing for None."""
+    if cell is None:
+        return ""
+    if isinstance(cell, list | tuple):
+        return ",".join(str(part) for part in cell)
+    return str(cell)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on one line, or indented for a person."""
+    import msgspec
+
+    encoded = msgspec.json.encode(value)
+    if is_terminal():
+        encoded = msgspec.json.format(encoded, indent=2)
+    sys.stdout.write(encoded.decode() + "\n")
+
+
+def json_bytes(value: bytes | None) -> Any:
+    """Bytes for JSON; see the module."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode()}
+
+
+def bytes_json(value: Any, name: str) -> bytes | None:
+    """Bytes from JSON: the reverse of `json_bytes`; other JSON values are taken as the text they were written as.
+
+    Raises: ValueError.
+    """
+    import msgspec
+
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
+        try:
+            return b64decode(value["base64"], validate=True)
+        except ValueError:
+            raise ValueError(f"{name}: not base64") from None
+    return msgspec.json.encode(value)
+
+
+def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
+    """`name=value` arguments. Raises: UsageError."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"{option} expects NAME=VALUE, not {pair!r}")
+        found[name] = value
+    return found

@@ -1,0 +1,209 @@
+"""What a client knows of the cluster: brokers, topics, who leads which partition. Pure: responses go in, answers and the next request
+come out.
+
+Knowledge ages. It is asked for again when it is older than `metadata_max_age_ms`, when somebody needs a topic it does not hold, and when
+a broker's answer shows it to be wrong (`METADATA_IS_STALE`); after a failure only when the backoff has passed.
+
+    leader epoch   a partition's entry only moves forward: an answer from a broker that lags does not replace a newer one (KIP-320)
+    topic id       another id means that the topic was deleted and made again: then epochs start over (KIP-516)
+    hints          produce and fetch answers may name the new leader at once (KIP-951), which is taken like an answer for it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ottla.client.errors import METADATA_IS_STALE
+from ottla.wire.errors import KafkaError, error_for
+from ottla.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+NO_TOPIC_ID = bytes(16)
+NOBODY = -1
+#: A topic that nobody asked about for so long is left out of the next request.
+UNUSED_TOPIC_MS = 5 * 60 * 1000
+
+
+class Broker(NamedTuple):
+    """A broker and where it listens."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionInfo(NamedTuple):
+    """One partition as the last answer described it."""
+
+    partition: int
+    #: Node id, NOBODY while there is no leader.
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+
+
+class TopicInfo(NamedTuple):
+    """One topic; partition i stands at index i."""
+
+    name: str
+    #: Zero when the broker is too old to have ids.
+    topic_id: bytes
+    partitions: tuple[PartitionInfo, ...]
+    is_internal: bool = False
+
+
+class Cluster:
+    """The picture and its age. All times are milliseconds of one monotonic clock."""
+
+    def __init__(self, *, max_age_ms: float, allow_auto_create: bool = True) -> None:
+        self.brokers: dict[int, Broker] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        #: Topic by id, for answers that name no topic.
+        self.names: dict[bytes, str] = {}
+        #: The last answer's error for a topic that is asked for and not there.
+        self.errors: dict[str, KafkaError] = {}
+        self.cluster_id: str | None = None
+        self.controller = NOBODY
+        #: Grows with each answer.
+        self.version = 0
+        self._max_age_ms = max_age_ms
+        self._allow_auto_create = allow_auto_create
+        #: Topics to ask for, and when somebody last needed them.
+        self._wanted: dict[str, float] = {}
+        self._updated_ms = float("-inf")
+        self._stale = True
+
+    # -- asking
+
+    def want(self, topic: str, now_ms: float) -> None:
+        """Keep this topic in the picture from now on."""
+        if topic not in self._wanted and topic not in self.topics:
+            self._stale = True
+        self._wanted[topic] = now_ms
+
+    def invalidate(self) -> None:
+        """The picture was found wrong: it is to be asked for again."""
+        self._stale = True
+
+    def due_ms(self) -> float:
+        """When the picture should be asked for again; -inf: at once."""
+        return float("-inf") if self._stale else self._updated_ms + self._max_age_ms
+
+    def request(self, now_ms: float) -> MetadataRequest:
+        """What to ask: the topics in use, none if there are none."""
+        for topic in [topic for topic, used_ms in self._wanted.items() if now_ms - used_ms > UNUSED_TOPIC_MS]:
+            del self._wanted[topic]
+        return MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic) for topic in self._wanted], allow_auto_topic_creation=self._allow_auto_create
+        )
+
+    # -- learning
+
+    def apply(self, response: MetadataResponse, now_ms: float, *, asked: Iterable[str] | None = None) -> None:
+        """Take an answer in. `asked`: the topics of the request; those the answer does not hold are gone. None: all topics were asked
+        for.
+        """
+        self.brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
+        self.cluster_id = response.cluster_id
+        self.controller = response.controller_id
+        topics, errors = dict(self.topics), dict(self.errors)
+        for name in set(topics) if asked is None else set(asked):
+            errors.pop(name, None)
+            if not any(topic.name == name and not topic.error_code for topic in response.topics):
+                topics.pop(name, None)
+        leaderless = False
+        for topic in response.topics:
+            name = topic.name or ""
+            if topic.error_code:
+                errors[name] = error_for(topic.error_code)
+                leaderless |= topic.error_code in METADATA_IS_STALE
+                continue
+            topics[name] = merged = _merged(self.topics.get(name), topic)
+            leaderless |= any(partition.leader == NOBODY for partition in merged.partitions)
+        self.topics, self.errors = topics, errors
+        self.names = {topic.topic_id: name for name, topic in topics.items() if topic.topic_id != NO_TOPIC_ID}
+        self._updated_ms = now_ms
+        self._stale = leaderless
+        self.version += 1
+
+    def hint(
+        self, topic: str, partition: int, *, leader: int, leader_epoch: int, endpoints: Iterable[tuple[int, str, int, str | None]] = ()
+    ) -> bool:
+        """A broker named the new leader of a partition. True if that was news that can be used."""
+        known = self.topics.get(topic)
+        for node_id, host, port, rack in endpoints:
+            self.brokers[node_id] = Broker(node_id, host, port, rack)
+        if known is None or leader not in self.brokers or partition >= len(known.partitions):
+            return False
+        was = known.partitions[partition]
+        if leader_epoch <= was.leader_epoch:
+            return False
+        partitions = list(known.partitions)
+        partitions[partition] = was._replace(leader=leader, leader_epoch=leader_epoch)
+        self.topics[topic] = known._replace(partitions=tuple(partitions))
+        return True
+
+    # -- answering
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has; None while that is not known."""
+        known = self.topics.get(topic)
+        return None if known is None else len(known.partitions)
+
+    def leader(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """(node id, leader epoch); None while no leader is known, or its address is not."""
+        known = self.topics.get(topic)
+        if known is None or partition >= len(known.partitions):
+            return None
+        info = known.partitions[partition]
+        return (info.leader, info.leader_epoch) if info.leader in self.brokers else None
+
+    def topic_id(self, topic: str) -> bytes:
+        """The topic's id; zero while it is not known or there is none."""
+        known = self.topics.get(topic)
+        return NO_TOPIC_ID if known is None else known.topic_id
+
+    def fatal(self, topic: str) -> KafkaError | None:
+        """Why this topic will never be there, as far as the cluster told: no permission, no valid name."""
+        error = self.errors.get(topic)
+        return None if error is None or error.code in METADATA_IS_STALE or error.retriable else error
+
+    def why_not(self, topic: str, partition: int | None = None) -> str:
+        """In words, what is missing of a topic or partition."""
+        if topic in self.errors:
+            return f"topic {topic}: {self.errors[topic]}"
+        known = self.topics.get(topic)
+        if known is None:
+            return f"topic {topic} is not known to the cluster yet"
+        if partition is not None and partition >= len(known.partitions):
+            return f"topic {topic} has {len(known.partitions)} partitions, no partition {partition}"
+        if partition is not None and self.leader(topic, partition) is None:
+            return f"partition {topic}-{partition} has no leader; are all brokers up?"
+        return f"topic {topic} is there"
+
+
+def _merged(was: TopicInfo | None, topic: MetadataResponseTopic) -> TopicInfo:
+    same = was is not None and was.topic_id == topic.topic_id
+    partitions: list[PartitionInfo] = []
+    for new in sorted(topic.partitions, key=lambda partition: partition.partition_index):
+        index = new.partition_index
+        old = was.partitions[index] if was is not None and same and index < len(was.partitions) else None
+        # Brokers count partitions from 0 without gaps; a hole would shift the rest, so it is filled with what leads nowhere.
+        while len(partitions) < index:
+            partitions.append(PartitionInfo(len(partitions), NOBODY, -1))
+        partitions.append(old if old is not None and -1 < new.leader_epoch < old.leader_epoch else _info(new))
+    return TopicInfo(topic.name or "", topic.topic_id, tuple(partitions), topic.is_internal)
+
+
+def _info(partition: MetadataResponsePartition) -> PartitionInfo:
+    return PartitionInfo(
+        partition.partition_index,
+        partition.leader_id,
+        partition.leader_epoch,
+        tuple(partition.replica_nodes),
+        tuple(partition.isr_nodes),
+        tuple(partition.offline_replicas),
+    )

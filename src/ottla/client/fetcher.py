@@ -1,0 +1,447 @@
+"""What a consumer has assigned, where it stands in each partition, what to fetch next, and the records that came. Pure.
+
+    log     ...|--------------|-----------------|-----------|...
+               ^ position      ^ buffered chunks ^ fetch_offset
+               next record     fetched, not      next to ask for
+               for poll()      taken yet
+
+A partition is asked for while it is not paused, has a position, and holds fewer than `CHUNKS_MAX` chunks; so the next chunk is on its way
+while the user works on this one. Each broker has at most one fetch to answer. When it must leave a full partition out, it waits only
+`FULL_WAIT_MS`, so that a quiet neighbour does not hold up the full one once it has been emptied.
+
+A seek starts a new `generation` of the partition: answers to older requests are dropped. Chunks are decoded batch by batch when they are
+taken. Control batches are passed over; with read_committed, so are batches of aborted transactions, which the answer lists by producer
+and first offset (KIP-98).
+
+Errors: those that mean another leader ask for metadata and a pause; a position outside of the log is reset as `auto_offset_reset` says;
+what remains is raised by the next `take`, once, and the partition is asked for again when the user polls again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import msgspec
+
+from ottla.base.ids import TopicPartition
+from ottla.client.backoff import Backoff
+from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
+from ottla.client.fetch_session import Ask, FetchSession
+from ottla.client.offsets import EARLIEST, LATEST
+from ottla.client.options import ConsumerOptions
+from ottla.records.batch import BatchHeader, crc_ok, headers
+from ottla.records.errors import RecordsError
+from ottla.records.read import ABORT_MARKER, control_record, records
+from ottla.wire.errors import CorruptMessage, KafkaError, OffsetOutOfRange, error_for
+from ottla.wire.messages import FetchResponse
+from ottla.wire.messages.fetch import PartitionData
+
+CHUNKS_MAX = 2
+FULL_WAIT_MS = 20
+RESET_TIMES = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record as it stands in the log. `timestamp` is milliseconds; `timestamp_type` 0 is the producer's time, 1 the broker's."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: Any
+    value: Any
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Chunk:
+    """The batches of one answer for one partition."""
+
+    __slots__ = ("aborted", "batches", "buffer", "decoded", "next", "open_aborted")
+
+    def __init__(self, buffer: memoryview, batches: list[tuple[int, BatchHeader]], aborted: list[tuple[int, int]]) -> None:
+        self.buffer = buffer
+        self.batches = batches
+        #: Index of the batch to decode next.
+        self.next = 0
+        #: Decoded records of the batch before, the last one first.
+        self.decoded: list[ConsumerRecord] = []
+        #: (first offset, producer id) of aborted transactions that have not begun yet, the last one first.
+        self.aborted = sorted(aborted, reverse=True)
+        self.open_aborted: set[int] = set()
+
+
+@dataclass(slots=True)
+class _Position:
+    """One assigned partition."""
+
+    tp: TopicPartition
+    backoff: Backoff
+    #: Next offset for the user; None until it is known.
+    offset: int | None = None
+    fetch_offset: int = -1
+    #: Leader epoch of the last batch fetched, -1 after a seek: lets the leader notice that it has another history.
+    last_epoch: int = -1
+    #: The time to look up when the offset is not known; None: a request is under way, or there is an offset.
+    reset: int | None = None
+    paused: bool = False
+    generation: int = 0
+    chunks: deque[Chunk] = field(default_factory=deque)
+    blocked_until_ms: float = float("-inf")
+    error: KafkaError | None = None
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """A fetch to send to one node."""
+
+    node_id: int
+    wanted: dict[TopicPartition, Ask]
+    generations: dict[TopicPartition, int]
+    max_wait_ms: int
+
+
+class Fetcher:
+    """See the module. `now_ms` is monotonic."""
+
+    def __init__(self, options: ConsumerOptions, rng: Random) -> None:
+        self._options = options
+        self._rng = rng
+        self._positions: dict[TopicPartition, _Position] = {}
+        #: Partitions with chunks, in the order in which they are served.
+        self._row: deque[TopicPartition] = deque()
+        self._sessions: dict[int, FetchSession] = {}
+        self._in_flight: dict[int, FetchPlan] = {}
+
+    # -- assignment and positions
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """Partitions assigned, in the order given."""
+        return list(self._positions)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Consume exactly these; what was assigned before keeps its position."""
+        was, self._positions = self._positions, {}
+        for tp in partitions:
+            backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms, self._rng)
+            self._positions[tp] = was.get(tp) or _Position(tp, backoff)
+        self._row = deque(tp for tp in self._row if tp in self._positions)
+
+    def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Make this the next offset. Raises: ValueError when the partition is not assigned or the offset is negative."""
+        if offset < 0:
+            raise ValueError(f"cannot seek {tp} to {offset}: offsets are 0 or more; use seek_to_beginning or seek_to_end")
+        position = self._renew(tp)
+        position.offset = position.fetch_offset = offset
+        position.last_epoch = leader_epoch
+
+    def seek_to(self, tp: TopicPartition, when: int) -> None:
+        """Look the next offset up by time, or by LATEST or EARLIEST."""
+        position = self._renew(tp)
+        position.offset, position.reset = None, when
+
+    def position(self, tp: TopicPartition) -> int | None:
+        """The next offset for the user; None while it is being looked up. Raises: ValueError, or the partition's error."""
+        position = self._position(tp)
+        if position.offset is None and position.error is not None:
+            error, position.error = position.error, None
+            raise error
+        return position.offset
+
+    def pause(self, tp: TopicPartition, paused: bool = True) -> None:
+        """Neither fetch nor give records of this partition, until resumed."""
+        self._position(tp).paused = paused
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        """Partitions that are paused."""
+        return [tp for tp, position in self._positions.items() if position.paused]
+
+    def ends(self, tp: TopicPartition) -> tuple[int, int, int]:
+        """(log start offset, high watermark, last stable offset) of the last answer; -1 before the first."""
+        position = self._position(tp)
+        return position.log_start_offset, position.high_watermark, position.last_stable_offset
+
+    def _position(self, tp: TopicPartition) -> _Position:
+        position = self._positions.get(tp)
+        if position is None:
+            raise ValueError(f"{tp} is not assigned to this consumer")
+        return position
+
+    def _renew(self, tp: TopicPartition) -> _Position:
+        position = self._position(tp)
+        position.generation += 1
+        position.chunks.clear()
+        position.error = None
+        position.reset = None
+        position.last_epoch = -1
+        position.blocked_until_ms = float("-inf")
+        if tp in self._row:
+            self._row.remove(tp)
+        return position
+
+    # -- looking up where to begin
+
+    def lookups(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Partitions whose offset has to be looked up: (time, generation). Each is given once; `looked_up` or `lookup_failed` must
+        follow.
+        """
+        wanted: dict[TopicPartition, tuple[int, int]] = {}
+        for tp, position in self._positions.items():
+            if position.offset is not None or position.error is not None:
+                continue
+            if position.reset is None and position.generation == 0:
+                # Never sought: the policy says where to begin. Without one, the user is told at each poll until a seek.
+                self._reset(position, NoOffsetToStart(f"{tp} has no position and auto_offset_reset is none: seek first"))
+                position.generation = 0 if position.reset is None else 1
+            if position.reset is not None:
+                wanted[tp] = (position.reset, position.generation)
+                position.reset = None
+        return wanted
+
+    def looked_up(self, tp: TopicPartition, generation: int, offset: int) -> None:
+        """An offset was found."""
+        position = self._positions.get(tp)
+        if position is not None and position.generation == generation and position.offset is None:
+            position.offset = position.fetch_offset = offset
+
+    def lookup_failed(self, tp: TopicPartition, generation: int, when: int, error: KafkaError) -> None:
+        """No offset was found: tried again when the error may pass, told to the user otherwise."""
+        position = self._positions.get(tp)
+        if position is not None and position.generation == generation and position.offset is None:
+            if not error.retriable:
+                position.error = error
+            position.reset = when
+
+    def _reset(self, position: _Position, otherwise: KafkaError) -> None:
+        when = RESET_TIMES.get(self._options.auto_offset_reset)
+        if when is None:
+            position.error = otherwise
+            return
+        position.offset, position.reset = None, when
+        position.last_epoch = -1
+
+    # -- fetching
+
+    def plans(
+        self,
+        now_ms: float,
+        leader: Callable[[str, int], tuple[int, int] | None],
+        topic_id: Callable[[str], bytes],
+        ready: Callable[[int], bool],
+    ) -> tuple[list[FetchPlan], list[TopicPartition], float]:
+        """Fetches to send now, one per idle node; partitions without a leader; the time at which a pause ends."""
+        plans: dict[int, FetchPlan] = {}
+        full: set[int] = set()
+        leaderless: list[TopicPartition] = []
+        next_ms = float("inf")
+        for tp, position in self._positions.items():
+            if position.paused or position.offset is None or position.error is not None:
+                continue
+            if position.blocked_until_ms > now_ms:
+                next_ms = min(next_ms, position.blocked_until_ms)
+                continue
+            found = leader(*tp)
+            if found is None:
+                leaderless.append(tp)
+                continue
+            node_id, epoch = found
+            if node_id in self._in_flight or not ready(node_id):
+                continue
+            if len(position.chunks) >= CHUNKS_MAX:
+                full.add(node_id)
+                continue
+            plan = plans.get(node_id)
+            if plan is None:
+                plan = plans[node_id] = FetchPlan(node_id, {}, {}, self._options.fetch_max_wait_ms)
+            plan.wanted[tp] = Ask(
+                topic_id(tp.topic), position.fetch_offset, epoch, position.last_epoch, self._options.max_partition_fetch_bytes
+            )
+            plan.generations[tp] = position.generation
+        for node_id, plan in plans.items():
+            if node_id in full:
+                plan.max_wait_ms = min(plan.max_wait_ms, FULL_WAIT_MS)
+            self._in_flight[node_id] = plan
+        return list(plans.values()), leaderless, next_ms
+
+    def session(self, node_id: int) -> FetchSession:
+        """The fetch session with a node."""
+        return self._sessions.setdefault(node_id, FetchSession())
+
+    def failed(self, plan: FetchPlan, now_ms: float) -> None:
+        """A fetch was not answered."""
+        del self._in_flight[plan.node_id]
+        self.session(plan.node_id).failed()
+        for tp, generation in plan.generations.items():
+            position = self._positions.get(tp)
+            if position is not None and position.generation == generation:
+                position.blocked_until_ms = now_ms + position.backoff.failed()
+
+    def answered(self, plan: FetchPlan, response: FetchResponse, names: dict[bytes, str], now_ms: float) -> bool:
+        """Take an answer in. True when it shows that metadata is stale."""
+        if response.error_code:
+            self.failed(plan, now_ms)
+            self.session(plan.node_id).answered(response.error_code, response.session_id)
+            return response.error_code in METADATA_IS_STALE
+        del self._in_flight[plan.node_id]
+        self.session(plan.node_id).answered(0, response.session_id)
+        stale = False
+        for topic in response.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for data in topic.partitions:
+                tp = TopicPartition(name, data.partition_index)
+                position = self._positions.get(tp)
+                if position is None or plan.generations.get(tp) != position.generation:
+                    continue
+                if plan.wanted[tp].offset != position.fetch_offset:
+                    continue
+                if data.error_code:
+                    stale |= self._partition_failed(position, data, now_ms)
+                else:
+                    self._partition_fetched(position, data)
+        return stale
+
+    def _partition_failed(self, position: _Position, data: PartitionData, now_ms: float) -> bool:
+        error = error_for(data.error_code, f"{position.tp}: {error_for(data.error_code)}")
+        if isinstance(error, OffsetOutOfRange):
+            position.chunks.clear() if position.offset == position.fetch_offset else None
+            if not position.chunks:
+                story = f"{position.tp}: offset {position.fetch_offset} is not in the log, which starts at {data.log_start_offset}"
+                position.generation += 1
+                self._reset(position, NoOffsetToStart(f"{story}; auto_offset_reset is none, so seek to where to go on"))
+            return False
+        if error.retriable or error.code in METADATA_IS_STALE:
+            position.blocked_until_ms = now_ms + position.backoff.failed()
+            return error.code in METADATA_IS_STALE
+        position.error = error
+        return False
+
+    def _partition_fetched(self, position: _Position, data: PartitionData) -> None:
+        position.backoff.succeeded()
+        position.high_watermark = data.high_watermark
+        position.last_stable_offset = data.last_stable_offset
+        position.log_start_offset = data.log_start_offset
+        if data.diverging_epoch.end_offset >= 0:
+            self._truncated(position, data.diverging_epoch.end_offset)
+            return
+        buffer: Any = data.records
+        if not buffer:
+            return
+        view = memoryview(buffer)
+        try:
+            batches = [(at, header) for at, header in headers(view) if header.last_offset >= position.fetch_offset]
+        except RecordsError as error:
+            position.error = CorruptMessage(f"{position.tp} at offset {position.fetch_offset}: {error}")
+            return
+        if not batches:
+            return
+        aborted = [(one.first_offset, one.producer_id) for one in data.aborted_transactions or ()]
+        position.chunks.append(Chunk(view, batches, aborted if self._options.isolation_level == "read_committed" else []))
+        if position.tp not in self._row:
+            self._row.append(position.tp)
+        last = batches[-1][1]
+        position.fetch_offset = last.last_offset + 1
+        position.last_epoch = last.leader_epoch
+
+    def _truncated(self, position: _Position, end_offset: int) -> None:
+        """The leader's log parts from what was fetched: go back to where it does, or tell the user when that is behind what was consumed
+        already.
+        """
+        assert position.offset is not None, "only a partition with a position is fetched"
+        position.chunks.clear()
+        position.last_epoch = -1
+        if end_offset < position.offset and self._options.auto_offset_reset == "none":
+            position.error = LogTruncated(
+                f"{position.tp}: the log now ends at {end_offset} before the consumed offset {position.offset}; seek to go on"
+            )
+            return
+        position.offset = position.fetch_offset = min(position.offset, end_offset)
+
+    # -- taking
+
+    def take(self, records_max: int) -> list[ConsumerRecord]:
+        """Up to so many records, each partition's in order; the positions move past them.
+
+        Raises: an error of some partition, when there are no records to give before it.
+        """
+        taken: list[ConsumerRecord] = []
+        for _ in range(len(self._row)):
+            tp = self._row[0]
+            position = self._positions[tp]
+            if position.paused:
+                self._row.rotate(-1)
+                continue
+            while position.chunks and len(taken) < records_max and position.error is None:
+                self._take_from(position, position.chunks[0], taken, records_max)
+            if len(taken) >= records_max and position.chunks:
+                break
+            self._row.popleft()
+        if not taken:
+            for position in self._positions.values():
+                if position.error is not None and not position.paused:
+                    error, position.error = position.error, None
+                    raise error
+        return taken
+
+    def _take_from(self, position: _Position, chunk: Chunk, taken: list[ConsumerRecord], records_max: int) -> None:
+        """Move records of the chunk's next batch; drop the chunk when it is empty."""
+        if not chunk.decoded:
+            if chunk.next == len(chunk.batches):
+                position.chunks.popleft()
+                return
+            at, header = chunk.batches[chunk.next]
+            try:
+                chunk.decoded = self._decode(position, chunk, at, header)
+            except RecordsError as error:
+                position.error = CorruptMessage(
+                    f"{position.tp}: the batch at offset {header.base_offset} cannot be read: {error}; seek past it to go on"
+                )
+                position.fetch_offset = position.offset or 0
+                position.chunks.clear()
+                return
+            chunk.next += 1
+            if not chunk.decoded:
+                position.offset = header.last_offset + 1
+                return
+        decoded = chunk.decoded
+        room = records_max - len(taken)
+        if len(decoded) <= room:
+            decoded.reverse()
+            taken += decoded
+            chunk.decoded = []
+            position.offset = chunk.batches[chunk.next - 1][1].last_offset + 1
+        else:
+            part = decoded[: -room - 1 : -1]
+            del decoded[-room:]
+            taken += part
+            position.offset = part[-1].offset + 1
+
+    def _decode(self, position: _Position, chunk: Chunk, at: int, header: BatchHeader) -> list[ConsumerRecord]:
+        """The batch's records for the user, the last one first."""
+        if self._options.check_crcs and not crc_ok(chunk.buffer, at):
+            raise RecordsError("its checksum does not fit")
+        while chunk.aborted and chunk.aborted[-1][0] <= header.last_offset:
+            chunk.open_aborted.add(chunk.aborted.pop()[1])
+        if header.is_control:
+            marker = control_record(chunk.buffer, at)
+            if marker is not None and marker.kind == ABORT_MARKER:
+                chunk.open_aborted.discard(header.producer_id)
+            return []
+        if header.is_transactional and header.producer_id in chunk.open_aborted:
+            return []
+        topic, partition = position.tp
+        kind = header.timestamp_type
+        found = [
+            ConsumerRecord(topic, partition, offset, timestamp, kind, key, value, pairs)
+            for offset, timestamp, key, value, pairs in records(chunk.buffer, at, start_offset=position.offset or 0)
+        ]
+        found.reverse()
+        return found

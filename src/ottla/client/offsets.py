@@ -1,0 +1,72 @@
+"""Offsets by time, and the special times that mean ends of the log (ListOffsets)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ottla.base.ids import TopicPartition
+from ottla.client.network import Network
+from ottla.client.routing import Share, ask_leaders
+from ottla.wire.errors import KafkaError, error_for
+from ottla.wire.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+LATEST = -1
+EARLIEST = -2
+#: The record with the largest timestamp (KIP-734).
+MAX_TIMESTAMP = -3
+#: The start of what the broker itself holds (KIP-405), and the last offset in remote storage (KIP-1005).
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+#: The first version that knows a special time.
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+READ_COMMITTED_SINCE = 2
+
+
+class OffsetAndTime(NamedTuple):
+    """An offset found by time. `offset` and `timestamp` are -1 where there is none."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+async def list_offsets(
+    network: Network, times: Mapping[TopicPartition, int], *, read_committed: bool = False, timeout_ms: float, patient: bool = True
+) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
+    """The first offset whose timestamp is not before the given one, or what a special time means; an error stands for its partition
+    alone.
+    """
+    at_least = max([READ_COMMITTED_SINCE if read_committed else 1, *(_SINCE.get(when, 1) for when in times.values())])
+
+    async def ask(node: int, share: Share[int]) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for tp, (when, epoch) in share.items():
+            topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic, partitions=[]))
+            topic.partitions.append(ListOffsetsPartition(partition_index=tp.partition, current_leader_epoch=epoch, timestamp=when))
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=int(read_committed), topics=list(topics.values()), timeout_ms=network.options.request_timeout_ms
+        )
+        response = await network.ask(node, request, at_least=at_least)
+        found: dict[TopicPartition, OffsetAndTime | KafkaError] = {}
+        for answered in response.topics:
+            for partition in answered.partitions:
+                tp = TopicPartition(answered.name, partition.partition_index)
+                found[tp] = (
+                    error_for(partition.error_code)
+                    if partition.error_code
+                    else OffsetAndTime(partition.offset, partition.timestamp, partition.leader_epoch)
+                )
+        return found
+
+    return await ask_leaders(network, times, ask, timeout_ms=timeout_ms, doing="listing offsets of", patient=patient)
+
+
+def raised(found: Mapping[TopicPartition, OffsetAndTime | KafkaError]) -> dict[TopicPartition, OffsetAndTime]:
+    """All results, none of which is an error. Raises: the first error."""
+    good: dict[TopicPartition, OffsetAndTime] = {}
+    for tp, result in found.items():
+        if isinstance(result, KafkaError):
+            raise result
+        good[tp] = result
+    return good

@@ -1,0 +1,258 @@
+"""Every setting of the clients, under Kafka's name; in Python it is the same name in snake case, as a keyword argument.
+
+A setting that is not in the table is refused by name. Values may be Python's (`acks=1`, `linger_ms=5`) or Kafka's text (`acks="all"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from ottla.base.options import ConfigError, Kind, Options, OptionSpec, option, suggestion
+from ottla.base.units import INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
+
+DEFAULT_PORT = 9092
+
+
+class ClientOptions(Options):
+    """What every client has."""
+
+    bootstrap_servers: tuple[str, ...] = option(
+        "bootstrap.servers", ("127.0.0.1:9092",),
+        doc="Addresses to begin with, HOST:PORT each, separated by commas; "
+        " the brokers found there tell the others. The port may be left out: 9092.",
+    )  # fmt: skip
+    client_id: str = option("client.id", "ottla", doc="Name under which the client appears in the broker's logs, metrics and quotas.")
+    request_timeout_ms: int = option(
+        "request.timeout.ms", 30 * SECOND_MS, at_least=1,
+        doc="How long to wait for the answer to a request; then the connection is given up and the request tried again where that is safe.",
+    )  # fmt: skip
+    socket_connection_setup_timeout_ms: int = option(
+        "socket.connection.setup.timeout.ms", 10 * SECOND_MS, long=True, at_least=1,
+        doc="How long making a connection may take, name look-up and version exchange included.",
+    )  # fmt: skip
+    reconnect_backoff_ms: int = option(
+        "reconnect.backoff.ms",
+        50,
+        long=True,
+        at_least=0,
+        doc="Pause before a failed connection to a broker is tried again; doubles each time.",
+    )
+    reconnect_backoff_max_ms: int = option(
+        "reconnect.backoff.max.ms", SECOND_MS, long=True, at_least=0, doc="Longest pause between two tries to connect to a broker."
+    )
+    retry_backoff_ms: int = option(
+        "retry.backoff.ms", 100, long=True, at_least=0, doc="Pause before a failed request is sent again; doubles each time."
+    )
+    retry_backoff_max_ms: int = option(
+        "retry.backoff.max.ms", SECOND_MS, long=True, at_least=0, doc="Longest pause between two tries of a request."
+    )
+    metadata_max_age_ms: int = option(
+        "metadata.max.age.ms", 5 * MINUTE_MS, long=True, at_least=1,
+        doc="Metadata is asked for again after this time even if nothing seems to have changed.",
+    )  # fmt: skip
+    receive_message_max_bytes: int = option(
+        "receive.message.max.bytes", 100 * MiB, at_least=1 * KiB, at_most=INT32_MAX,
+        doc="Largest response that is taken from a broker; a larger one closes the connection before anything is allocated for it.",
+    )  # fmt: skip
+    send_buffer_bytes: int = option(
+        "send.buffer.bytes", -1, at_least=-1, doc="Size of the socket's send buffer (SO_SNDBUF); -1 leaves it to the operating system."
+    )
+    receive_buffer_bytes: int = option(
+        "receive.buffer.bytes",
+        -1,
+        at_least=-1,
+        doc="Size of the socket's receive buffer (SO_RCVBUF); -1 leaves it to the operating system.",
+    )
+
+
+class ProducerOptions(ClientOptions):
+    """What a producer has besides."""
+
+    acks: str = option(
+        "acks", "all", choices=("all", "-1", "0", "1"),
+        doc="Who must have a batch before it counts as written: all in-sync replicas (all, -1), the leader (1), nobody (0).",
+    )  # fmt: skip
+    enable_idempotence: bool = option(
+        "enable.idempotence", True,
+        doc="Number the batches so that a retry is never written twice and never out of order. Needs acks=all, retries, and at most"
+        " five batches in flight; where one of these is set otherwise, it is off unless asked for by name.",
+    )  # fmt: skip
+    compression_type: str = option(
+        "compression.type", "none", choices=("none", "gzip", "snappy", "lz4", "zstd"), doc="Codec for whole batches."
+    )
+    compression_gzip_level: int = option(
+        "compression.gzip.level", -1, at_least=-1, at_most=9, doc="1 fastest to 9 smallest; -1: its default."
+    )
+    compression_lz4_level: int = option("compression.lz4.level", 9, at_least=1, at_most=17, doc="1 fastest to 17 smallest.")
+    compression_zstd_level: int = option("compression.zstd.level", 3, at_least=-131072, at_most=22, doc="Fastest below 0, smallest 22.")
+    batch_size: int = option(
+        "batch.size", 64 * KiB, at_least=0, at_most=INT32_MAX,
+        doc="A batch of a partition is sent when it has this many bytes, before compression. A larger record travels alone.",
+    )  # fmt: skip
+    linger_ms: int = option(
+        "linger.ms", 5, long=True, at_least=0, doc="How long a batch may wait for more records before it is sent although it is not full."
+    )
+    buffer_memory: int = option(
+        "buffer.memory",
+        32 * MiB,
+        long=True,
+        at_least=1 * KiB,
+        doc="Bytes of records that may wait to be acknowledged; beyond that, send() waits.",
+    )
+    max_block_ms: int = option(
+        "max.block.ms", MINUTE_MS, long=True, at_least=0, doc="How long send() may wait for memory or metadata before it fails."
+    )
+    max_request_size: int = option(
+        "max.request.size", 1 * MiB, at_least=0, doc="Largest produce request, and largest record before compression, in bytes."
+    )
+    max_in_flight_requests_per_connection: int = option(
+        "max.in.flight.requests.per.connection", 5, at_least=1, doc="Produce requests that a broker may owe the answer to at one time."
+    )
+    retries: int = option(
+        "retries",
+        INT32_MAX,
+        at_least=0,
+        doc="How often a batch is sent again after an error that may pass; delivery.timeout.ms ends it sooner.",
+    )
+    delivery_timeout_ms: int = option(
+        "delivery.timeout.ms", 2 * MINUTE_MS, at_least=1,
+        doc="From send() to its result: after this time a record that is not acknowledged has failed."
+        " At least linger.ms + request.timeout.ms.",
+    )  # fmt: skip
+
+
+class ConsumerOptions(ClientOptions):
+    """What a consumer has besides."""
+
+    auto_offset_reset: str = option(
+        "auto.offset.reset", "latest", choices=("earliest", "latest", "none"),
+        doc="Where to begin without a position, or with one that the log no longer has: at its start, at its end, or with an error.",
+    )  # fmt: skip
+    isolation_level: str = option(
+        "isolation.level", "read_uncommitted", choices=("read_uncommitted", "read_committed"),
+        doc="read_committed leaves out records of transactions that are open or were aborted.",
+    )  # fmt: skip
+    fetch_min_bytes: int = option("fetch.min.bytes", 1, at_least=0, doc="The broker answers a fetch when it has this many bytes ...")
+    fetch_max_wait_ms: int = option("fetch.max.wait.ms", 500, at_least=0, doc="... or when this time has passed.")
+    fetch_max_bytes: int = option(
+        "fetch.max.bytes",
+        50 * MiB,
+        at_least=0,
+        doc="Bytes in one answer over all partitions; a first batch that is larger comes nevertheless.",
+    )
+    max_partition_fetch_bytes: int = option(
+        "max.partition.fetch.bytes",
+        1 * MiB,
+        at_least=0,
+        doc="Bytes of one partition in one answer; a first batch that is larger comes nevertheless.",
+    )
+    max_poll_records: int = option("max.poll.records", 500, at_least=1, doc="Most records that one poll() returns.")
+    check_crcs: bool = option("check.crcs", True, doc="Compare each batch with its checksum.")
+    default_api_timeout_ms: int = option(
+        "default.api.timeout.ms",
+        MINUTE_MS,
+        at_least=0,
+        doc="How long calls that ask the brokers something may take when no timeout is given.",
+    )
+    allow_auto_create_topics: bool = option(
+        "allow.auto.create.topics",
+        True,
+        doc="Let the broker create a topic that is asked for and does not exist, where its own setting allows that.",
+    )
+
+
+class AdminOptions(ClientOptions):
+    """What an admin client has besides."""
+
+    default_api_timeout_ms: int = option(
+        "default.api.timeout.ms", MINUTE_MS, at_least=1, at_most=INT64_MAX, doc="How long a call may take, with all its retries."
+    )
+    retries: int = option("retries", INT32_MAX, at_least=0, doc="How often a request is sent again after an error that may pass.")
+
+
+T = TypeVar("T", bound=ClientOptions)
+
+
+def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
+    """The settings given as keyword arguments, over the defaults.
+
+    Raises: ConfigError for a name that is not in the table, or a value that is out of range or of the wrong type.
+    """
+    by_attribute = {spec.attribute: spec for spec in table.SPECS.values()}
+    made = table()
+    for name, value in keywords.items():
+        spec = by_attribute.get(name)
+        if spec is None:
+            raise ConfigError(name, "unknown setting" + suggestion(name, by_attribute))
+        setattr(made, name, spec.parse(_text(spec, value)))
+    if isinstance(made, ProducerOptions):
+        _check_producer(made, keywords)
+    return made
+
+
+def _text(spec: OptionSpec, value: Any) -> str:
+    if isinstance(value, bool) or spec.kind is Kind.BOOLEAN:
+        if not isinstance(value, bool | str) or (isinstance(value, bool) and spec.kind is not Kind.BOOLEAN):
+            raise ConfigError(spec.attribute, f"expected {_EXPECTED[spec.kind]}, not {value!r}")
+        return str(value).lower()
+    if spec.kind is Kind.LIST and not isinstance(value, str):
+        return ",".join(str(part) for part in value)
+    if isinstance(value, int | float | str):
+        return str(value)
+    raise ConfigError(spec.attribute, f"expected {_EXPECTED[spec.kind]}, not {value!r}")
+
+
+_EXPECTED = {
+    Kind.BOOLEAN: "True or False",
+    Kind.STRING: "a string",
+    Kind.INT: "a whole number",
+    Kind.LONG: "a whole number",
+    Kind.DOUBLE: "a number",
+    Kind.LIST: "a list or a string with commas",
+    Kind.PASSWORD: "a string",
+}
+
+
+def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:
+    """Idempotence gives way to settings it cannot live with, unless it was asked for: then they contradict each other."""
+    reasons = []
+    if made.acks not in ("all", "-1"):
+        reasons.append(f"acks={made.acks}")
+    if made.retries == 0:
+        reasons.append("retries=0")
+    if made.max_in_flight_requests_per_connection > 5:
+        reasons.append(f"max_in_flight_requests_per_connection={made.max_in_flight_requests_per_connection}")
+    if made.enable_idempotence and reasons:
+        if "enable_idempotence" in given:
+            raise ConfigError("enable_idempotence", f"needs acks=all, retries above 0 and at most 5 in flight, but {reasons[0]} was set")
+        made.enable_idempotence = False
+    least = made.linger_ms + made.request_timeout_ms
+    if made.delivery_timeout_ms < least:
+        if "delivery_timeout_ms" in given:
+            raise ConfigError(
+                "delivery_timeout_ms",
+                f"{made.delivery_timeout_ms} is less than linger_ms + request_timeout_ms = {least}; raise it or lower those",
+            )
+        made.delivery_timeout_ms = least
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """(host, port) of "host:port", "host", "[v6]:port" or "v6".
+
+    Raises: ConfigError.
+    """
+    host, port = text, ""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    if not host or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
+        raise ConfigError("bootstrap_servers", f"{text!r} is not HOST:PORT")
+    return host, int(port or DEFAULT_PORT)
+
+
+def address_text(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,373 @@
+"""The blocking faces: the same clients for code without an event loop, each with its loop in a thread of its own.
+
+The producer's `send()` does not go through that thread: it fills the accumulator under a lock and wakes the sender only when that has
+something new to do, so a record costs a microsecond or two. Everything else is carried over to the loop and waited for, which Ctrl-C
+interrupts.
+
+Any thread may use a producer. A consumer or an admin client belongs to one thread at a time, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from ottla.base.ids import TopicPartition
+from ottla.client import consumer as aio
+from ottla.client.accumulator import Accumulator, Bytes
+from ottla.client.batches import Batch, BlockingDelivery
+from ottla.client.consumer import ConsumerRecord, Deserializer, RawFetch
+from ottla.client.errors import AlreadyClosed
+from ottla.client.loop_thread import LoopThread, close_at_exit
+from ottla.client.network import Network, monotonic_ms
+from ottla.client.offsets import OffsetAndTime
+from ottla.client.options import ProducerOptions, from_keywords
+from ottla.client.partitioner import Partitioner
+from ottla.client.producer import Headers, Serializer, all_done, buffer_exhausted, partitions_of
+from ottla.client.sender import Sender
+
+Partition = TopicPartition | tuple[str, int]
+
+
+class Producer:
+    """Sends records. Settings are those of `ProducerOptions`, as keyword arguments.
+
+    Raises: ConfigError for a setting that is unknown or makes no sense.
+    """
+
+    def __init__(
+        self,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        rng: Random | None = None,
+        **settings: Any,
+    ) -> None:
+        self.options = from_keywords(ProducerOptions, settings)
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._lock = threading.Lock()
+        #: Shares the lock: told when batches got their outcome, so that memory may be free.
+        self._room = threading.Condition(self._lock)
+        rng = rng or Random()
+        self._accumulator = Accumulator(self.options, rng)
+        switch_bytes = min(self.options.batch_size, self.options.max_request_size)
+        self._partitioner = Partitioner(switch_bytes=switch_bytes, rng=rng)
+        self._closed = False
+        self._waking = False
+        self._waiting = 0
+        self._thread = LoopThread("ottla-producer")
+        self._network, self._sender = self._thread.run(lambda: self._begin(rng))
+        close_at_exit(self)
+
+    def _begin(self, rng: Random) -> tuple[Network, Sender]:
+        network = Network(self.options, rng=rng)
+        sender = Sender(network, self._accumulator, self.options, self._lock)
+        sender.settled = self._tell_waiting
+        return network, sender
+
+    def _tell_waiting(self) -> None:
+        if self._waiting:
+            with self._room:
+                self._room.notify_all()
+
+    def _wake(self) -> None:
+        if not self._waking:
+            self._waking = True
+            self._thread.loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        # Cleared before the step looks: whoever adds a record from now on wakes it again.
+        self._waking = False
+        self._sender.wake()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # An interrupt should not have to wait for brokers that may be the reason for it.
+        self.close(timeout_ms=0 if kind is not None and issubclass(kind, KeyboardInterrupt) else None)
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BlockingDelivery:
+        """Put a record on its way; `.result()` of what it returns waits until the record is written and tells where.
+
+        Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given. Waits only
+        for metadata of a topic not seen before, and while `buffer_memory` is full, at most `max_block_ms` each.
+
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
+        be had.
+        """
+        if self._key_serializer is not None:
+            key = self._key_serializer(key)
+        if self._value_serializer is not None:
+            value = self._value_serializer(value)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        known = self._network.cluster.topics.get(topic)
+        count = 0 if known is None else len(known.partitions)
+        if not count or (partition is not None and not 0 <= partition < count):
+            count = self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
+        _check_bytes(key, value)
+        now_ms = time.monotonic() * 1000
+        with self._lock:
+            if self._closed:
+                raise AlreadyClosed("the producer is closed")
+            if partition is None:
+                partition = self._partitioner.partition(topic, key, len(value) if value is not None else 0, count)
+            added = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers or (), now_ms)
+        if added is None:
+            added = self._when_room(
+                lambda: self._accumulator.append(topic, partition, timestamp_ms, key, value, headers or (), monotonic_ms())
+            )
+        batch, index = added
+        if not index and (self._accumulator.closed_one or self._sender.next_step_ms > now_ms + self.options.linger_ms):
+            self._wake()
+        return BlockingDelivery(batch, index, timestamp_ms)
+
+    def send_batch(self, topic: str, partition: int, batch: Bytes) -> BlockingDelivery:
+        """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
+
+        What it returns stands for the first record. A bytearray is taken over and stamped in place with the producer's numbers; anything
+        else is copied. Records are not looked at: keys, times and partitions are as the batch has them.
+
+        Raises: what `send` raises; ValueError when it is not exactly one batch.
+        """
+        known = self._network.cluster.partition_count(topic)
+        if known is None or not 0 <= partition < known:
+            self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
+        data = batch if isinstance(batch, bytearray) else bytearray(batch)
+        with self._lock:
+            if self._closed:
+                raise AlreadyClosed("the producer is closed")
+            made = self._accumulator.append_batch(topic, partition, data, monotonic_ms())
+        if made is None:
+            made = self._when_room(lambda: self._accumulator.append_batch(topic, partition, data, monotonic_ms()))
+        self._wake()
+        return BlockingDelivery(made, 0, int.from_bytes(data[27:35], "big", signed=True))
+
+    def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions, in order. Raises: MetadataTimedOut."""
+        count = self._thread.call(partitions_of(self._network, topic, None, self.options.max_block_ms))
+        return [TopicPartition(topic, partition) for partition in range(count)]
+
+    def flush(self, timeout_ms: float | None = None) -> None:
+        """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError."""
+        with self._lock:
+            waiting = self._accumulator.close_open()
+        self._wake()
+        self._thread.call(all_done(waiting, timeout_ms))
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            waiting = self._accumulator.close_open()
+        try:
+            self._wake()
+            self._thread.call(self._end(waiting, timeout_ms))
+        finally:
+            self._thread.stop()
+
+    async def _end(self, waiting: list[Batch], timeout_ms: float | None) -> None:
+        try:
+            await all_done(waiting, timeout_ms)
+        except TimeoutError:
+            pass
+        finally:
+            self._sender.close()
+            with self._room:
+                self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
+                self._room.notify_all()
+            await self._network.close()
+
+    def _when_room(self, append: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + self.options.max_block_ms / 1000
+        with self._room:
+            self._waiting += 1
+            try:
+                while True:
+                    self._wake()
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not self._room.wait(left):
+                        raise buffer_exhausted(self._accumulator, self.options)
+                    if self._closed:
+                        raise AlreadyClosed("the producer is closed")
+                    added = append()
+                    if added is not None:
+                        return added
+            finally:
+                self._waiting -= 1
+
+
+def _check_bytes(key: Any, value: Any) -> None:
+    if (value is None or isinstance(value, bytes | bytearray | memoryview)) and (
+        key is None or isinstance(key, bytes | bytearray | memoryview)
+    ):
+        return
+    name, given = ("key", key) if value is None or isinstance(value, bytes | bytearray | memoryview) else ("value", value)
+    raise TypeError(
+        f"{name} must be bytes or None, not {type(given).__name__}; give the producer a {name}_serializer (str.encode for text)"
+    )
+
+
+class Consumer:
+    """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments.
+
+    Raises: ConfigError for a setting that is unknown or makes no sense.
+    """
+
+    def __init__(
+        self,
+        *,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        rng: Random | None = None,
+        **settings: Any,
+    ) -> None:
+        self._aio = aio.Consumer(key_deserializer=key_deserializer, value_deserializer=value_deserializer, rng=rng, **settings)
+        self.options = self._aio.options
+        self._closed = False
+        self._thread = LoopThread("ottla-consumer")
+        self._thread.call(self._aio.start())
+        close_at_exit(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Close the connections. Closing twice is no error."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._thread.call(self._aio.close())
+            finally:
+                self._thread.stop()
+
+    def _call(self, work: Callable[[], Any]) -> Any:
+        if self._closed:
+            raise AlreadyClosed("the consumer is closed")
+        return self._thread.run(work)
+
+    def _await(self, work: Callable[[], Any]) -> Any:
+        if self._closed:
+            raise AlreadyClosed("the consumer is closed")
+        return self._thread.call(work())
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position."""
+        given = list(partitions)
+        self._call(lambda: self._aio.assign(given))
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions assigned."""
+        return self._aio.assignment()
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue at this offset. Raises: ValueError when the partition is not assigned."""
+        self._call(lambda: self._aio.seek(partition, offset))
+
+    def seek_to_beginning(self, *partitions: Partition) -> None:
+        """Continue at the start of the log, in these partitions or all assigned."""
+        self._call(lambda: self._aio.seek_to_beginning(*partitions))
+
+    def seek_to_end(self, *partitions: Partition) -> None:
+        """Continue at the end of the log as it is now, in these partitions or all assigned."""
+        self._call(lambda: self._aio.seek_to_end(*partitions))
+
+    def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
+        """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
+        error.
+        """
+        offset: int = self._await(lambda: self._aio.position(partition, timeout_ms))
+        return offset
+
+    def pause(self, *partitions: Partition) -> None:
+        """Give no records of these partitions until they are resumed; what is buffered is kept."""
+        self._call(lambda: self._aio.pause(*partitions))
+
+    def resume(self, *partitions: Partition) -> None:
+        """End a pause."""
+        self._call(lambda: self._aio.resume(*partitions))
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        return self._aio.paused()
+
+    def high_watermark(self, partition: Partition) -> int:
+        """The end of the log, exclusive, as the last answer told; -1 before the first."""
+        return self._aio.high_watermark(partition)
+
+    def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
+        """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
+        empty.
+
+        Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; what a deserializer raises.
+        """
+        found: list[ConsumerRecord] = self._await(lambda: self._aio.poll(timeout_ms, max_records))
+        return found
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """All records, without end."""
+        while True:
+            yield from self.poll()
+
+    def partitions_for(self, topic: str, timeout_ms: float | None = None) -> list[TopicPartition]:
+        """The topic's partitions, in order. Raises: MetadataTimedOut when there is no such topic in time."""
+        found: list[TopicPartition] = self._await(lambda: self._aio.partitions_for(topic, timeout_ms))
+        return found
+
+    def beginning_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
+        """The first offset of each log."""
+        found: dict[TopicPartition, int] = self._await(lambda: self._aio.beginning_offsets(partitions, timeout_ms))
+        return found
+
+    def end_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
+        """The offset after the last record of each log: the high watermark, with read_committed the last stable offset."""
+        found: dict[TopicPartition, int] = self._await(lambda: self._aio.end_offsets(partitions, timeout_ms))
+        return found
+
+    def offsets_for_times(
+        self, times: Mapping[Partition, int], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTime | None]:
+        """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
+        found: dict[TopicPartition, OffsetAndTime | None] = self._await(lambda: self._aio.offsets_for_times(times, timeout_ms))
+        return found
+
+    def fetch_raw(
+        self,
+        partition: Partition,
+        offset: int,
+        max_bytes: int | None = None,
+        *,
+        max_wait_ms: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> RawFetch:
+        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is
+        copied.
+
+        `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker
+        waits up to `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty.
+
+        Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
+        """
+        found: RawFetch = self._await(
+            lambda: self._aio.fetch_raw(partition, offset, max_bytes, max_wait_ms=max_wait_ms, timeout_ms=timeout_ms)
+        )
+        return found

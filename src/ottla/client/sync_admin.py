@@ -1,0 +1,149 @@
+"""The admin client that blocks: every method of `ottla.client.admin.Admin`, carried to a loop in a thread and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ottla.base.ids import TopicPartition
+from ottla.client import admin as aio
+from ottla.client import results as r
+from ottla.client.admin import Outcome
+from ottla.client.errors import AlreadyClosed
+from ottla.client.loop_thread import LoopThread, close_at_exit
+from ottla.client.offsets import OffsetAndTime
+
+T = TypeVar("T")
+Partition = TopicPartition | tuple[str, int]
+
+
+class Admin:
+    """Administers a cluster. Settings are those of `AdminOptions`, as keyword arguments.
+
+    Methods in the plural answer for each item: its result, or the `KafkaError` that befell it. Methods in the singular raise it.
+
+    Raises: ConfigError for a setting that is unknown or makes no sense.
+    """
+
+    def __init__(self, *, rng: Random | None = None, **settings: Any) -> None:
+        self._aio = aio.Admin(rng=rng, **settings)
+        self.options = self._aio.options
+        self._closed = False
+        self._thread = LoopThread("ottla-admin")
+        close_at_exit(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Close the connections. Closing twice is no error."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._thread.call(self._aio.close())
+            finally:
+                self._thread.stop()
+
+    def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self._closed:
+            raise AlreadyClosed("the admin client is closed")
+        return self._thread.call(work())
+
+    def create_topics(
+        self, topics: Iterable[r.NewTopic], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> dict[str, Outcome[r.CreatedTopic]]:
+        """Create topics, or with `validate_only` see whether they could be."""
+        return self._call(lambda: self._aio.create_topics(topics, validate_only=validate_only, timeout_ms=timeout_ms))
+
+    def create_topic(self, topic: r.NewTopic, *, timeout_ms: float | None = None) -> r.CreatedTopic:
+        """Create one topic. Raises: TopicAlreadyExists, InvalidTopic, InvalidConfig and the like."""
+        return self._call(lambda: self._aio.create_topic(topic, timeout_ms=timeout_ms))
+
+    def delete_topics(self, names: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
+        """Delete topics with all their records."""
+        return self._call(lambda: self._aio.delete_topics(names, timeout_ms=timeout_ms))
+
+    def delete_topic(self, name: str, *, timeout_ms: float | None = None) -> None:
+        """Delete one topic. Raises: UnknownTopicOrPartition and the like."""
+        self._call(lambda: self._aio.delete_topic(name, timeout_ms=timeout_ms))
+
+    def create_partitions(
+        self, partitions: Mapping[str, r.NewPartitions | int], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> dict[str, Outcome[None]]:
+        """Raise the number of partitions of topics to the number given. Keys then go to other partitions than before."""
+        return self._call(lambda: self._aio.create_partitions(partitions, validate_only=validate_only, timeout_ms=timeout_ms))
+
+    def list_topics(self, *, internal: bool = False, timeout_ms: float | None = None) -> list[r.TopicListing]:
+        """All topics that the client may see, by name."""
+        return self._call(lambda: self._aio.list_topics(internal=internal, timeout_ms=timeout_ms))
+
+    def describe_topics(self, names: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[r.TopicDescription]]:
+        """Partitions, leaders and replicas of topics."""
+        return self._call(lambda: self._aio.describe_topics(names, timeout_ms=timeout_ms))
+
+    def describe_topic(self, name: str, *, timeout_ms: float | None = None) -> r.TopicDescription:
+        """One topic. Raises: UnknownTopicOrPartition and the like."""
+        return self._call(lambda: self._aio.describe_topic(name, timeout_ms=timeout_ms))
+
+    def delete_records(self, before: Mapping[Partition, int], *, timeout_ms: float | None = None) -> dict[TopicPartition, Outcome[int]]:
+        """Delete the records before an offset (-1: all below the high watermark); gives the new start of each log."""
+        return self._call(lambda: self._aio.delete_records(before, timeout_ms=timeout_ms))
+
+    def list_offsets(
+        self, times: Mapping[Partition, int], *, read_committed: bool = False, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Outcome[OffsetAndTime]]:
+        """Offsets by time in milliseconds, or by `offsets.LATEST`, `EARLIEST`, `MAX_TIMESTAMP`, `EARLIEST_LOCAL`, `LATEST_TIERED`."""
+        return self._call(lambda: self._aio.list_offsets(times, read_committed=read_committed, timeout_ms=timeout_ms))
+
+    def describe_producers(
+        self, partitions: Iterable[Partition], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Outcome[list[r.ActiveProducer]]]:
+        """Idempotent and transactional producers that each partition's leader remembers."""
+        return self._call(lambda: self._aio.describe_producers(partitions, timeout_ms=timeout_ms))
+
+    def describe_configs(
+        self,
+        resources: Iterable[r.Resource],
+        *,
+        names: Iterable[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[r.Resource, Outcome[dict[str, r.ConfigEntry]]]:
+        """Settings of topics and brokers, by name; of all names or those given."""
+        return self._call(
+            lambda: self._aio.describe_configs(
+                resources, names=names, synonyms=synonyms, documentation=documentation, timeout_ms=timeout_ms
+            )
+        )
+
+    def incremental_alter_configs(
+        self, changes: Mapping[r.Resource, Iterable[r.ConfigChange]], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> dict[r.Resource, Outcome[None]]:
+        """Change some settings and leave the others as they are."""
+        return self._call(lambda: self._aio.incremental_alter_configs(changes, validate_only=validate_only, timeout_ms=timeout_ms))
+
+    def alter_configs(
+        self, configs: Mapping[r.Resource, Mapping[str, str | None]], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> dict[r.Resource, Outcome[None]]:
+        """Replace all settings of each resource: what is not named goes back to its default. Rather use `incremental_alter_configs`."""
+        return self._call(lambda: self._aio.alter_configs(configs, validate_only=validate_only, timeout_ms=timeout_ms))
+
+    def list_config_resources(self, types: Iterable[r.ResourceType] = (), *, timeout_ms: float | None = None) -> list[r.Resource]:
+        """Things that have settings of their own, of these types or all. Raises: BrokerIncompatible before Kafka 4.1."""
+        return self._call(lambda: self._aio.list_config_resources(types, timeout_ms=timeout_ms))
+
+    def describe_cluster(self, *, fenced: bool = False, timeout_ms: float | None = None) -> r.ClusterDescription:
+        """The cluster's id, brokers and controller."""
+        return self._call(lambda: self._aio.describe_cluster(fenced=fenced, timeout_ms=timeout_ms))
+
+    def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None, timeout_ms: float | None = None
+    ) -> dict[int, Outcome[list[r.LogDir]]]:
+        """Log directories of brokers (all brokers when None) and what lies in them, of all topics or those given."""
+        return self._call(lambda: self._aio.describe_log_dirs(brokers, topics=topics, timeout_ms=timeout_ms))

@@ -1,0 +1,53 @@
+"""A three-broker server as a child process, for the time of a block."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+READY = re.compile(r"^ottla: ready on (\S+)$", re.MULTILINE)
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+LOOK_S = 0.02
+SERVE = "from ottla.cli.main import main; main()"
+
+
+class ServerFailed(RuntimeError):
+    """The server did not start; the message has the end of what it said."""
+
+
+@contextmanager
+def serving(data_dir: Path, log_file: Path, *, brokers: int = 3) -> Iterator[str]:
+    """`ottla serve` on free ports; gives the addresses, with commas between. Raises: ServerFailed."""
+    command = [sys.executable, "-c", SERVE, "serve", "--brokers", str(brokers), "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
+    path = os.pathsep.join(filter(None, sys.path))
+    with log_file.open("wb") as log:
+        # A session of its own, so that Ctrl-C stops the server after the pipeline and not before it.
+        child = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": path}, start_new_session=True)
+    try:
+        yield _addresses(child, log_file)
+    finally:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _addresses(child: "subprocess.Popen[bytes]", log_file: Path) -> str:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        said = log_file.read_text(errors="replace")
+        ready = READY.search(said)
+        if ready:
+            return ready[1]
+        if child.poll() is not None:
+            raise ServerFailed(f"the server ended with code {child.returncode}:\n{said[-2000:]}")
+        time.sleep(LOOK_S)
+    raise ServerFailed(f"the server was not ready within {READY_TIMEOUT_S:.0f} s:\n{log_file.read_text(errors='replace')[-2000:]}")

@@ -1,0 +1,333 @@
+"""A client's connection to one broker: requests go out as they come, answers come back in the same order.
+
+    request --> writelines --> broker --> [size][correlation id][body] --> the oldest pending request
+
+Bytes are read into one small buffer; a frame that does not fit gets a buffer of its own, of its exact size, and is received straight into
+it. A decoded message may keep views of its frame (records do), so a frame's buffer is never used again.
+
+A link breaks once and for all. What may break it: the peer hangs up, the operating system reports an error, a frame is longer than
+allowed or cannot be decoded, an answer does not belong to the oldest request, a request is not answered in time. Then every pending
+request fails with a `LinkBroken` that says which address, what was asked, and why; whether the broker did it is not known. Reconnecting
+is the owner's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from ottla.wire.declare import MalformedMessage, schema_of
+from ottla.wire.framing import decode_response, encode_request
+from ottla.wire.messages import API
+
+#: Holds many small answers at once, and the head of a large one.
+SCRATCH_BYTES = 64 * 1024
+#: A response is at least its correlation id.
+FRAME_BYTES_MIN = 4
+
+
+class LinkBroken(ConnectionError):
+    """A connection could not be made or is no more; the message names the address and the cause."""
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        #: The peer is silent, as opposed to gone.
+        self.timed_out = timed_out
+
+
+class _Pending:
+    """A request that the broker owes an answer."""
+
+    __slots__ = ("answer", "correlation_id", "deadline", "decode", "name", "timeout_ms")
+
+    def __init__(
+        self,
+        correlation_id: int,
+        name: str,
+        decode: Callable[[memoryview], Any],
+        answer: asyncio.Future[Any],
+        deadline: float,
+        timeout_ms: float,
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.name = name
+        self.decode = decode
+        self.answer = answer
+        self.deadline = deadline
+        self.timeout_ms = timeout_ms
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection; made by `open_link`."""
+
+    def __init__(self, address: str, *, client_id: str, frame_bytes_max: int, lost: Callable[[LinkBroken], None]) -> None:
+        self.address = address
+        #: Why the link is broken; None while it stands.
+        self.broken: LinkBroken | None = None
+        self._client_id = client_id
+        self._frame_bytes_max = frame_bytes_max
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._pending: deque[_Pending] = deque()
+        self._correlation_id = 0
+        self._answered = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._scratch = bytearray(SCRATCH_BYTES)
+        self._scratch_view = memoryview(self._scratch)
+        #: Scratch bytes begin..end are received and not yet consumed.
+        self._begin = 0
+        self._end = 0
+        #: A frame too large for the scratch, and how much of it has come.
+        self._frame: bytearray | None = None
+        self._frame_filled = 0
+
+    # -- requests
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer yet."""
+        return len(self._pending)
+
+    def request(self, message: Any, version: int, *, timeout_ms: float) -> asyncio.Future[Any]:
+        """Send a request; the future gives the decoded response.
+
+        Raises: LinkBroken, here or in the future; FieldNotInVersion when the message says what the version cannot.
+        """
+        response = API[_key_of(type(message))].response
+
+        def decode(frame: memoryview) -> Any:
+            return decode_response(response, frame, version)[1]
+
+        return self.exchange(message, version, decode, timeout_ms=timeout_ms)
+
+    def exchange(self, message: Any, version: int, decode: Callable[[memoryview], Any], *, timeout_ms: float) -> asyncio.Future[Any]:
+        """Send a request whose answer the caller decodes, from the frame that begins with the correlation id."""
+        correlation_id = self.send(message, version)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        deadline = self._loop.time() + timeout_ms / 1000
+        name = f"{type(message).__name__.removesuffix('Request')} v{version}"
+        self._pending.append(_Pending(correlation_id, name, decode, answer, deadline, timeout_ms))
+        if self._timer is None or deadline < self._timer_at:
+            self._arm(deadline)
+        return answer
+
+    def send(self, message: Any, version: int) -> int:
+        """Send a request that is not answered (produce with acks=0); gives its correlation id. Raises: LinkBroken."""
+        if self.broken is not None or self._transport is None:
+            raise self.broken or LinkBroken(f"{self.address}: not connected")
+        self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
+        chunks = encode_request(message, version, self._correlation_id, self._client_id)
+        if len(chunks) == 1:
+            self._transport.write(cast(bytes, chunks[0]))
+        else:
+            self._transport.writelines(cast(list[bytes], chunks))
+        return self._correlation_id
+
+    def close(self, reason: str = "closed") -> None:
+        """Break the link; pending requests fail."""
+        self._break(LinkBroken(f"{self.address}: {reason}"))
+
+    # -- deadlines
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        first = min(self._pending, key=lambda pending: pending.deadline)
+        if first.deadline > self._loop.time():
+            self._arm(first.deadline)
+            return
+        self._break(
+            LinkBroken(f"{self.address} did not answer {first.name} within {first.timeout_ms:.0f} ms; connection given up", timed_out=True)
+        )
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A stream transport of some loop; uvloop's is not a subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return memoryview(self._frame)[self._frame_filled :]
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        return self._scratch_view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._frame is not None:
+                self._frame_filled += nbytes
+                if self._frame_filled == len(self._frame):
+                    frame, self._frame = self._frame, None
+                    self._receive(memoryview(frame))
+                return
+            self._end += nbytes
+            self._split()
+        except MalformedMessage as error:
+            self._break(LinkBroken(f"{self.address} sent what is no Kafka response: {error}"))
+
+    def eof_received(self) -> None:
+        self._break(self._hung_up(None))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._break(self._hung_up(exc))
+
+    def _hung_up(self, exc: Exception | None) -> LinkBroken:
+        cause = f": {exc}" if exc else ""
+        if self._answered == 0 and self._pending:
+            hint = "; is it a Kafka listener without TLS?"
+            return LinkBroken(f"{self.address} closed the connection before it answered {self._pending[0].name}{cause}{hint}")
+        waiting = f" while {self._pending[0].name} was waiting for its answer" if self._pending else ""
+        return LinkBroken(f"{self.address} closed the connection{waiting}{cause}")
+
+    # -- frames
+
+    def _split(self) -> None:
+        """Take the whole frames out of the scratch; give a frame that cannot fit its own buffer."""
+        while self._end - self._begin >= 4 and self.broken is None:
+            size = int.from_bytes(self._scratch_view[self._begin : self._begin + 4], "big", signed=True)
+            if not FRAME_BYTES_MIN <= size <= self._frame_bytes_max:
+                raise MalformedMessage(self._strange_size(size))
+            start, have = self._begin + 4, self._end - self._begin - 4
+            if have >= size:
+                self._begin = start + size
+                self._receive(memoryview(bytes(self._scratch_view[start : start + size])))
+            elif size + 4 > SCRATCH_BYTES - self._begin:
+                frame = bytearray(size)
+                frame[:have] = self._scratch_view[start : self._end]
+                self._frame, self._frame_filled = frame, have
+                self._begin = self._end = 0
+                return
+            else:
+                return
+        if self._begin and SCRATCH_BYTES - self._end < 4:
+            # Less than a length field is left behind the last byte; without moving, the next read would have no room.
+            left = bytes(self._scratch_view[self._begin : self._end])
+            self._begin, self._end = 0, len(left)
+            self._scratch_view[: len(left)] = left
+
+    def _strange_size(self, size: int) -> str:
+        head = bytes(self._scratch_view[self._begin : min(self._end, self._begin + 5)])
+        if head.startswith(b"HTTP"):
+            return "an HTTP server answers at this address, not a Kafka broker"
+        if head[:2] in (b"\x15\x03", b"\x16\x03"):
+            return "the listener speaks TLS, this client was told not to"
+        return f"a frame of {size} bytes is announced; allowed are {FRAME_BYTES_MIN} to {self._frame_bytes_max} (receive_message_max_bytes)"
+
+    def _receive(self, frame: memoryview) -> None:
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        if not self._pending:
+            raise MalformedMessage(f"an answer with correlation id {correlation_id} to no request")
+        pending = self._pending.popleft()
+        try:
+            if correlation_id != pending.correlation_id:
+                raise MalformedMessage(
+                    f"the answer to {pending.name} should carry correlation id {pending.correlation_id}, not {correlation_id}"
+                )
+            message = pending.decode(frame)
+        except MalformedMessage:
+            self._pending.appendleft(pending)
+            raise
+        self._answered += 1
+        if not pending.answer.done():
+            pending.answer.set_result(message)
+
+    # -- the end
+
+    def _break(self, why: LinkBroken) -> None:
+        if self.broken is not None:
+            return
+        self.broken = why
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+        pending, self._pending = self._pending, deque()
+        for one in pending:
+            if not one.answer.done():
+                one.answer.set_exception(LinkBroken(str(why), timed_out=why.timed_out))
+                # Whoever gave up waiting is not told again through the loop's complaint about unread exceptions.
+                one.answer.exception()
+        self._lost(why)
+
+
+_keys: dict[type[Any], int] = {}
+
+
+def _key_of(message: type[Any]) -> int:
+    key = _keys.get(message)
+    if key is None:
+        found = schema_of(message).key
+        assert found is not None, f"{message.__name__} is a request"
+        key = _keys[message] = found
+    return key
+
+
+async def open_link(
+    host: str,
+    port: int,
+    *,
+    client_id: str,
+    frame_bytes_max: int,
+    timeout_ms: float,
+    lost: Callable[[LinkBroken], None],
+    send_buffer_bytes: int = -1,
+    receive_buffer_bytes: int = -1,
+) -> Link:
+    """Connect to a broker. `lost` is called once, when the link breaks.
+
+    Raises: LinkBroken, saying whether the name, the port or the patience ended it.
+    """
+    loop = asyncio.get_running_loop()
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            transport, link = await loop.create_connection(
+                lambda: Link(address, client_id=client_id, frame_bytes_max=frame_bytes_max, lost=lost), host, port
+            )
+    except TimeoutError:
+        raise LinkBroken(
+            f"no connection to {address} within {timeout_ms:.0f} ms: nothing answers there;"
+            " check the address, the firewall, and that the host is up",
+            timed_out=True,
+        ) from None
+    except socket.gaierror as error:
+        raise LinkBroken(f"cannot find the host of {address}: {error.strerror}; check the spelling and the name service") from None
+    except ConnectionRefusedError:
+        raise LinkBroken(f"connection refused by {address}: nothing listens on that port; is the broker running?") from None
+    except OSError as error:
+        raise LinkBroken(f"no connection to {address}: {_plain(error)}") from None
+    _tune(transport, send_buffer_bytes, receive_buffer_bytes)
+    return link
+
+
+def _plain(error: OSError) -> str:
+    """What went wrong, without asyncio's list of every address it tried."""
+    text = str(error)
+    if "Errno 111" in text or "Connection refused" in text:
+        return "connection refused: nothing listens on that port; is the broker running?"
+    return error.strerror or text
+
+
+def _tune(transport: asyncio.BaseTransport, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if send_buffer_bytes > 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+    if receive_buffer_bytes > 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)

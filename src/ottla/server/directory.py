@@ -1,0 +1,45 @@
+"""The data directory of a process: made, checked, and held by one process at a time."""
+
+import fcntl
+import os
+from pathlib import Path
+
+LOCK = ".lock"
+STORE = "meta/ottla-store.sqlite"
+
+
+class CannotStart(Exception):
+    """Why a server does not start, in one line for the operator, with the remedy."""
+
+
+def default_data_directory() -> Path:
+    """``$XDG_DATA_HOME/ottla``, by default ``~/.local/share/ottla``."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "ottla"
+
+
+class HeldDirectory:
+    """A directory with its lock. The lock goes with the process, however it ends; the file stays."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes the directory if need be. Raises: CannotStart."""
+        self.path = path.absolute()
+        self._descriptor = -1
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+            self.release()
+            raise CannotStart(f"{self.path} is in use by process {holder}; stop that one, or choose another --data-dir") from None
+        except OSError as error:
+            self.release()
+            raise CannotStart(f"cannot use the directory {self.path}: {error.strerror}; choose another --data-dir") from None
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,53 @@
+"""From a frame to an event: what the broker shall see, what is answered before it, and what closes the connection.
+
+* A header that cannot be read, an API or version not served, a body that does not decode: the connection is closed, without an answer.
+* ApiVersions in a version above ours is answered in version 0, with UNSUPPORTED_VERSION and the range we serve; its body is not read.
+
+Source: KIP-511; facts of Kafka's SocketServer and RequestContext.
+"""
+
+from typing import Any
+
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import HANDLERS
+from ottla.net.server import Connection
+from ottla.wire import framing
+from ottla.wire.compile import decode
+from ottla.wire.errors import UnsupportedVersion
+from ottla.wire.messages import API
+from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+API_VERSIONS = 18
+
+
+class Refused(Exception):
+    """A request that has no answer; its connection is to be closed."""
+
+
+def read_request(connection: Connection, frame: memoryview) -> RequestArrived | list[Any]:
+    """The event, or the chunks of an answer to be given at once. Raises: Refused, MalformedMessage."""
+    header, position = framing.decode_request_header(frame)
+    served = HANDLERS.get(header.api_key)
+    version = header.api_version
+    if served is None:
+        raise Refused(f"API {header.api_key} is not served")
+    if not served.versions[0] <= version <= served.versions[1]:
+        if header.api_key == API_VERSIONS and version > served.versions[1]:
+            return framing.encode_response(_range(served.versions), 0, header.correlation_id)
+        raise Refused(f"version {version} of API {header.api_key} is not served")
+    return RequestArrived(
+        connection=connection.number,
+        correlation_id=header.correlation_id,
+        ticket=connection.ticket,
+        api_key=header.api_key,
+        api_version=version,
+        client_id=header.client_id,
+        body=decode(API[header.api_key].request, frame, version, position),
+        host=connection.host,
+        local=connection.local,
+    )
+
+
+def _range(versions: tuple[int, int]) -> ApiVersionsResponse:
+    entry = ApiVersion(api_key=API_VERSIONS, min_version=versions[0], max_version=versions[1])
+    return ApiVersionsResponse(error_code=UnsupportedVersion.code, api_keys=[entry])

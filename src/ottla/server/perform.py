@@ -1,0 +1,341 @@
+"""Does what a broker asks for. What may wait for a disk runs in threads; its outcome is heard as an event.
+
+Syncs are committed in groups: while one group of a log directory is under way the next gathers, so that the cost of a sync is shared
+by all requests that came meanwhile. Within a group the order is: the logs' files, at once in several threads; small files to
+replace; directories. A failed sync is never tried again: after it the kernel counts the pages as clean, and a second try would
+succeed without having written them. The directory has failed then.
+"""
+
+import asyncio
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from errno import ENOSPC
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ottla.base.ids import BrokerId, ConnectionId, Offset
+from ottla.base.ports import File, Store, StoreResult
+from ottla.broker import effects, events
+from ottla.log.flush import FlushPlan
+from ottla.net.server import Connection
+from ottla.server.disk import RealDisk
+from ottla.server.observe import Counters
+from ottla.wire.framing import encode_response
+
+if TYPE_CHECKING:
+    from ottla.server.shell import Shell
+
+SYNC_FILE_RANGE_WRITE = 2
+SPACE_INTERVAL_S = 1.0
+
+
+class Peers(Protocol):
+    """The other brokers of this process."""
+
+    def get(self, broker: BrokerId, /) -> "Shell | None": ...
+
+
+class Performer:
+    """The hands of one broker."""
+
+    def __init__(
+        self,
+        *,
+        disks: Mapping[str, RealDisk],
+        session: Store,
+        executor: Executor,
+        threads: int,
+        peers: Peers,
+        counters: Counters,
+        halted: Callable[[str], None],
+        crashed: Callable[[BaseException], None],
+    ) -> None:
+        """``disks`` by root. ``threads`` is how many files of one group are synced at once. ``halted`` ends the process in order."""
+        #: Connections that made a request, while they are open.
+        self.connections: dict[ConnectionId, Connection] = {}
+        #: Who waits for the answer to a request that came from a broker of this process, by its connection id.
+        self.peer_waits: dict[ConnectionId, Callable[[Any], None]] = {}
+        #: Where outcomes are told; set once, by whoever makes the shell.
+        self.hear: Callable[[events.Event], None]
+        self._disks = disks
+        self._session = session
+        self._executor = executor
+        self._threads = threads
+        self._peers = peers
+        self._counters = counters
+        self._halted = halted
+        self._crashed = crashed
+        self._loop = asyncio.get_running_loop()
+        #: Directories of which nothing more is asked.
+        self._failed: set[str] = set()
+        #: Flushes that wait for the next group of their directory, while one is under way.
+        self._gathering: dict[str, list[effects.Flush]] = {}
+        #: Small files that wait to be replaced, by path, while others of their directory are.
+        self._replacing: dict[str, dict[str, bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._measuring: asyncio.TimerHandle | None = None
+        self._acts: dict[type, Callable[[Any], None]] = {
+            effects.Respond: self._respond,
+            effects.Release: self._release,
+            effects.Close: self._close,
+            effects.Flush: self._flush,
+            effects.StartWriteback: self._start_writeback,
+            effects.Remove: self._remove,
+            effects.ReplaceFiles: self._replace_files,
+            effects.StoreSubmit: self._store_submit,
+            effects.Ask: self._ask,
+            effects.Halt: self._halt,
+        }
+
+    def perform(self, effect: effects.Effect) -> None:
+        self._acts[type(effect)](effect)
+
+    async def idle(self) -> None:
+        """Returns when nothing is under way in threads, nor what followed from it."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def stop(self) -> None:
+        if self._measuring is not None:
+            self._measuring.cancel()
+
+    # Answers.
+
+    def _respond(self, effect: effects.Respond) -> None:
+        connection = self.connections.get(effect.connection)
+        if connection is not None:
+            connection.respond(encode_response(effect.message, effect.api_version, effect.correlation_id), effect.ticket)
+        else:
+            self._answer_peer(effect.connection, effect.message)
+
+    def _release(self, effect: effects.Release) -> None:
+        connection = self.connections.get(effect.connection)
+        if connection is not None:
+            connection.release(effect.ticket)
+        else:
+            self._answer_peer(effect.connection, None)
+
+    def _close(self, effect: effects.Close) -> None:
+        self.hang_up(effect.connection, "refused", effect.reason)
+
+    def hang_up(self, number: ConnectionId, kind: str, detail: str) -> None:
+        """Closes a connection, or tells the broker that asked that there is no answer."""
+        connection = self.connections.get(number)
+        if connection is not None:
+            connection.close(kind, detail)
+        else:
+            self._answer_peer(number, None)
+
+    def _answer_peer(self, number: ConnectionId, message: Any) -> None:
+        answered = self.peer_waits.pop(number, None)
+        if answered is not None:
+            answered(message)
+
+    # Log directories.
+
+    def _flush(self, effect: effects.Flush) -> None:
+        waiting = self._gathering.get(effect.directory)
+        if waiting is not None:
+            waiting.append(effect)
+        elif effect.directory not in self._failed:
+            self._gathering[effect.directory] = [effect]
+            self._begin(self._commit(effect.directory))
+
+    async def _commit(self, directory: str) -> None:
+        """One group after the other, until none has gathered."""
+        disk = self._disks[directory]
+        while group := self._gathering[directory]:
+            self._gathering[directory] = []
+            self._counters.commits += 1
+            self._counters.flushes += len(group)
+            try:
+                await self._sync(disk, [flush.plan for flush in group])
+            except OSError as error:
+                self._directory_failed(directory, error)
+                break
+            for flush in group:
+                self.hear(events.Flushed(partition=flush.partition, upto=flush.plan.upto))
+        del self._gathering[directory]
+
+    async def _sync(self, disk: RealDisk, plans: list[FlushPlan]) -> None:
+        """Raises: OSError, when nothing more is under way."""
+        files = list(dict.fromkeys(file for plan in plans for file in plan.files))
+        small = any(plan.replacements or plan.directories for plan in plans)
+        lanes = min(self._threads, len(files))
+        if lanes <= 1:
+            await self._in_thread(_sync_all, disk, files, plans if small else [])
+            return
+        jobs = [self._in_thread(_sync_all, disk, files[lane::lanes], []) for lane in range(lanes)]
+        for outcome in await asyncio.gather(*jobs, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        if small:
+            await self._in_thread(_sync_all, disk, [], plans)
+
+    def _start_writeback(self, effect: effects.StartWriteback) -> None:
+        fileno = getattr(effect.file, "fileno", None)
+        if fileno is None or effect.directory in self._failed:
+            return
+        try:
+            descriptor = os.dup(fileno())
+        except OSError:
+            # It is a hint; whoever next reads or writes the file meets the error.
+            return
+        self._executor.submit(_write_back, descriptor, effect.position, effect.size)
+
+    def _remove(self, effect: effects.Remove) -> None:
+        if effect.directory not in self._failed:
+            disk = self._disks[effect.directory]
+            self._begin(self._act(effect.directory, partial(_remove_all, disk, effect.paths)))
+
+    def _replace_files(self, effect: effects.ReplaceFiles) -> None:
+        waiting = self._replacing.get(effect.directory)
+        if waiting is not None:
+            waiting.update(effect.files)
+        elif effect.directory not in self._failed:
+            self._replacing[effect.directory] = dict(effect.files)
+            self._begin(self._replace(effect.directory))
+
+    async def _replace(self, directory: str) -> None:
+        disk = self._disks[directory]
+        while files := self._replacing[directory]:
+            self._replacing[directory] = {}
+            await self._act(directory, partial(_replace_all, disk, files))
+        del self._replacing[directory]
+
+    async def _act(self, directory: str, act: Callable[[], None]) -> None:
+        try:
+            await self._in_thread(act)
+        except OSError as error:
+            self._directory_failed(directory, error)
+
+    def _directory_failed(self, directory: str, error: OSError) -> None:
+        if directory not in self._failed:
+            self._failed.add(directory)
+            self.hear(events.DirectoryFailed(directory=directory, reason=str(error)))
+
+    def measure(self) -> None:
+        """Tells how much room there is, now; then again and again, from a thread."""
+        for directory, disk in self._disks.items():
+            try:
+                self._measured(directory, _space(disk))
+            except OSError as error:
+                self._directory_failed(directory, error)
+        self._measuring = self._loop.call_later(SPACE_INTERVAL_S, self._measure_again)
+
+    def _measure_again(self) -> None:
+        self._begin(self._measure())
+        self._measuring = self._loop.call_later(SPACE_INTERVAL_S, self._measure_again)
+
+    async def _measure(self) -> None:
+        for directory, disk in self._disks.items():
+            if directory not in self._failed:
+                try:
+                    self._measured(directory, await self._in_thread(_space, disk))
+                except OSError as error:
+                    self._directory_failed(directory, error)
+
+    def _measured(self, directory: str, space: tuple[int, int]) -> None:
+        self.hear(events.SpaceMeasured(directory=directory, free_bytes=space[0], total_bytes=space[1]))
+
+    # The store, other brokers, the process.
+
+    def _store_submit(self, effect: effects.StoreSubmit) -> None:
+        ticket = effect.ticket
+
+        def done(result: StoreResult) -> None:
+            self.hear(events.StoreAnswered(ticket=ticket, result=result))
+
+        self._session.submit(effect.ops, done)
+
+    def _ask(self, effect: effects.Ask) -> None:
+        def answered(message: Any) -> None:
+            self._loop.call_soon(self._peer_answered, effect.ticket, message)
+
+        peer = self._peers.get(effect.broker)
+        if peer is None:
+            answered(None)
+        else:
+            self._loop.call_soon(peer.asked, effect.message, effect.api_version, answered)
+
+    def _peer_answered(self, ticket: int, message: Any) -> None:
+        self.hear(events.PeerAnswered(ticket=ticket, message=message))
+
+    def _halt(self, effect: effects.Halt) -> None:
+        self._halted(effect.reason)
+
+    # Threads.
+
+    def _in_thread(self, act: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return self._loop.run_in_executor(self._executor, act, *args)
+
+    def _begin(self, work: Any) -> None:
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crashed(error)
+
+
+def _sync_all(disk: RealDisk, files: Iterable[File], plans: Iterable[FlushPlan]) -> None:
+    """Syncs files, then does what the plans ask beside their files. Raises: OSError.
+
+    A file that is gone belonged to a partition that was removed meanwhile, and needs nothing.
+    """
+    for file in files:
+        try:
+            file.sync()
+        except FileNotFoundError:
+            continue
+    directories: dict[str, None] = {}
+    for plan in plans:
+        directories.update(dict.fromkeys(plan.directories))
+        if plan.replacements:
+            FlushPlan(plan.upto, (), (), plan.replacements, plan.postponed).carry_out(disk)
+    if directories:
+        FlushPlan(Offset(0), (), tuple(directories)).carry_out(disk)
+
+
+def _remove_all(disk: RealDisk, paths: Iterable[str]) -> None:
+    for path in paths:
+        disk.remove_tree(path)
+
+
+def _replace_all(disk: RealDisk, files: Mapping[str, bytes]) -> None:
+    """A full disk keeps the old files, which are still true. Raises: OSError."""
+    for path, data in files.items():
+        try:
+            disk.replace_file(path, data)
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+
+
+def _space(disk: RealDisk) -> tuple[int, int]:
+    return disk.free_bytes(), disk.total_bytes()
+
+
+def _write_back(descriptor: int, position: int, size: int) -> None:
+    """Has the kernel begin to write; waits only for room in the device's queue. Closes the descriptor."""
+    try:
+        if _SYNC_FILE_RANGE is not None:
+            _SYNC_FILE_RANGE(descriptor, position, size, SYNC_FILE_RANGE_WRITE)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Linux's call, which Python does not offer; None where there is none."""
+    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+        found.restype = ctypes.c_int
+    return found
+
+
+_SYNC_FILE_RANGE = _sync_file_range()

@@ -1,0 +1,395 @@
+"""One process: its directory, its store, its brokers, from the first file to a clean stop.
+
+::
+
+    DIR/.lock                       held while a process uses the directory
+    DIR/meta/ottla-store.sqlite     the coordination store
+    DIR/broker-N/                   log directory of broker N, unless log.dirs says otherwise
+    DIR/flight-*.jsonl              records of failures
+
+A start makes or opens the store, binds the sockets, opens the logs, lets the brokers hear what the store holds, registers them, and accepts
+connections when each of them leads what it should. A stop goes the other way: no new connections, waiting requests answered,
+everything on disk, marked as left in order.
+"""
+
+import asyncio
+import gc
+import os
+import random
+import resource
+import secrets
+import signal
+import sys
+import time
+import traceback
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from ottla.base.ids import BrokerId
+from ottla.base.options import ConfigError
+from ottla.base.ports import NodeState, Op, StoreResult
+from ottla.broker import events
+from ottla.broker.configs import ServerOptions, Settings, topic_options
+from ottla.broker.image import Image
+from ottla.broker.node import Node
+from ottla.log.directory import LogDirectory
+from ottla.log.errors import LogError
+from ottla.net.commons import DUPLICATES_MAX, Commons, Limits
+from ottla.net.listener import Listener, bound_socket
+from ottla.server.addresses import Address, address_text, listener_text, only_listener
+from ottla.server.directory import STORE, CannotStart, HeldDirectory
+from ottla.server.disk import RealDisk
+from ottla.server.observe import Counters, Watchdog
+from ottla.server.perform import Performer
+from ottla.server.recorder import FlightRecorder
+from ottla.server.shell import Shell
+from ottla.store import layout
+from ottla.store.embedded import EmbeddedSession, EmbeddedStore, StoreFileError
+
+#: Exit codes: stopped as asked, cannot go on, our own mistake (BSD's EX_SOFTWARE).
+STOPPED, FAILED, BROKEN = 0, 1, 70
+#: How long a start waits for its brokers to lead what they should.
+READY_S = 60.0
+#: How long a stop waits for clients to take their last answers.
+PATIENCE_S = 1.0
+#: Descriptors kept for everything that is neither a connection nor a log file.
+SPARE_DESCRIPTORS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run. ``texts`` are settings by Kafka's names; those of one broker are made from them."""
+
+    data_dir: Path
+    texts: dict[str, str] = field(default_factory=dict)
+    brokers: int = 1
+
+    def options(self) -> ServerOptions:
+        """Those that hold for the whole process. Raises: ConfigError."""
+        return Settings(self.texts).options
+
+    def listen(self) -> list[Address]:
+        """Where each broker listens: on ports in a row, or each on a free one. Raises: ConfigError."""
+        host, port = only_listener(self.options().listeners, name="listeners")
+        if port and port + self.brokers > 65536:
+            raise ConfigError("listeners", f"{self.brokers} brokers from port {port} on need ports above 65535")
+        return [(host, port + number if port else 0) for number in range(self.brokers)]
+
+    def broker_texts(self, number: int, address: Address) -> dict[str, str]:
+        """Settings of the ``number``-th broker, which listens at ``address``. Raises: ConfigError."""
+        options = self.options()
+        texts = {**self.texts, "broker.id": str(options.broker_id + number), "listeners": listener_text(address)}
+        texts["log.dirs"] = ",".join(map(str, self.log_dirs(number)))
+        if options.advertised_listeners:
+            host, port = only_listener(options.advertised_listeners, name="advertised.listeners")
+            texts["advertised.listeners"] = listener_text((host, port + number if port else address[1]))
+        return texts
+
+    def log_dirs(self, number: int) -> list[Path]:
+        options = self.options()
+        name = f"broker-{options.broker_id + number}"
+        if not options.log_dirs:
+            return [self.data_dir / name]
+        return [Path(path) / name if self.brokers > 1 else Path(path) for path in options.log_dirs]
+
+
+class Broker:
+    """One broker and all that is its own."""
+
+    def __init__(self, process: "Process", number: int, address: Address) -> None:
+        """Raises: ConfigError, CannotStart."""
+        plan = process.plan
+        try:
+            self.socket = bound_socket(*address)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CannotStart(f"cannot listen on {address_text(address)}: {reason}; choose another --listen HOST:PORT") from None
+        try:
+            #: Where it listens, and where it says it does.
+            self.address: Address = (address[0] or "0.0.0.0", self.socket.getsockname()[1])
+            settings = Settings(plan.broker_texts(number, self.address))
+            options = settings.options
+            told = options.advertised_listeners
+            advertised = only_listener(told, name="advertised.listeners") if told else self.address
+            self.id = BrokerId(options.broker_id)
+            self.directories = [process.open_logs(Path(path), settings) for path in options.log_dirs]
+        except BaseException:
+            self.socket.close()
+            raise
+        self.node = Node(
+            broker_id=self.id,
+            cluster_id=process.cluster_id,
+            settings=settings,
+            directories=self.directories,
+            rng=random.Random(secrets.randbits(64)),
+            address=advertised,
+            now_ms=process.now_ms(),
+            wall_ms=wall_ms(),
+        )
+        self.session: EmbeddedSession = process.store.session()
+        self.performer = Performer(
+            disks={directory.root: process.disks[directory.root] for directory in self.directories},
+            session=self.session,
+            executor=process.sync_threads,
+            threads=options.num_io_threads,
+            peers=process.shells,
+            counters=process.counters,
+            halted=process.halt,
+            crashed=lambda error: process.crash(self.shell, error),
+        )
+        self.shell = Shell(
+            self.node,
+            self.performer,
+            now_ms=process.now_ms,
+            wall_ms=wall_ms,
+            recorder=FlightRecorder(options.recorder_bytes),
+            counters=process.counters,
+            crashed=process.crash,
+        )
+        self.performer.hear = self.shell.hear
+        self.listener = Listener(self.socket, process.commons, self.shell)
+
+    def watch(self) -> None:
+        """Hear the store, beginning with its present state."""
+        self.session.watch("/", self._changed)
+
+    def _changed(self, state: NodeState) -> None:
+        self.shell.hear(events.StoreChanged(state=state))
+
+    def close_logs(self) -> None:
+        """Leaves the log directories in order, but those that failed."""
+        marks = {partition: leader.high_watermark for partition, leader in self.node.partitions.leaders.items()}
+        for directory in self.directories:
+            try:
+                directory.close(marks, wall_ms())
+            except OSError as error:
+                say(f"log directory {directory.root} was not left in order: {error}")
+
+
+class Process:
+    """All brokers of a process, and what they share. Made and used on one loop."""
+
+    store: EmbeddedStore
+    cluster_id: str
+
+    def __init__(self, plan: Plan, *, die: Callable[[int], NoReturn] = os._exit) -> None:
+        """Takes the data directory; ``start`` opens what is in it. ``die`` ends the process after a mistake of our own.
+
+        Raises: ConfigError, CannotStart.
+        """
+        self.plan = plan
+        options = plan.options()
+        self._listen = plan.listen()
+        self._held = [HeldDirectory(plan.data_dir)]
+        self._die = die
+        self._started_ns = time.monotonic_ns()
+        self._started = False
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.counters = Counters()
+        self._watchdog: Watchdog | None = None
+        self.brokers: list[Broker] = []
+        self.shells: dict[BrokerId, Shell] = {}
+        self.disks: dict[str, RealDisk] = {}
+        #: What the store held when it was opened: the settings that logs are recovered with.
+        self._image = Image()
+        descriptors = raise_descriptor_limit()
+        self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
+        self.sync_threads = ThreadPoolExecutor(options.num_io_threads, thread_name_prefix="ottla-sync")
+        self._read_threads = ThreadPoolExecutor(options.num_io_threads, thread_name_prefix="ottla-read")
+        self.commons = Commons(limits(options, descriptors), self._read_threads)
+
+    async def start(self) -> list[Address]:
+        """Opens everything and serves; returns where. To be followed by ``stop``, whatever it raises: ConfigError, CannotStart."""
+        path = self.plan.data_dir / STORE
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self.store = EmbeddedStore(path, failed=lambda reason: self.halt(f"the coordination store failed: {reason}"))
+        except (OSError, StoreFileError) as error:
+            raise CannotStart(str(error)) from None
+        self.cluster_id = await cluster_id(self.store)
+        for state in self.store.tree.snapshot("/"):
+            self._image.apply(state)
+        for number, address in enumerate(self._listen):
+            broker = Broker(self, number, address)
+            self.brokers.append(broker)
+            self.shells[broker.id] = broker.shell
+            broker.watch()
+        await self.store.settled()
+        self._started = True
+        for broker in self.brokers:
+            broker.performer.measure()
+            broker.shell.start()
+        await self._readiness()
+        for broker in self.brokers:
+            broker.listener.start()
+        # Opening and closing logs may take the loop long, and nobody waits for it then.
+        self._watchdog = Watchdog(self.counters)
+        return [broker.address for broker in self.brokers]
+
+    async def _readiness(self) -> None:
+        deadline_s = time.monotonic() + READY_S
+        while not all(broker.node.ready for broker in self.brokers):
+            if self.stopping:
+                raise CannotStart("stopped while starting")
+            if time.monotonic() > deadline_s:
+                raise CannotStart(f"the brokers do not lead their partitions after {READY_S:.0f} s")
+            await asyncio.sleep(0.001)
+
+    @property
+    def stopping(self) -> bool:
+        return self._end.done()
+
+    async def ended(self) -> int:
+        """Waits until ``stop_soon`` or ``halt``; the exit code."""
+        return await self._end
+
+    def stop_soon(self) -> None:
+        if not self._end.done():
+            self._end.set_result(STOPPED)
+
+    def halt(self, reason: str) -> None:
+        """A broker, or the store, cannot go on."""
+        say(f"stopping: {reason}")
+        if not self._end.done():
+            self._end.set_result(FAILED)
+
+    async def stop(self) -> None:
+        """Stops in order; everything acknowledged, and all that the next start would have to find out, is on disk."""
+        for broker in self.brokers:
+            broker.listener.stop_accepting()
+            broker.performer.stop()
+            if self._started:
+                broker.shell.stop()
+        await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
+        await asyncio.gather(*(broker.listener.close(patience_s=PATIENCE_S) for broker in self.brokers))
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        for broker in self.brokers:
+            broker.close_logs()
+        if hasattr(self, "store"):
+            await self.store.close()
+        self.commons.close()
+        self.sync_threads.shutdown()
+        self._read_threads.shutdown()
+        for held in self._held:
+            held.release()
+
+    def crash(self, shell: Shell, error: BaseException) -> NoReturn:
+        """A promise of our own is broken: nothing more is written but the flight record."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        try:
+            record = str(shell.recorder.write(self.plan.data_dir, broker_id=shell.node.broker_id, error=error))
+        except OSError as failure:
+            record = f"none: {failure}"
+        say(f"internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {error}; flight record: {record}")
+        sys.stderr.flush()
+        self._die(BROKEN)
+
+    def now_ms(self) -> int:
+        """The brokers' time: from the start of the process on, never back."""
+        return (time.monotonic_ns() - self._started_ns) // 1_000_000
+
+    def open_logs(self, path: Path, settings: Settings) -> LogDirectory:
+        """Opens a log directory and recovers what needs it. Raises: CannotStart."""
+        broker_id = settings.options.broker_id
+        if path.parent != self.plan.data_dir:
+            self._held.append(HeldDirectory(path))
+        try:
+            disk = RealDisk(path, descriptors_max=self._descriptors_per_disk)
+            directory = LogDirectory.open(
+                disk,
+                broker_id=broker_id,
+                cluster_id=self.cluster_id,
+                now_ms=wall_ms(),
+                options_for=lambda topic: topic_options(settings, self._image, topic, broker_id),
+                directory_id=secrets.token_bytes(16),
+            )
+        except (OSError, LogError) as error:
+            raise CannotStart(f"cannot open the log directory {path}: {error}") from None
+        self.disks[directory.root] = disk
+        return directory
+
+
+def limits(options: ServerOptions, descriptors: int) -> Limits:
+    """What the options allow; of connections, no more than there are descriptors for, beside those of log files."""
+    return Limits(
+        frame_bytes_max=options.socket_request_max_bytes,
+        first_frame_bytes_max=min(options.first_request_max_bytes, options.socket_request_max_bytes),
+        request_memory_bytes=options.queued_max_request_bytes,
+        connections_max=min(options.max_connections, max(descriptors // 2 - DUPLICATES_MAX - SPARE_DESCRIPTORS, 16)),
+        connections_per_host_max=options.max_connections_per_ip,
+        idle_ms=options.connections_max_idle_ms,
+        read_timeout_ms=options.request_read_timeout_ms,
+        write_buffer_bytes_max=options.write_buffer_max_bytes,
+        write_timeout_ms=options.write_timeout_ms,
+    )
+
+
+def raise_descriptor_limit() -> int:
+    """As many descriptors as the system lets us have; how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            return soft
+    return hard
+
+
+async def cluster_id(store: EmbeddedStore) -> str:
+    """The cluster's id, 22 characters as Kafka's; made at the first start, and on disk before any log directory is marked with it."""
+    found = store.tree.nodes.get(layout.CLUSTER_ID)
+    if found is not None:
+        return layout.decode_cluster_id(found.data)
+    made = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+    answers: list[StoreResult] = []
+    session = store.session()
+    session.submit([Op("create", layout.CLUSTER_ID, layout.encode_cluster_id(made))], answers.append)
+    session.close()
+    await store.settled()
+    if answers[0].error is not None:
+        raise CannotStart(f"the coordination store does not keep what is written to it: {store.failure or answers[0].error}")
+    return made
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def say(line: str) -> None:
+    print(f"ottla: {line}", file=sys.stderr, flush=True)
+
+
+async def serve(plan: Plan, ready: Callable[[list[Address]], None]) -> int:
+    """Runs until SIGTERM or SIGINT, or until it cannot go on; the exit code. Raises: ConfigError, CannotStart."""
+    process = Process(plan)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, partial(_asked_to_stop, process))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: say(f"{process.counters.snapshot()} {process.commons.traffic}"))
+    try:
+        addresses = await process.start()
+        settle_memory()
+        ready(addresses)
+        return await process.ended()
+    finally:
+        await process.stop()
+
+
+def _asked_to_stop(process: Process) -> None:
+    """The second time, at once."""
+    if process.stopping:
+        os._exit(FAILED)
+    process.stop_soon()
+
+
+def settle_memory() -> None:
+    """What the start made stays for good: the collector need not look at it again, nor look often at what requests make."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

@@ -1,0 +1,170 @@
+"""The shell around one broker: every event goes in through ``hear``, every effect comes out of it.
+
+::
+
+    frame, store change, deadline, finished sync ──▶ hear(event) ──▶ Node.step(event, now) ──▶ effects ──▶ Performer
+                                                                                                  ▲             │
+                                                       next turns of the loop ────────────────────┴── outcomes ─┘
+
+Steps do not nest: whatever performing an effect causes is heard in a later turn of the loop.
+
+What a step raises is our mistake. A broken promise (AssertionError), and anything raised while no client can be blamed, ends the process
+with a flight record, since nothing in memory can be trusted then. Any other error during a request costs that client its connection,
+so that one malformed message that we did not foresee does not take the broker from all others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from ottla.base.ids import ConnectionId
+from ottla.broker import effects, events
+from ottla.broker.node import Node
+from ottla.net.server import Connection
+from ottla.server.intake import Refused, read_request
+from ottla.server.observe import Counters
+from ottla.server.perform import Performer
+from ottla.server.recorder import FlightRecorder
+from ottla.wire.declare import MalformedMessage, schema_of
+
+log = logging.getLogger("ottla.server")
+
+#: Time passes for a broker at least this often.
+TICK_MS = 1_000
+
+
+class Shell:
+    """See the module's theory. Is the ``Handler`` of its broker's listener."""
+
+    def __init__(
+        self,
+        node: Node,
+        performer: Performer,
+        *,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        recorder: FlightRecorder,
+        counters: Counters,
+        crashed: Callable[["Shell", BaseException], None],
+    ) -> None:
+        """``crashed`` is told of an error after which the process cannot go on, and does not return."""
+        self.node = node
+        self.performer = performer
+        self.recorder = recorder
+        self.counters = counters
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._crashed = crashed
+        self._loop = asyncio.get_running_loop()
+        self._stepping = False
+        #: The tick that is due, and when, in the broker's time.
+        self._tick: asyncio.TimerHandle | None = None
+        self._tick_ms = 0
+        self._ticked_ms = 0
+        #: Requests of other brokers of this process have connection ids of their own, below zero.
+        self._peer_ids = count(-1, -1)
+        self._stopped = False
+
+    def start(self) -> None:
+        """To be called once the store's state has been heard."""
+        self._carry_out(self.node.start(self._now_ms()))
+        self.tick()
+
+    def stop(self) -> None:
+        """The broker hears nothing more but outcomes; time stops."""
+        self._carry_out(self.node.stop(self._now_ms()))
+        self._stopped = True
+        if self._tick is not None:
+            self._tick.cancel()
+
+    # What is heard.
+
+    def hear(self, event: events.Event, frame: memoryview | None = None) -> None:
+        """One step, and what it asks for. ``frame`` is the request that the event was decoded from."""
+        assert not self._stepping, "a step begins only after the last one is carried out"
+        self._stepping = True
+        now_ms = self._now_ms()
+        self.recorder.note(now_ms, event, frame)
+        try:
+            asked = self.node.step(event, now_ms)
+        except Exception as error:
+            self._failed(event, error)
+        else:
+            if asked:
+                self._carry_out(asked)
+        self._stepping = False
+        due_ms = self.node.next_deadline_ms
+        if due_ms is not None and due_ms < self._tick_ms:
+            self._set_tick(due_ms)
+
+    def tick(self) -> None:
+        """Tells the broker the time, and when to be told again."""
+        if self._stopped:
+            return
+        self._tick_ms = (1 << 62) if self._tick is None else self._tick_ms
+        self._ticked_ms = self._now_ms()
+        self.hear(events.Ticked(wall_ms=self._wall_ms()))
+        due_ms = self.node.next_deadline_ms
+        latest_ms = self._ticked_ms + TICK_MS
+        self._set_tick(latest_ms if due_ms is None else min(due_ms, latest_ms))
+
+    def _set_tick(self, due_ms: int) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+        if self._stopped:
+            return
+        self._tick_ms = due_ms
+        # Not before the millisecond is over: the broker's time is rounded down.
+        self._tick = self._loop.call_later(max(due_ms - self._now_ms(), 0) / 1000 + 0.0005, self.tick)
+
+    def arrived(self, connection: Connection, frame: memoryview) -> None:
+        """A frame came in; see ``net.server.Handler``."""
+        try:
+            request = read_request(connection, frame)
+        except (Refused, MalformedMessage) as error:
+            connection.close("malformed request", str(error))
+            return
+        connection.trust()
+        if isinstance(request, list):
+            connection.respond(request, connection.ticket)
+            return
+        self.counters.requests[request.api_key] += 1
+        self.performer.connections[connection.number] = connection
+        self.hear(request, frame)
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone; see ``net.server.Handler``."""
+        if self.performer.connections.pop(connection.number, None) is not None:
+            self.hear(events.ConnectionClosed(connection=connection.number))
+
+    def asked(self, message: Any, version: int, answered: Callable[[Any], None]) -> None:
+        """A broker of this process asks; ``answered`` gets the response, or None."""
+        if self._stopped:
+            answered(None)
+            return
+        number = ConnectionId(next(self._peer_ids))
+        key = schema_of(type(message)).key
+        assert key is not None, f"{type(message).__name__} is a request"
+        self.performer.peer_waits[number] = answered
+        request = events.RequestArrived(connection=number, correlation_id=0, api_key=key, api_version=version, client_id=None, body=message)
+        self.hear(request)
+
+    # What comes of it.
+
+    def _carry_out(self, asked: list[effects.Effect]) -> None:
+        for effect in asked:
+            try:
+                self.performer.perform(effect)
+            except Exception as error:
+                self._failed(effect, error)
+
+    def _failed(self, cause: events.Event | effects.Effect, error: Exception) -> None:
+        """A step, or an effect, raised."""
+        if isinstance(cause, (events.RequestArrived, effects.Respond)) and not isinstance(error, AssertionError):
+            self.counters.failed_requests += 1
+            log.error("a request on connection %d failed", cause.connection, exc_info=error)
+            self.performer.hang_up(cause.connection, "failed request", repr(error))
+        else:
+            self._crashed(self, error)

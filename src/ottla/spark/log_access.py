@@ -1,0 +1,224 @@
+"""The seam to the log: offsets, ranges of records in, batches out, over ottla.client. Blocking, because Spark's workers are.
+
+One `Log` per process and cluster, kept for as long as the process lives: Spark reuses its Python workers, so the next batch finds the
+connections made. Its loop runs in a thread of its own, which receives the next bytes of a range while the caller turns the last ones into
+columns. A process that was forked does not touch the `Log` it inherited.
+"""
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ottla.base.ids import TopicPartition
+from ottla.base.units import MiB
+from ottla.client.consumer import Consumer, RawFetch
+from ottla.client.loop_thread import LoopThread
+from ottla.client.network import Network
+from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
+from ottla.client.producer import Producer
+from ottla.records.batch import crc_ok, headers
+from ottla.records.columns import AbortedTransactions, Columns, columns
+from ottla.records.errors import CorruptBatch
+from ottla.spark.offsets import EARLIEST, OffsetRange
+from ottla.spark.positions import DataLoss, NoSuchData, logger
+from ottla.wire.errors import KafkaError, OffsetOutOfRange
+from ottla.wire.messages import MetadataRequest
+
+T = TypeVar("T")
+
+#: Bytes asked for at once: about 70,000 records of 100 bytes, the size of Arrow batch with which Spark is fastest.
+FETCH_BYTES = 8 * MiB
+#: Decompressed bytes in one set of columns.
+COLUMNS_BYTES = 16 * MiB
+#: How long a fetch waits at the broker when there is nothing to send; a range that was planned has its records already.
+FETCH_WAIT_MS = 500
+#: Bytes of records on their way before `send` waits for acknowledgements.
+SEND_BYTES = 64 * MiB
+#: Metadata with a list of topics or null for all, and without creating any.
+METADATA_VERSION_MIN = 4
+
+_open: dict[tuple[Any, ...], "Log"] = {}
+
+
+def open_log(bootstrap: str, properties: Mapping[str, str]) -> "Log":
+    """This process's access to a cluster. Raises: ConfigError for a property that the client does not have."""
+    key = (os.getpid(), bootstrap, *sorted(properties.items()))
+    log = _open.get(key)
+    if log is None:
+        log = _open[key] = Log(bootstrap, properties)
+    return log
+
+
+class Log:
+    """One cluster, as Spark's processes see it. Methods raise KafkaError when the brokers refuse or cannot be reached."""
+
+    def __init__(self, bootstrap: str, properties: Mapping[str, str]) -> None:
+        given = {"bootstrap_servers": bootstrap, **{name.replace(".", "_"): value for name, value in properties.items()}}
+        # A consumer group's id is accepted for the sake of jobs that set it; partitions are assigned by Spark, never by a group.
+        given.pop("group_id", None)
+        self._client = _known(ClientOptions, given)
+        self._consuming = {"max_partition_fetch_bytes": FETCH_BYTES, **_known(ConsumerOptions, given)}
+        self._producing = {"buffer_memory": SEND_BYTES, **_known(ProducerOptions, given)}
+        unknown = set(given) - set(self._consuming) - set(self._producing)
+        if unknown:
+            from_keywords(ConsumerOptions, {name: given[name] for name in unknown})
+        self._check_crcs = str(given.get("check_crcs", "true")).lower() == "true"
+        self.read_committed = given.get("isolation_level") == "read_committed"
+        self._thread = LoopThread("ottla-log")
+        self._consumer: Consumer | None = None
+        self._producer: Producer | None = None
+        self._network: Network | None = None
+        self._sent: list[Any] = []
+
+    # -- what there is
+
+    def topics(self) -> dict[str, int]:
+        """All topics but internal ones, with their numbers of partitions."""
+        response = self._run(self._metadata(None))
+        return {topic.name: len(topic.partitions) for topic in response.topics if not topic.is_internal and not topic.error_code}
+
+    def partition_count(self, topic: str) -> int:
+        """Raises: NoSuchData when there is no such topic."""
+        counts = self.topics()
+        if topic not in counts:
+            raise NoSuchData(f"topic {topic} does not exist; create it with: ottla topic create {topic}")
+        return counts[topic]
+
+    def end_offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        """EARLIEST or LATEST offset of each partition."""
+        if not partitions:
+            return {}
+        return self._run(self._end_offsets(partitions, at))
+
+    def offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset whose record is at least as young as its time; None where there is none."""
+        found = self._run(self._offsets_at(times_ms))
+        return {tp: None if one is None else one.offset for tp, one in found.items()}
+
+    # -- reading
+
+    def read(self, wanted: OffsetRange, *, with_headers: bool, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Columns]:
+        """The records of a range in order, in portions; the next bytes are on their way while a portion is used.
+
+        Offsets without a record (compaction, transactions) are passed over. Records that were deleted before they could be read are data
+        loss.
+
+        Raises: DataLoss; TimeoutError when the log has nothing to send for `timeout_ms` before the range is at its end.
+        """
+        tp, position = TopicPartition(wanted.topic, wanted.partition), wanted.start
+        coming: Future[RawFetch] | None = None
+        idle_ms = 0
+        while position < wanted.end:
+            try:
+                fetched = (coming or self._fetch(tp, position)).result()
+            except OffsetOutOfRange:
+                position = self._after_loss(wanted, position, fail_on_data_loss)
+                coming = None
+                continue
+            coming = None
+            if not len(fetched.records):
+                idle_ms += FETCH_WAIT_MS
+                if idle_ms >= timeout_ms:
+                    raise TimeoutError(
+                        f"{wanted}: nothing came from offset {position} on for {timeout_ms} ms (kafkaConsumer.pollTimeoutMs)"
+                    )
+                continue
+            idle_ms = 0
+            behind = self._checked(wanted, fetched)
+            if behind < wanted.end:
+                coming = self._fetch(tp, behind)
+            yield from self._portions(fetched, position, wanted.end, with_headers)
+            position = max(position + 1, behind)
+
+    def _portions(self, fetched: RawFetch, start: int, end: int, with_headers: bool) -> Iterator[Columns]:
+        """The whole batches of a fetch as columns."""
+        aborted = AbortedTransactions(fetched.aborted) if self.read_committed else None
+        at = 0
+        while at < len(fetched.records):
+            part = columns(
+                fetched.records, start, end, position=at, aborted=aborted, headers=with_headers, timestamps_us=True, bytes_max=COLUMNS_BYTES
+            )
+            if part.rows:
+                yield part
+            if part.next_position == at:
+                return
+            at = part.next_position
+
+    def _checked(self, wanted: OffsetRange, fetched: RawFetch) -> int:
+        """The offset behind the last whole batch. Raises: CorruptBatch when a checksum is wrong."""
+        behind = -1
+        for at, header in headers(fetched.records):
+            if self._check_crcs and not crc_ok(fetched.records, at):
+                raise CorruptBatch(f"{wanted}: the batch at offset {header.base_offset} is damaged: its checksum is wrong")
+            behind = header.last_offset
+        return behind + 1
+
+    def _after_loss(self, wanted: OffsetRange, position: int, fail: bool) -> int:
+        tp = TopicPartition(wanted.topic, wanted.partition)
+        earliest = self.end_offsets([tp], EARLIEST)[tp]
+        what = f"{wanted}: offset {position} is gone, the log begins at {earliest}"
+        if fail:
+            raise DataLoss(f"{what}. Set failOnDataLoss to false to go on with what there is, or start with a new checkpoint")
+        logger.warning("data loss: %s", what)
+        return max(earliest, position) if earliest > position else wanted.end
+
+    def _fetch(self, tp: TopicPartition, position: int) -> "Future[RawFetch]":
+        return asyncio.run_coroutine_threadsafe(self._fetch_raw(tp, position), self._thread.loop)
+
+    # -- writing
+
+    def send(self, topic: str, partition: int, batch: bytearray) -> None:
+        """Puts a batch on its way; waits while too much is. What went wrong is told by `flush`."""
+        self._sent.append(self._run(self._send(topic, partition, batch)))
+
+    def flush(self) -> None:
+        """Waits until every batch sent since the last call is acknowledged. Raises: KafkaError of the first that was not."""
+        sent, self._sent = self._sent, []
+        self._run(self._acknowledged(sent))
+
+    # -- in the loop
+
+    async def _metadata(self, topics: list[Any] | None) -> Any:
+        if self._network is None:
+            self._network = Network(from_keywords(ClientOptions, self._client), allow_auto_create=False)
+        return await self._network.ask_any(MetadataRequest(topics=topics, allow_auto_topic_creation=False), at_least=METADATA_VERSION_MIN)
+
+    async def _reader(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = await Consumer(**self._consuming).start()
+        return self._consumer
+
+    async def _fetch_raw(self, tp: TopicPartition, position: int) -> RawFetch:
+        return await (await self._reader()).fetch_raw(tp, position, max_wait_ms=FETCH_WAIT_MS)
+
+    async def _end_offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        reader = await self._reader()
+        return await (reader.beginning_offsets(partitions) if at == EARLIEST else reader.end_offsets(partitions))
+
+    async def _offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
+        return await (await self._reader()).offsets_for_times({(tp.topic, tp.partition): time_ms for tp, time_ms in times_ms.items()})
+
+    async def _send(self, topic: str, partition: int, batch: bytearray) -> Any:
+        if self._producer is None:
+            self._producer = await Producer(**self._producing).start()
+        return await self._producer.send_batch(topic, partition, batch)
+
+    async def _acknowledged(self, sent: list[Any]) -> None:
+        if self._producer is not None:
+            await self._producer.flush()
+        for delivery in sent:
+            await delivery
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._thread.call(work)
+
+
+def _known(table: type[ClientOptions], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those settings that a client has."""
+    names = {spec.attribute for spec in table.SPECS.values()}
+    return {name: value for name, value in given.items() if name in names}
+
+
+__all__ = ["KafkaError", "Log", "open_log"]

@@ -1,0 +1,146 @@
+"""Arithmetic on offsets: what a trigger may read, and how it is cut into tasks. Pure.
+
+Offsets of a stream travel through Spark's checkpoint as JSON in the form of Spark's own Kafka source, so that a checkpoint can be read by
+whoever knows that one::
+
+    {"orders": {"0": 42, "1": 7}}          an end offset is exclusive: 42 records of partition 0 have been read
+
+The order of topics and partitions is fixed (names, then numbers): Spark compares offsets as text, and an offset that only changed its order
+would start an empty batch.
+
+From the log to tasks::
+
+    partition 0  |----- 900 k -----|     split    |--- 450 k ---|--- 450 k ---|      task 1, task 2
+    partition 1  |- 10 -|                pack     |- 10 -| + partition 2 |- 30 -|   task 3
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ottla.base.ids import TopicPartition
+
+#: Special offsets in Kafka's JSON and on the wire (ListOffsets).
+LATEST = -1
+EARLIEST = -2
+
+#: A split smaller than this costs more in scheduling (10-20 ms a task) than it saves: 100 k records take about 50 ms to read.
+SPLIT_RECORDS_MIN = 100_000
+
+
+class OffsetsError(ValueError):
+    """Text that should hold offsets or partitions and does not; the message says what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Records ``[start, end)`` of one partition. Invariant: ``start < end``."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """The nested form, in the fixed order."""
+    nested: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(offsets):
+        nested.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
+    return nested
+
+
+def from_json(nested: Any) -> dict[TopicPartition, int]:
+    """The offsets of a nested form.
+
+    Raises: OffsetsError when it is not ``{"topic": {"partition": number}}``.
+    """
+    if not isinstance(nested, Mapping):
+        raise OffsetsError('expected {"topic": {"partition": offset}}, such as {"orders": {"0": 42, "1": -2}}')
+    offsets: dict[TopicPartition, int] = {}
+    for topic, partitions in nested.items():
+        if not isinstance(partitions, Mapping):
+            raise OffsetsError(f'topic {topic!r}: expected {{"partition": offset}}, not {partitions!r}')
+        for partition, offset in partitions.items():
+            if not str(partition).isdigit() or isinstance(offset, bool) or not isinstance(offset, int):
+                raise OffsetsError(f"topic {topic!r}: expected a partition number and a whole number, not {partition!r}: {offset!r}")
+            offsets[TopicPartition(str(topic), int(partition))] = offset
+    return offsets
+
+
+def ranges_between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+    """The non-empty ranges from `start` to `end`, in the fixed order; `start` must know every partition of `end`."""
+    return [OffsetRange(tp.topic, tp.partition, start[tp], end[tp]) for tp in sorted(end) if start[tp] < end[tp]]
+
+
+def admit(
+    start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], *, records_max: int | None
+) -> dict[TopicPartition, int]:
+    """How far one trigger reads: `latest`, or a share of it when the backlog is larger than `records_max`.
+
+    The limit is shared in proportion to each partition's backlog, and every partition that has a backlog gets at least one record, so that
+    none starves; the sum may therefore pass the limit by less than the number of partitions. Never below `start`.
+    """
+    backlog = {tp: max(0, latest[tp] - start[tp]) for tp in latest}
+    total = sum(backlog.values())
+    if records_max is None or total <= records_max:
+        return {tp: start[tp] + backlog[tp] for tp in latest}
+    return {tp: start[tp] + min(size, max(1, records_max * size // total) if size else 0) for tp, size in backlog.items()}
+
+
+def plan_tasks(
+    ranges: Iterable[OffsetRange], *, tasks_min: int | None, records_per_task_max: int | None, cores: int
+) -> list[tuple[OffsetRange, ...]]:
+    """Tasks of about equal size that together read `ranges` once.
+
+    With `tasks_min` or `records_per_task_max` (the user's minPartitions and maxRecordsPerPartition) each piece is a task of its own, as
+    with Spark's Kafka source. Without them a large range is split so that every core has work, and small ranges share a task.
+    """
+    pieces = list(ranges)
+    if records_per_task_max is not None:
+        pieces = [piece for whole in pieces for piece in _cut(whole, -(-len(whole) // records_per_task_max))]
+    if tasks_min is not None:
+        pieces = _split_to(pieces, tasks_min)
+    if tasks_min is not None or records_per_task_max is not None:
+        return [(piece,) for piece in pieces]
+    total = sum(map(len, pieces))
+    share = max(SPLIT_RECORDS_MIN, -(-total // max(1, cores)))
+    return _pack([piece for whole in pieces for piece in _cut(whole, -(-len(whole) // share))], share)
+
+
+def _split_to(pieces: list[OffsetRange], tasks_min: int) -> list[OffsetRange]:
+    """Splits the larger ranges in proportion to their size until there are about `tasks_min`."""
+    total = sum(map(len, pieces))
+    if len(pieces) >= tasks_min or total == 0:
+        return pieces
+    return [piece for whole in pieces for piece in _cut(whole, max(1, round(tasks_min * len(whole) / total)))]
+
+
+def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    """`whole` in at most `parts` non-empty pieces whose sizes differ by one at most."""
+    parts = max(1, min(parts, len(whole)))
+    bounds = [whole.start + len(whole) * index // parts for index in range(parts + 1)]
+    return [OffsetRange(whole.topic, whole.partition, low, high) for low, high in pairwise(bounds)]
+
+
+def _pack(pieces: list[OffsetRange], share: int) -> list[tuple[OffsetRange, ...]]:
+    """Largest first, each into the first task that has room for it."""
+    tasks: list[list[OffsetRange]] = []
+    room: list[int] = []
+    for piece in sorted(pieces, key=len, reverse=True):
+        for index, left in enumerate(room):
+            if len(piece) <= left:
+                tasks[index].append(piece)
+                room[index] -= len(piece)
+                break
+        else:
+            tasks.append([piece])
+            room.append(share - len(piece))
+    return [tuple(task) for task in tasks]

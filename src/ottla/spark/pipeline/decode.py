@@ -1,0 +1,131 @@
+"""Values of records as typed columns, all with Spark's own expressions: no Python runs per record.
+
+Every record becomes one row, whatever its value: what cannot be decoded has null fields and `_malformed` = true (`bad_records = "keep"`),
+is left out (`"drop"`) or ends the query (`"fail"`). A tombstone, a record without a value, has null fields and is not malformed.
+
+    fields of [decode] ...  _malformed  _key (text)  _topic  _partition  _offset  _timestamp (the record's own)
+
+A regular expression is run once per value, not once per group: it rewrites the value into its groups with a separator between that cannot
+occur in text (a Unicode noncharacter), which is then split.
+"""
+
+import re
+from typing import Any
+
+from ottla.spark.pipeline.file import Decode, Field, Pipeline, named_groups
+
+#: Unicode reserves it for use inside programs; it is not for interchange.
+SEPARATOR = "\ufdd0"
+CORRUPT = "_corrupt"
+EPOCHS = {"epoch_ms": "timestamp_millis", "epoch_s": "timestamp_seconds"}
+#: All of the source's columns but the one that pipelines do not show.
+SOURCE_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+METADATA = ("CAST(key AS STRING) AS _key", "topic AS _topic", "partition AS _partition", "offset AS _offset", "timestamp AS _timestamp")
+
+
+def decoded(frame: Any, pipeline: Pipeline) -> Any:
+    """The view `records`, from a frame with the source's columns.
+
+    Raises: PipelineError for a type that Spark does not know.
+    """
+    decode = pipeline.decode
+    _check_types(pipeline)
+    match decode.format:
+        case "json":
+            frame = _json(frame, decode)
+        case "regex":
+            frame = _regex(frame, decode)
+        case "text":
+            frame = frame.selectExpr("CAST(value AS STRING) AS value", "FALSE AS _malformed", *METADATA)
+    if decode.bad_records == "drop":
+        return frame.where("NOT _malformed")
+    if decode.bad_records == "fail":
+        said = "concat('cannot decode the value of ', _topic, '-', _partition, ' at offset ', _offset)"
+        return frame.where(f"CASE WHEN _malformed THEN raise_error({said}) ELSE TRUE END")
+    return frame
+
+
+def _check_types(pipeline: Pipeline) -> None:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import _parse_datatype_string
+
+    decode = pipeline.decode
+    if decode.schema:
+        try:
+            _parse_datatype_string(decode.schema)
+        except PySparkException:
+            raise pipeline.error("decode.schema", 'is not a list of columns in Spark\'s DDL, such as "user STRING, n BIGINT"') from None
+    for name, field in decode.fields.items():
+        try:
+            _parse_datatype_string(field.type)
+        except PySparkException:
+            known = "string, int, bigint, double, boolean, timestamp, date, array<int>"
+            raise pipeline.error(f"decode.fields.{name}", f"{field.type!r} is not a type of Spark; common ones are {known}") from None
+
+
+def _json(frame: Any, decode: Decode) -> Any:
+    """One pass of from_json; formatted times are read as they are written and converted after it."""
+    if decode.schema:
+        fields, schema = {}, decode.schema
+    else:
+        fields = dict(decode.fields)
+        schema = ", ".join(f"`{name}` {_written_type(field)}" for name, field in fields.items())
+    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
+    parsed = f"from_json(CAST(value AS STRING), {_quoted(f'{schema}, {CORRUPT} STRING')}, {options}) AS parsed"
+    frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *METADATA)
+    names = list(fields) or [field.name for field in frame.schema["parsed"].dataType.fields if field.name != CORRUPT]
+    columns = [f"{_converted(f'parsed.`{name}`', fields[name]) if name in fields else f'parsed.`{name}`'} AS `{name}`" for name in names]
+    timed = {name: field for name, field in fields.items() if field.format}
+    unread = [f"(parsed.`{name}` IS NOT NULL AND {_converted(f'parsed.`{name}`', field)} IS NULL)" for name, field in timed.items()]
+    malformed = " OR ".join([f"parsed IS NULL OR parsed.{CORRUPT} IS NOT NULL", *unread])
+    return frame.selectExpr(*columns, f"present AND ({malformed}) AS _malformed", *_names_of(METADATA))
+
+
+def _regex(frame: Any, decode: Decode) -> Any:
+    """One run of the expression per value, then one cast per field."""
+    assert decode.pattern is not None, "checked with the file"
+    groups = named_groups(decode.pattern)
+    # Java's group names allow no underscore, so groups go by number.
+    pattern = re.sub(r"(?<!\\)\(\?P?<(?=[A-Za-z_])[^>]*>", "(", decode.pattern)
+    rewritten = SEPARATOR + SEPARATOR.join(f"${number}" for number in groups.values())
+    whole = f"regexp_replace(CAST(value AS STRING), {_quoted(f'(?s)^.*?(?:{pattern}).*$')}, '{rewritten}')"
+    frame = frame.selectExpr(f"split({whole}, '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *METADATA)
+    # A value that does not match is left as it is: one part, without a separator.
+    matched = f"size(parts) = {len(groups) + 1}"
+    texts = {
+        name: f"CASE WHEN {matched} THEN {_without_nulls(f'parts[{index}]', decode.nulls)} END" for index, name in enumerate(groups, 1)
+    }
+    selected = [f"{text} AS `{name}`" for name, text in texts.items()]
+    frame = frame.selectExpr(*selected, f"{matched} AS matched", "present", *_names_of(METADATA))
+    columns = [f"{_converted(f'`{name}`', decode.fields.get(name, Field('string')))} AS `{name}`" for name in groups]
+    unread = [f"(`{name}` IS NOT NULL AND {_converted(f'`{name}`', field)} IS NULL)" for name, field in decode.fields.items()]
+    return frame.selectExpr(*columns, f"present AND ({' OR '.join(['NOT matched', *unread])}) AS _malformed", *_names_of(METADATA))
+
+
+def _without_nulls(text: str, nulls: tuple[str, ...]) -> str:
+    return f"CASE WHEN {text} NOT IN ({', '.join(map(_quoted, nulls))}) THEN {text} END" if nulls else text
+
+
+def _written_type(field: Field) -> str:
+    if field.format is None:
+        return field.type
+    return "BIGINT" if field.format == "epoch_ms" else "DOUBLE" if field.format == "epoch_s" else "STRING"
+
+
+def _converted(value: str, field: Field) -> str:
+    """`value`, null where it cannot be read as its type."""
+    if field.format in EPOCHS:
+        return f"{EPOCHS[field.format]}(TRY_CAST({value} AS {_written_type(field)}))"
+    if field.format is not None:
+        return f"try_to_timestamp({value}, {_quoted(field.format)})"
+    return f"TRY_CAST({value} AS {field.type})"
+
+
+def _names_of(expressions: tuple[str, ...]) -> list[str]:
+    return [expression.rpartition(" AS ")[2] for expression in expressions]
+
+
+def _quoted(text: str) -> str:
+    """A SQL literal. Spark reads backslashes in it as escapes, so they are doubled."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

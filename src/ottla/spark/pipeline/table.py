@@ -1,0 +1,136 @@
+"""A TOML table with typed look-ups that refuse by name, and say where in the file the name stands."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ottla.base.options import suggestion
+
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class PipelineError(ValueError):
+    """What is wrong with a pipeline: `where` is its file, with the line if known; `key` the dotted key, or empty."""
+
+    def __init__(self, where: str, key: str, problem: str) -> None:
+        super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+        self.where = where
+        self.key = key
+        self.problem = problem
+
+
+class Table:
+    """A TOML table with typed look-ups; `finish` refuses what nobody asked for."""
+
+    def __init__(self, values: Mapping[str, Any], prefix: str, path: Path, text: str, variables: Mapping[str, str]) -> None:
+        self.values = values
+        self.prefix = prefix
+        self.path = path
+        self.source = text
+        self.variables = variables
+        self.asked: list[str] = []
+
+    def fail(self, name: str, problem: str) -> PipelineError:
+        key = f"{self.prefix}{name}"
+        return PipelineError(line_of(self.path, self.source, key), key, problem)
+
+    def get(self, name: str) -> Any:
+        self.asked.append(name)
+        return self.filled(name, self.values.get(name))
+
+    def filled(self, name: str, value: Any) -> Any:
+        """`value` with its variables filled in, at any depth."""
+        if isinstance(value, str):
+            return VARIABLE.sub(lambda match: self._variable(name, match), value)
+        if isinstance(value, list):
+            return [self.filled(name, item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.filled(name, item) for key, item in value.items()}
+        return value
+
+    def _variable(self, name: str, match: re.Match[str]) -> str:
+        value = self.variables.get(match[1], match[2])
+        if value is None:
+            raise self.fail(name, f"${{{match[1]}}} has no value; give one with --var {match[1]}=VALUE, or in the environment")
+        return value
+
+    def text(self, name: str, default: str | None = None, *, required: str = "") -> Any:
+        value = self.get(name)
+        if value is None and required:
+            raise self.fail(name, f"is missing; {required}")
+        if value is None:
+            return default
+        if not isinstance(value, str) or not value.strip():
+            raise self.fail(name, f"expected text, not {value!r}")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.fail(name, f"expected a list of texts, not {value!r}")
+        return tuple(value)
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str | None = None, *, required: str = "") -> Any:
+        value = self.text(name, default, required=required)
+        if value is not None and value not in choices:
+            raise self.fail(name, f"expected {' or '.join(choices)}, not {value!r}{suggestion(value, choices)}")
+        return value
+
+    def number(self, name: str, default: int) -> int:
+        value = self.get(name)
+        if value is None:
+            return default
+        if type(value) is not int or value < 1:
+            raise self.fail(name, f"expected a whole number above 0, not {value!r}")
+        return value
+
+    def table(self, name: str, *, required: str = "") -> "Table":
+        value = self.get(name)
+        if value is None and required:
+            raise self.fail(name, f"is missing; {required}")
+        if not isinstance(value, dict | None):
+            raise self.fail(name, f"expected a table, not {value!r}")
+        return Table(value or {}, f"{self.prefix}{name}.", self.path, self.source, self.variables)
+
+    def tables(self, name: str) -> Iterator["Table"]:
+        value = self.get(name)
+        if not isinstance(value, list | None) or not all(isinstance(item, dict) for item in value or ()):
+            raise self.fail(name, f"expected [[{name}]] tables")
+        for index, item in enumerate(value or ()):
+            yield Table(item, f"{self.prefix}{name}[{index}].", self.path, self.source, self.variables)
+
+    def finish(self) -> None:
+        for name in self.values:
+            if name not in self.asked:
+                raise self.fail(name, f"unknown key{suggestion(name, self.asked)}; known here are {', '.join(sorted(set(self.asked)))}")
+
+
+def line_of(path: Path, text: str, key: str) -> str:
+    """The file, with the line of `key` where it can be found in the text: a scan for headers, not a parser, good enough to point."""
+    parts = re.findall(r"[^.\[\]]+|\[\d+\]", key)
+    lines = text.splitlines()
+    position = 0
+    found = 0
+    while parts:
+        name = parts.pop(0)
+        index = int(parts.pop(0)[1:-1]) if parts and parts[0].startswith("[") else 0
+        header = [
+            number
+            for number, line in enumerate(lines)
+            if number >= position and re.match(rf"\s*\[+\s*(\w+\.)*{re.escape(name)}\s*\]+", line)
+        ]
+        entry = [
+            number for number, line in enumerate(lines) if number >= position and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line)
+        ]
+        if header[index:]:
+            position = header[index] + 1
+            found = position
+        elif entry:
+            found = entry[0] + 1
+            position = entry[0]
+        else:
+            break
+    return f"{path}:{found}" if found else str(path)

@@ -1,0 +1,83 @@
+"""A local Spark session that starts fast, stays quiet and stops when told.
+
+Spark's defaults are made for a cluster of long-lived machines. On one machine they cost: 200 shuffle partitions turn a small aggregate into
+200 tasks, the default checkpoint files take twice the time of a small micro-batch, the web UI takes a port. The settings here are for one
+machine and a pipeline; each can be overridden by the caller.
+
+Spark's own words (log4j, launcher warnings, the JVM's standard error, which carries those of the Python workers) go to one file, which an
+error message can name; the terminal belongs to the program. The JVM runs in a session of its own, so that Ctrl-C reaches us alone and we
+stop it in order. It ends with us: its standard input is a pipe that we hold.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ottla.spark.java import java_home, launcher_home
+
+#: Spark's other checkpoint writer: half the cost of a micro-batch (104 against 173 ms for ten rows). Needs atomic rename.
+CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+LOG4J = """status = error
+appenders = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %c{1}: %m%n%ex
+rootLogger.level = error
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+def defaults(cores: int) -> dict[str, str]:
+    """The settings of a session on one machine."""
+    return {
+        "spark.master": f"local[{cores}]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
+        # A stopped query must not wait for its last batch for ever; it is run again at the next start.
+        "spark.sql.streaming.stopTimeout": "30s",
+        # Idle workers keep their connections to the brokers between batches.
+        "spark.python.worker.reuse": "true",
+        "spark.log.structuredLogging.enabled": "false",
+    }
+
+
+def start_session(name: str, settings: Mapping[str, str] | None = None, *, log_file: Path | None = None, cores: int | None = None) -> Any:
+    """A new SparkSession, with Spark's own output in `log_file` (nowhere without one).
+
+    Python processes of Spark run this interpreter with this process's module path.
+
+    Raises: NoJava.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    home = java_home()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, sys.path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(list({**defaults(cores or os.cpu_count() or 1), **(settings or {})}.items()))
+    conf.setAppName(name)
+    with tempfile.TemporaryDirectory(prefix="ottla-spark-") as directory:
+        log4j = Path(directory) / "log4j2.properties"
+        log4j.write_text(LOG4J)
+        options = conf.get("spark.driver.extraJavaOptions", "")
+        conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j} {options}".strip())
+        os.environ["JAVA_HOME"] = str(launcher_home(home, Path(directory) / "java"))
+        with Path(log_file or os.devnull).open("ab") as log:
+            gateway = launch_gateway(conf, popen_kwargs={"stdout": log, "stderr": log, "start_new_session": True})
+        os.environ["JAVA_HOME"] = str(home)
+        context = SparkContext(gateway=gateway, conf=conf)
+    return SparkSession(context)

@@ -1,0 +1,397 @@
+"""Brokers in one test: nodes over memory disks and a memory store, driven step by step in virtual time.
+
+Every request and answer goes through the codec, so that a test sees what a client would see. After ``send`` everything that can happen at
+once has happened: store answers, requests between brokers, flushes. ``flushing = False`` holds flushes back until ``flush()``;
+``store_speaks = False`` holds back what the store has to say. Time passes only in ``pass_ms``.
+
+Promises of a broker are checked after every step: a high watermark lies between log start and log end and never falls while the same
+leader leads, one flush per partition is under way at most, a request is answered once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from random import Random
+from typing import Any
+
+from ottla.base.ids import ConnectionId, TopicPartition
+from ottla.base.ports import StoreResult
+from ottla.broker import effects, events
+from ottla.broker.configs import Settings
+from ottla.broker.leader import Leader
+from ottla.broker.node import Node
+from ottla.log.directory import LogDirectory
+from ottla.records.build import build_batch
+from ottla.records.read import records as read_records
+from ottla.sim.disk import SimDisk
+from ottla.store.memory import MemoryStore
+from ottla.wire.compile import decode, encode, encode_chunks
+from ottla.wire.declare import schema_of
+from ottla.wire.messages import API
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.create_topics import CreatableTopicConfig as Config
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+WALL_MS = 1_700_000_000_000
+
+
+class Sent:
+    """A request on its way: what became of it so far."""
+
+    def __init__(self, connection: int) -> None:
+        self.connection = ConnectionId(connection)
+        self.answer: Any = None
+        self.released = False
+        #: Why the broker closed the connection.
+        self.closed: str | None = None
+        #: Told when the answer comes.
+        self.answered: Callable[[Any], None] = lambda answer: None
+
+
+class Broker:
+    """One broker and its shell."""
+
+    def __init__(self, cluster: "Cluster", broker_id: int, texts: Mapping[str, str], disks: list[SimDisk]) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.texts = texts
+        self.disks = {disk.root: disk for disk in disks}
+        self.session = cluster.store.session()
+        self.halted: str | None = None
+        #: Effects that were performed, or wait for the test to do so.
+        self.flushes: list[effects.Flush] = []
+        self.removed: list[str] = []
+        self.replaced: list[str] = []
+        self._sent: dict[int, Sent] = {}
+        self._marks: dict[Leader, int] = {}
+        settings = Settings({"broker.id": str(broker_id), **texts})
+        directories = [
+            LogDirectory.open(
+                disk, broker_id=broker_id, cluster_id="cluster", now_ms=cluster.wall_ms, options_for=lambda topic: settings.topic
+            )
+            for disk in disks
+        ]
+        self.node = Node(
+            broker_id=broker_id,
+            cluster_id="cluster",
+            settings=settings,
+            directories=directories,
+            rng=Random(broker_id),
+            address=(f"host{broker_id}", 9092),
+            now_ms=cluster.now_ms,
+            wall_ms=cluster.wall_ms,
+        )
+        self.session.watch("/", lambda state: self.hear(events.StoreChanged(state=state)))
+        self.session.deliver()
+        self._perform(self.node.start(cluster.now_ms))
+
+    # The client's side.
+
+    def send(self, request: Any, version: int, *, answered: Callable[[Any], None] | None = None) -> Sent:
+        """Hand in a request on a connection of its own, and let happen what can happen."""
+        sent = Sent(next(self.cluster.numbers))
+        sent.answered = answered or sent.answered
+        self._sent[sent.connection] = sent
+        key = schema_of(type(request)).key
+        assert key is not None, f"{type(request).__name__} is a request"
+        self.hear(
+            events.RequestArrived(
+                connection=sent.connection,
+                correlation_id=sent.connection,
+                api_key=key,
+                api_version=version,
+                client_id="test",
+                body=decode(type(request), bytearray(encode(request, version)), version),
+                host="client",
+                local=("reached", 1000 + self.broker_id),
+            )
+        )
+        self.cluster.run()
+        return sent
+
+    def ask(self, request: Any, version: int) -> Any:
+        """Hand in a request that is answered at once; its answer."""
+        sent = self.send(request, version)
+        assert sent.closed is None, f"the connection was closed: {sent.closed}"
+        assert sent.answer is not None, "the request waits"
+        return sent.answer
+
+    def hang_up(self, sent: Sent) -> None:
+        self._sent.pop(sent.connection, None)
+        self.hear(events.ConnectionClosed(connection=sent.connection))
+
+    # The shell's side.
+
+    def hear(self, event: events.Event) -> None:
+        if self.halted is None:
+            self._perform(self.node.step(event, self.cluster.now_ms))
+            self._check()
+
+    def flush(self) -> None:
+        """Carry out the flushes that wait, and those they lead to."""
+        while self.flushes:
+            self._flush(self.flushes.pop(0))
+            self.cluster.run()
+
+    def leader(self, topic: str, partition: int = 0) -> Leader:
+        return self.node.partitions.leader(topic, partition)
+
+    def measured(self, free_bytes: int, total_bytes: int = 1 << 40) -> None:
+        """The shell looked how full the disks are."""
+        for root in self.disks:
+            self.hear(events.SpaceMeasured(directory=root, free_bytes=free_bytes, total_bytes=total_bytes))
+
+    def _perform(self, asked: list[effects.Effect]) -> None:
+        for effect in asked:
+            match effect:
+                case effects.Respond():
+                    self._respond(effect)
+                case effects.Release():
+                    self._sent.pop(effect.connection).released = True
+                case effects.Close():
+                    self._sent.pop(effect.connection).closed = effect.reason
+                case effects.Flush():
+                    assert all(waiting.partition != effect.partition for waiting in self.flushes), "one flush of a partition at a time"
+                    if self.cluster.flushing:
+                        self.cluster.later(lambda effect=effect: self._flush(effect))  # type: ignore[misc]
+                    else:
+                        self.flushes.append(effect)
+                case effects.StartWriteback():
+                    pass
+                case effects.Remove():
+                    for path in effect.paths:
+                        self.disks[effect.directory].remove_tree(path)
+                        self.removed.append(path)
+                case effects.ReplaceFiles():
+                    for path, data in effect.files:
+                        self.disks[effect.directory].replace_file(path, data)
+                        self.replaced.append(path)
+                case effects.StoreSubmit():
+                    ticket = effect.ticket
+                    self.session.submit(effect.ops, lambda result, ticket=ticket: self._store_answered(ticket, result))  # type: ignore[misc]
+                case effects.Ask():
+                    self.cluster.later(lambda effect=effect: self._ask_peer(effect))  # type: ignore[misc]
+                case effects.Halt():
+                    self.halted = effect.reason
+                case other:
+                    raise AssertionError(f"{other} is an effect nobody performs")
+
+    def _store_answered(self, ticket: int, result: StoreResult) -> None:
+        self.hear(events.StoreAnswered(ticket=ticket, result=result))
+
+    def _respond(self, effect: effects.Respond) -> None:
+        chunks = encode_chunks(effect.message, effect.api_version)
+        data = b"".join(chunk.read() if hasattr(chunk, "read") else chunk for chunk in chunks)  # type: ignore[misc]
+        sent = self._sent.pop(effect.connection)
+        sent.answer = decode(type(effect.message), data, effect.api_version)
+        sent.answered(sent.answer)
+
+    def _flush(self, effect: effects.Flush) -> None:
+        disk = self.disks[effect.directory]
+        try:
+            effect.plan.carry_out(disk)
+        except OSError as error:
+            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+        else:
+            self.hear(events.Flushed(partition=effect.partition, upto=effect.plan.upto))
+
+    def _ask_peer(self, effect: effects.Ask) -> None:
+        peer = self.cluster.brokers.get(effect.broker)
+        if peer is None:
+            self.hear(events.PeerAnswered(ticket=effect.ticket, message=None))
+            return
+        peer.send(
+            effect.message, effect.api_version, answered=lambda answer: self.hear(events.PeerAnswered(ticket=effect.ticket, message=answer))
+        )
+
+    def _check(self) -> None:
+        marks = {}
+        for leader in self.node.partitions.leaders.values():
+            log, mark = leader.log, leader.high_watermark
+            assert log.start_offset <= mark <= log.end_offset, f"{leader.partition}: {log.start_offset} <= {mark} <= {log.end_offset}"
+            assert mark >= self._marks.get(leader, 0), f"the high watermark of {leader.partition} fell to {mark}"
+            marks[leader] = mark
+        self._marks = marks
+
+
+class Cluster:
+    """Brokers 1 to ``brokers`` over one store; ready to serve when made."""
+
+    def __init__(
+        self, brokers: int = 1, *, disks: int = 1, settings: Mapping[str, str] | None = None, racks: Mapping[int, str] | None = None
+    ) -> None:
+        self.store = MemoryStore()
+        self.now_ms = 0
+        self.flushing = True
+        self.store_speaks = True
+        self.brokers: dict[int, Broker] = {}
+        self.numbers = count(1)
+        self._later: deque[Callable[[], None]] = deque()
+        self._running = False
+        for broker_id in range(1, brokers + 1):
+            texts = dict(settings or {})
+            if racks:
+                texts["broker.rack"] = racks[broker_id]
+            self.start(broker_id, texts, [SimDisk(f"disk{number}", now_ms=lambda: self.wall_ms) for number in range(disks)])
+        assert all(broker.node.ready for broker in self.brokers.values()), "a new cluster is ready"
+
+    def __getitem__(self, broker_id: int) -> Broker:
+        return self.brokers[broker_id]
+
+    @property
+    def wall_ms(self) -> int:
+        return WALL_MS + self.now_ms
+
+    @property
+    def controller(self) -> Broker:
+        return next(broker for broker in self.brokers.values() if broker.node.controller.active)
+
+    def leading(self, topic: str, partition: int = 0) -> Broker:
+        return next(broker for broker in self.brokers.values() if TopicPartition(topic, partition) in broker.node.partitions.leaders)
+
+    def start(self, broker_id: int, texts: Mapping[str, str], disks: list[SimDisk]) -> Broker:
+        broker = self.brokers[broker_id] = Broker(self, broker_id, texts, disks)
+        self.run()
+        return broker
+
+    def kill(self, broker_id: int) -> Broker:
+        """kill -9, and the store's session expires."""
+        gone = self.brokers.pop(broker_id)
+        gone.session.expire()
+        gone.halted = "killed"
+        self.run()
+        return gone
+
+    def restart(self, broker_id: int) -> Broker:
+        gone = self.kill(broker_id)
+        return self.start(broker_id, gone.texts, [disk.restart() for disk in gone.disks.values()])
+
+    def later(self, act: Callable[[], None]) -> None:
+        self._later.append(act)
+
+    def run(self) -> None:
+        """Everything that can happen without time passing."""
+        if self._running:
+            return
+        self._running = True
+        try:
+            while True:
+                if self._later:
+                    self._later.popleft()()
+                elif not (self.store_speaks and sum(session.deliver(1) for session in self.store.sessions)):
+                    break
+        finally:
+            self._running = False
+
+    def pass_ms(self, duration_ms: int) -> None:
+        """Time passes; brokers are told when they want to be, and at the end."""
+        end = self.now_ms + duration_ms
+        while self.now_ms < end:
+            wanted = [due for broker in self.brokers.values() if (due := broker.node.next_deadline_ms) is not None]
+            self.now_ms = min(end, max(self.now_ms + 1, min(wanted, default=end)))
+            self.tick()
+
+    def tick(self) -> None:
+        for broker in list(self.brokers.values()):
+            broker.hear(events.Ticked(wall_ms=self.wall_ms))
+        self.run()
+
+    def topic(self, name: str = "t", partitions: int = 1, configs: Mapping[str, str] | None = None) -> Broker:
+        """Create a topic; the broker that leads its partition 0."""
+        wish = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[Config(name=key, value=value) for key, value in (configs or {}).items()],
+        )
+        answer = self.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7)
+        assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+        return self.leading(name)
+
+
+# Requests with defaults.
+
+
+def batch(*values: bytes, key: bytes | None = None, timestamp_ms: int = WALL_MS, **fields: Any) -> bytes:
+    """A batch with a record for each value."""
+    return bytes(build_batch([(timestamp_ms, key, value, ()) for value in values], **fields))
+
+
+def produce_request(
+    records: bytes | None, *, topic: str | bytes = "t", partition: int = 0, acks: int = -1, timeout_ms: int = 1000, **fields: Any
+) -> ProduceRequest:
+    """One batch for one partition; a topic given as bytes is an id."""
+    named: dict[str, Any] = {"name": topic} if isinstance(topic, str) else {"topic_id": topic}
+    data = [TopicProduceData(**named, partition_data=[PartitionProduceData(index=partition, records=records)])]
+    return ProduceRequest(**{"transactional_id": None, "acks": acks, "timeout_ms": timeout_ms, "topic_data": data, **fields})
+
+
+def produce(broker: Broker, records: bytes | None, *, version: int = 12, **fields: Any) -> Any:
+    """The answer for the one partition."""
+    return broker.ask(produce_request(records, **fields), version).responses[0].partition_responses[0]
+
+
+def fetch_request(
+    offset: int = 0,
+    *,
+    topic: str | bytes = "t",
+    partitions: Iterable[int] = (0,),
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+    session_epoch: int = -1,
+    current_leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
+    **fields: Any,
+) -> FetchRequest:
+    """A fetch from one topic, sessionless."""
+    named: dict[str, Any] = {"topic": topic} if isinstance(topic, str) else {"topic_id": topic}
+    asks = [
+        FetchPartition(
+            partition=partition,
+            fetch_offset=offset,
+            partition_max_bytes=partition_max_bytes,
+            current_leader_epoch=current_leader_epoch,
+            last_fetched_epoch=last_fetched_epoch,
+        )
+        for partition in partitions
+    ]
+    return FetchRequest(
+        topics=[FetchTopic(**named, partitions=asks)],
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        session_epoch=session_epoch,
+        **fields,
+    )
+
+
+def fetch(broker: Broker, offset: int = 0, *, version: int = 12, **fields: Any) -> Any:
+    """The answer for the first partition."""
+    return broker.ask(fetch_request(offset, **fields), version).responses[0].partitions[0]
+
+
+def values(records: Any) -> list[bytes | None]:
+    """The values in batches as a fetch gives them, in the order of their offsets."""
+    return [record[3] for record in unpacked(records)]
+
+
+def unpacked(records: Any) -> list[tuple[Any, ...]]:
+    """(offset, timestamp, key, value, headers) of the records in whole batches."""
+    found: list[tuple[Any, ...]] = []
+    position = 0
+    data = bytes(records)
+    while position + 12 <= len(data):
+        size = int.from_bytes(data[position + 8 : position + 12], "big") + 12
+        if position + size > len(data):
+            break
+        found += read_records(data, position)
+        position += size
+    return found
+
+
+def served() -> dict[int, str]:
+    """Names of the APIs by key."""
+    return {key: api.name for key, api in API.items()}

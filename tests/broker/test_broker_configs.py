@@ -1,0 +1,373 @@
+"""Settings as clients see and change them. Numbers are lines of the protocol's list of semantics."""
+
+import json
+from typing import Any
+
+import pytest
+from cluster import Broker, Cluster, batch, produce
+
+from ottla.base.ports import Op
+from ottla.broker.configs import SPECS_BY_NAME
+from ottla.log.options import TopicOptions
+from ottla.wire import errors
+from ottla.wire.messages import alter_configs as legacy
+from ottla.wire.messages import incremental_alter_configs as incremental
+from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.wire.messages.list_config_resources import ListConfigResourcesRequest
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def describe(broker: Broker, name: str = "t", kind: int = TOPIC, *, keys: list[str] | None = None, version: int = 4, **fields: Any) -> Any:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    return broker.ask(DescribeConfigsRequest(resources=[resource], **fields), version).results[0]
+
+
+def described(broker: Broker, key: str, name: str = "t", kind: int = TOPIC, **fields: Any) -> Any:
+    (config,) = describe(broker, name, kind, keys=[key], **fields).configs
+    return config
+
+
+def change(broker: Broker, *configs: tuple[str, int, str | None], name: str = "t", kind: int = TOPIC, validate_only: bool = False) -> Any:
+    changes = [incremental.AlterableConfig(name=key, config_operation=operation, value=value) for key, operation, value in configs]
+    resource = incremental.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+    return broker.ask(incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only), 1).responses[0]
+
+
+def replace(broker: Broker, *configs: tuple[str, str | None], name: str = "t", kind: int = TOPIC, validate_only: bool = False) -> Any:
+    wished = [legacy.AlterableConfig(name=key, value=value) for key, value in configs]
+    resource = legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=wished)
+    return broker.ask(legacy.AlterConfigsRequest(resources=[resource], validate_only=validate_only), 2).responses[0]
+
+
+def overrides(broker: Broker, kind: str = "topics", name: str = "t") -> dict[str, str]:
+    return broker.node.image.overrides(kind, name)
+
+
+# Describing.
+
+
+def test_every_topic_setting_is_described_and_says_where_it_comes_from() -> None:
+    """Line 20: topic 1, dynamic broker 2, dynamic default 3, static 4, default 5."""
+    cluster = Cluster(settings={"log.segment.bytes": "1000"})
+    broker = cluster.topic(configs={"retention.ms": "5"})
+    change(broker, ("log.retention.bytes", SET, "7"), name="1", kind=BROKER)
+    change(broker, ("log.index.interval.bytes", SET, "8"), name="", kind=BROKER)
+    found = {config.name: (config.value, config.config_source) for config in describe(broker).configs}
+    assert set(found) == set(TopicOptions.SPECS)
+    assert found["retention.ms"] == ("5", 1)
+    assert found["retention.bytes"] == ("7", 2)
+    assert found["index.interval.bytes"] == ("8", 3)
+    assert found["segment.bytes"] == ("1000", 4)
+    assert found["cleanup.policy"] == ("delete", 5)
+
+
+def test_what_is_described_is_what_holds() -> None:
+    cluster = Cluster(settings={"log.retention.hours": "2", "log.segment.bytes": "1000"})
+    broker = cluster.topic(configs={"cleanup.policy": "compact,delete"})
+    holds = broker.node.topic_options("t")
+    for config in describe(broker).configs:
+        spec = TopicOptions.SPECS[config.name]
+        assert spec.parse(config.value) == getattr(holds, spec.attribute), config.name
+    assert described(broker, "retention.ms").value == str(2 * 3_600_000)
+
+
+def test_synonyms_are_listed_in_the_order_of_precedence_to_who_asks() -> None:
+    cluster = Cluster(settings={"log.retention.hours": "2"})
+    broker = cluster.topic(configs={"retention.ms": "5"})
+    assert described(broker, "retention.ms").synonyms == []
+    found = described(broker, "retention.ms", include_synonyms=True).synonyms
+    assert [(one.name, one.value, one.source) for one in found] == [
+        ("retention.ms", "5", 1),
+        ("log.retention.hours", "7200000", 4),
+        ("log.retention.ms", "604800000", 5),
+    ]
+
+
+def test_types_and_documentation_are_told_from_version_3_on() -> None:
+    broker = Cluster().topic()
+    plain = described(broker, "retention.ms")
+    assert (plain.config_type, plain.documentation) == (5, None)
+    assert described(broker, "cleanup.policy", include_documentation=True).documentation.startswith("What becomes of old segments")
+    old = described(broker, "retention.ms", version=2)
+    assert (old.config_type, old.value) == (0, "604800000")
+
+
+def test_all_settings_of_a_broker_are_described_and_most_are_read_only() -> None:
+    broker = Cluster(settings={"num.partitions": "3"})[1]
+    found = {config.name: config for config in describe(broker, "1", BROKER).configs}
+    assert set(found) == set(SPECS_BY_NAME)
+    assert (found["num.partitions"].value, found["num.partitions"].config_source, found["num.partitions"].read_only) == ("3", 4, True)
+    assert not found["log.retention.ms"].read_only and not found["ottla.disk.reserve.bytes"].read_only
+
+
+def test_the_settings_of_all_brokers_are_those_changed_while_they_run() -> None:
+    broker = Cluster(settings={"num.partitions": "3"})[1]
+    assert describe(broker, "", BROKER).configs == []
+    change(broker, ("log.retention.ms", SET, "9"), name="", kind=BROKER)
+    assert [(config.name, config.value, config.config_source) for config in describe(broker, "", BROKER).configs] == [
+        ("log.retention.ms", "9", 3)
+    ]
+
+
+def test_only_the_keys_asked_for_are_described_and_no_keys_mean_all() -> None:
+    broker = Cluster().topic()
+    assert [config.name for config in describe(broker, keys=["segment.ms", "no.such"]).configs] == ["segment.ms"]
+    assert len(describe(broker, keys=[]).configs) == len(describe(broker, keys=None).configs) == len(TopicOptions.SPECS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error"),
+    [
+        (TOPIC, "nowhere", errors.UnknownTopicOrPartition),
+        (TOPIC, "a/b", errors.InvalidTopic),
+        (TOPIC, "", errors.InvalidTopic),
+        (BROKER, "2", errors.InvalidRequest),
+        (BROKER, "one", errors.InvalidRequest),
+        (8, "1", errors.InvalidRequest),
+        (16, "x", errors.InvalidRequest),
+        (0, "x", errors.InvalidRequest),
+    ],
+)
+def test_what_has_no_settings_cannot_be_described(kind: int, name: str, error: type[errors.KafkaError]) -> None:
+    result = describe(Cluster()[1], name, kind)
+    assert (result.error_code, result.configs) == (error.code, [])
+    assert result.error_message
+
+
+# Changing.
+
+
+def test_altering_replaces_the_whole_set() -> None:
+    """Line 21."""
+    broker = Cluster().topic(configs={"retention.ms": "5", "segment.ms": "6"})
+    assert replace(broker, ("retention.ms", "7"), ("segment.bytes", "2000")).error_code == 0
+    assert overrides(broker) == {"retention.ms": "7", "segment.bytes": "2000"}
+    assert replace(broker).error_code == 0
+    assert overrides(broker) == {} and "/config/topics/t" not in broker.cluster.store.tree.nodes
+
+
+def test_altering_incrementally_leaves_the_rest_alone() -> None:
+    """Line 21."""
+    broker = Cluster().topic(configs={"retention.ms": "5", "segment.ms": "6"})
+    assert change(broker, ("retention.ms", SET, "7"), ("segment.ms", DELETE, None), ("segment.jitter.ms", DELETE, None)).error_code == 0
+    assert overrides(broker) == {"retention.ms": "7"}
+
+
+def test_lists_are_appended_to_and_subtracted_from() -> None:
+    """Line 21; without an override a list begins with its default."""
+    broker = Cluster().topic()
+    assert change(broker, ("cleanup.policy", APPEND, "compact")).error_code == 0
+    assert overrides(broker) == {"cleanup.policy": "delete,compact"}
+    assert change(broker, ("cleanup.policy", APPEND, "compact,delete")).error_code == 0
+    assert overrides(broker) == {"cleanup.policy": "delete,compact"}
+    assert change(broker, ("cleanup.policy", SUBTRACT, "delete")).error_code == 0
+    assert overrides(broker) == {"cleanup.policy": "compact"}
+    assert broker.leader("t").options.cleanup_policy == ("compact",)
+
+
+@pytest.mark.parametrize(
+    ("configs", "error"),
+    [
+        ([("retention.ms", SET, "1"), ("retention.ms", DELETE, None)], errors.InvalidRequest),
+        ([("retention.ms", SET, None)], errors.InvalidRequest),
+        ([("cleanup.policy", APPEND, None)], errors.InvalidRequest),
+        ([("retention.ms", 4, "1")], errors.InvalidRequest),
+        ([("retention.ms", APPEND, "1")], errors.InvalidConfig),
+        ([("retention.ms", SUBTRACT, "1")], errors.InvalidConfig),
+        ([("retention.ms", SET, "soon")], errors.InvalidConfig),
+        ([("retention.ms", SET, "-2")], errors.InvalidConfig),
+        ([("cleanup.policy", APPEND, "burn")], errors.InvalidConfig),
+        ([("no.such", SET, "1")], errors.InvalidConfig),
+        ([("no.such", APPEND, "1")], errors.InvalidConfig),
+    ],
+)
+def test_a_change_that_makes_no_sense_changes_nothing(configs: Any, error: type[errors.KafkaError]) -> None:
+    """Line 21."""
+    broker = Cluster().topic(configs={"segment.ms": "6"})
+    answer = change(broker, ("segment.ms", SET, "7"), *configs)
+    assert answer.error_code == error.code and answer.error_message
+    assert overrides(broker) == {"segment.ms": "6"}
+
+
+def test_a_whole_set_that_makes_no_sense_changes_nothing() -> None:
+    broker = Cluster().topic(configs={"segment.ms": "6"})
+    for configs, error in (
+        ((("retention.ms", "1"), ("retention.ms", "2")), errors.InvalidRequest),
+        ((("retention.ms", None),), errors.InvalidRequest),
+        ((("no.such", "1"),), errors.InvalidConfig),
+    ):
+        assert replace(broker, *configs).error_code == error.code  # type: ignore[arg-type]
+    assert overrides(broker) == {"segment.ms": "6"}
+
+
+def test_a_resource_that_stands_twice_is_changed_neither_time() -> None:
+    """Line 21."""
+    broker = Cluster().topic()
+    resources = [
+        incremental.AlterConfigsResource(
+            resource_type=TOPIC, resource_name="t", configs=[incremental.AlterableConfig(name="retention.ms", value=value)]
+        )
+        for value in ("1", "2")
+    ]
+    answer = broker.ask(incremental.IncrementalAlterConfigsRequest(resources=resources), 1)
+    assert [one.error_code for one in answer.responses] == [errors.InvalidRequest.code] * 2
+    assert overrides(broker) == {}
+
+
+def test_each_resource_succeeds_or_fails_by_itself() -> None:
+    broker = Cluster().topic()
+    resources = [
+        legacy.AlterConfigsResource(
+            resource_type=TOPIC, resource_name=name, configs=[legacy.AlterableConfig(name="retention.ms", value="1")]
+        )
+        for name in ("nowhere", "t")
+    ]
+    answer = broker.ask(legacy.AlterConfigsRequest(resources=resources), 2)
+    assert [one.error_code for one in answer.responses] == [errors.UnknownTopicOrPartition.code, 0]
+    assert overrides(broker) == {"retention.ms": "1"}
+
+
+def test_validate_only_checks_and_changes_nothing() -> None:
+    broker = Cluster().topic()
+    assert change(broker, ("retention.ms", SET, "1"), validate_only=True).error_code == 0
+    assert replace(broker, ("retention.ms", "1"), validate_only=True).error_code == 0
+    assert change(broker, ("retention.ms", SET, "x"), validate_only=True).error_code == errors.InvalidConfig.code
+    assert overrides(broker) == {}
+
+
+def test_a_topics_changed_settings_hold_at_once_on_the_broker_that_leads_it() -> None:
+    cluster = Cluster(brokers=3)
+    leader = cluster.topic()
+    other = next(broker for broker in cluster.brokers.values() if broker is not leader)
+    assert change(other, ("max.message.bytes", SET, "100")).error_code == 0
+    assert produce(leader, batch(b"x" * 200)).error_code == errors.MessageTooLarge.code
+
+
+def test_a_setting_of_all_brokers_is_the_default_of_their_topics() -> None:
+    cluster = Cluster(brokers=2)
+    leader = cluster.topic()
+    assert change(cluster[1], ("message.max.bytes", SET, "100"), name="", kind=BROKER).error_code == 0
+    assert produce(leader, batch(b"x" * 200)).error_code == errors.MessageTooLarge.code
+    assert change(cluster[1], ("max.message.bytes", SET, "1000")).error_code == 0
+    assert produce(leader, batch(b"x" * 200)).error_code == 0
+
+
+def test_a_dynamic_setting_of_a_broker_holds_there_alone() -> None:
+    cluster = Cluster(brokers=2)
+    assert change(cluster[1], ("ottla.disk.reserve.bytes", SET, "77"), name="2", kind=BROKER).error_code == 0
+    assert [cluster[number].node.options.disk_reserve_bytes for number in (1, 2)] == [256 << 20, 77]
+    assert change(cluster[1], ("ottla.disk.reserve.bytes", DELETE, None), name="2", kind=BROKER).error_code == 0
+    assert cluster[2].node.options.disk_reserve_bytes == 256 << 20
+
+
+def test_dynamic_settings_survive_a_restart() -> None:
+    cluster = Cluster()
+    change(cluster[1], ("ottla.disk.reserve.bytes", SET, "77"), name="1", kind=BROKER)
+    assert cluster.restart(1).node.options.disk_reserve_bytes == 77
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "name"),
+    [
+        ("num.partitions", "3", "1"),
+        ("num.partitions", "3", ""),
+        ("ottla.disk.reserve.bytes", "1", ""),
+        ("no.such", "1", ""),
+        ("log.retention.ms", "soon", "1"),
+        ("log.retention.ms", "1", "9"),
+        ("log.retention.ms", "1", "one"),
+    ],
+)
+def test_what_cannot_change_while_brokers_run_is_an_invalid_request(setting: str, value: str, name: str) -> None:
+    broker = Cluster()[1]
+    assert change(broker, (setting, SET, value), name=name, kind=BROKER).error_code == errors.InvalidRequest.code
+    assert replace(broker, (setting, value), name=name, kind=BROKER).error_code == errors.InvalidRequest.code
+    assert broker.node.image.configs == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error"),
+    [
+        (TOPIC, "nowhere", errors.UnknownTopicOrPartition),
+        (TOPIC, "", errors.InvalidRequest),
+        (TOPIC, "a/b", errors.InvalidTopic),
+        (8, "1", errors.InvalidRequest),
+        (32, "g", errors.InvalidRequest),
+    ],
+)
+def test_what_has_no_settings_cannot_be_changed(kind: int, name: str, error: type[errors.KafkaError]) -> None:
+    broker = Cluster()[1]
+    assert change(broker, ("retention.ms", SET, "1"), name=name, kind=kind).error_code == error.code
+    assert replace(broker, ("retention.ms", "1"), name=name, kind=kind).error_code == error.code
+
+
+def test_two_changes_at_the_same_moment_both_hold() -> None:
+    """The second one finds another version in the store and is made again on what the first one wrote."""
+    cluster = Cluster()
+    broker = cluster.topic(configs={"segment.ms": "1"})
+    cluster.store_speaks = False
+    sent = []
+    for key in ("retention.ms", "segment.bytes"):
+        configs = [incremental.AlterableConfig(name=key, value="1000")]
+        resource = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
+        sent.append(broker.send(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1))
+    cluster.store_speaks = True
+    cluster.run()
+    assert [one.answer.responses[0].error_code for one in sent] == [0, 0]
+    assert overrides(broker) == {"segment.ms": "1", "retention.ms": "1000", "segment.bytes": "1000"}
+
+
+def test_a_change_to_a_topic_that_is_deleted_meanwhile_leaves_no_settings_behind() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.store_speaks = False
+    store = cluster.store.session()
+    names = ["/brokers/topics/t/partitions/0/state", "/brokers/topics/t/partitions/0", "/brokers/topics/t/partitions", "/brokers/topics/t"]
+    store.submit([Op("delete", name) for name in names], lambda result: None)
+    resource = legacy.AlterConfigsResource(
+        resource_type=TOPIC, resource_name="t", configs=[legacy.AlterableConfig(name="retention.ms", value="1")]
+    )
+    sent = broker.send(legacy.AlterConfigsRequest(resources=[resource]), 2)
+    cluster.store_speaks = True
+    cluster.run()
+    assert sent.answer.responses[0].error_code == errors.UnknownTopicOrPartition.code
+    assert "/config/topics/t" not in cluster.store.tree.nodes
+
+
+def test_settings_are_kept_in_the_store_as_kafka_keeps_them() -> None:
+    broker = Cluster().topic()
+    change(broker, ("retention.ms", SET, "1"))
+    change(broker, ("log.retention.ms", SET, "2"), name="", kind=BROKER)
+    change(broker, ("log.retention.ms", SET, "3"), name="1", kind=BROKER)
+    nodes = broker.cluster.store.tree.nodes
+    assert json.loads(nodes["/config/topics/t"].data) == {"version": 1, "config": {"retention.ms": "1"}}
+    assert json.loads(nodes["/config/brokers/<default>"].data)["config"] == {"log.retention.ms": "2"}
+    assert json.loads(nodes["/config/brokers/1"].data)["config"] == {"log.retention.ms": "3"}
+
+
+# Listing.
+
+
+def test_version_0_lists_client_metrics_of_which_there_are_none() -> None:
+    answer = Cluster().topic().ask(ListConfigResourcesRequest(), 0)
+    assert (answer.error_code, answer.config_resources) == (0, [])
+
+
+def test_version_1_lists_the_types_asked_for_and_all_without_any() -> None:
+    cluster = Cluster(brokers=2)
+    broker = cluster.topic("b")
+    cluster.topic("a")
+
+    def listed(*types: int) -> list[tuple[int, str]]:
+        answer = broker.ask(ListConfigResourcesRequest(resource_types=list(types)), 1)
+        return [(one.resource_type, one.resource_name) for one in answer.config_resources]
+
+    assert listed() == [(2, "a"), (2, "b"), (4, "1"), (4, "2")]
+    assert listed(TOPIC) == [(2, "a"), (2, "b")]
+    assert listed(BROKER, 8, 16, 32) == [(4, "1"), (4, "2")]
+
+
+def test_a_resource_type_that_nobody_knows_is_an_unsupported_version() -> None:
+    assert Cluster()[1].ask(ListConfigResourcesRequest(resource_types=[2, 3]), 1).error_code == errors.UnsupportedVersion.code

@@ -1,0 +1,183 @@
+"""What a client learns first, and what every API promises: versions. Numbers are lines of the protocol's list of semantics."""
+
+import pytest
+from cluster import Cluster, batch, fetch_request, produce_request
+
+from ottla.broker.handlers import HANDLERS
+from ottla.wire import errors
+from ottla.wire.compile import decode, encode
+from ottla.wire.messages import API
+from ottla.wire.messages import alter_configs as legacy
+from ottla.wire.messages import describe_producers as producers
+from ottla.wire.messages import describe_topic_partitions as pages
+from ottla.wire.messages import incremental_alter_configs as incremental
+from ottla.wire.messages.api_versions import ApiVersionsRequest
+from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.messages.describe_cluster import DescribeClusterRequest
+from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+from ottla.wire.messages.list_config_resources import ListConfigResourcesRequest
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
+
+#: What a broker of Kafka 4.3 puts in ApiVersions, for every API served here.
+KAFKA_4_3 = {
+    0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4),
+    33: (0, 2), 35: (1, 5), 37: (0, 3), 44: (0, 1), 60: (0, 2), 61: (0, 0), 74: (0, 1), 75: (0, 0),
+}  # fmt: skip
+
+
+def a_request(key: int, version: int) -> object:
+    """One that succeeds, of topic t."""
+    name: str | bytes = "t"
+    match key:
+        case 0:
+            return produce_request(batch(b"v"), topic=name, acks=1)
+        case 1:
+            return fetch_request(topic=name)
+        case 2:
+            return ListOffsetsRequest(
+                replica_id=-1,
+                topics=[
+                    ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(timestamp=-1), ListOffsetsPartition(partition_index=1)])
+                ],
+            )
+        case 3:
+            return MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+        case 18:
+            return ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        case 19:
+            return CreateTopicsRequest(topics=[CreatableTopic(name="new", num_partitions=1, replication_factor=1)])
+        case 20:
+            return DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]) if version >= 6 else DeleteTopicsRequest(topic_names=["t"])
+        case 21:
+            return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(offset=-1)])])
+        case 22:
+            return InitProducerIdRequest(transactional_id=None)
+        case 23:
+            return OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[OffsetForLeaderPartition()])])
+        case 32:
+            return DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(resource_type=2, resource_name="t"),
+                    DescribeConfigsResource(resource_type=4, resource_name="1"),
+                ],
+                include_synonyms=True,
+            )
+        case 33:
+            return legacy.AlterConfigsRequest(
+                resources=[
+                    legacy.AlterConfigsResource(
+                        resource_type=2, resource_name="t", configs=[legacy.AlterableConfig(name="retention.ms", value="1")]
+                    )
+                ]
+            )
+        case 35:
+            return DescribeLogDirsRequest(topics=None)
+        case 37:
+            return CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=3, assignments=None)], timeout_ms=1000)
+        case 44:
+            return incremental.IncrementalAlterConfigsRequest(
+                resources=[
+                    incremental.AlterConfigsResource(
+                        resource_type=2, resource_name="t", configs=[incremental.AlterableConfig(name="retention.ms", value="1")]
+                    )
+                ]
+            )
+        case 60:
+            return DescribeClusterRequest()
+        case 61:
+            return producers.DescribeProducersRequest(topics=[producers.TopicRequest(name="t", partition_indexes=[0])])
+        case 74:
+            return ListConfigResourcesRequest()
+        case 75:
+            return pages.DescribeTopicPartitionsRequest(topics=[pages.TopicRequest(name="t")])
+    raise AssertionError(f"no request of API {key}")
+
+
+def error_codes(message: object) -> list[int]:
+    """Every error code in a message, however deep."""
+    found = []
+    for field in getattr(message, "__struct_fields__", ()):
+        value = getattr(message, field)
+        if field == "error_code":
+            found.append(value)
+        for part in value if isinstance(value, list) else [value]:
+            found += error_codes(part)
+    return found
+
+
+def test_every_served_api_is_advertised_exactly_as_kafka_4_3_advertises_it() -> None:
+    answer = Cluster()[1].ask(ApiVersionsRequest(client_software_name="test", client_software_version="1"), 4)
+    assert answer.error_code == 0
+    assert {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys} == KAFKA_4_3
+
+
+def test_every_advertised_version_is_declared_on_the_wire() -> None:
+    """But for Produce 0 to 2, which Kafka advertises too without serving them."""
+    for key, (least, most) in KAFKA_4_3.items():
+        first, last = API[key].versions
+        assert last >= most and first <= max(least, 3 if key == 0 else 0), API[key].name
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(key, version) for key, (least, most) in KAFKA_4_3.items() for version in range(3 if key == 0 else least, most + 1)],
+)
+def test_every_version_of_every_api_does_its_work(key: int, version: int) -> None:
+    cluster = Cluster()
+    broker = cluster.topic(partitions=2)
+    request = a_request(key, version)
+    if (key == 0 and version >= 13) or (key == 1 and version >= 13):
+        topic_id = broker.node.image.topics["t"].topic_id
+        request = produce_request(batch(b"v"), topic=topic_id, acks=1) if key == 0 else fetch_request(topic=topic_id)
+    answer = broker.ask(request, version)
+    assert not any(error_codes(answer)), answer
+
+
+@pytest.mark.parametrize("key", KAFKA_4_3)
+def test_every_api_can_say_in_every_version_that_the_whole_request_is_refused(key: int) -> None:
+    cluster = Cluster()
+    cluster.topic(partitions=2)
+    least, most = KAFKA_4_3[key]
+    for version in range(3 if key == 0 else least, most + 1):
+        request = a_request(key, version)
+        call = type("Call", (), {"body": decode(type(request), encode(request, version), version), "api_version": version})()  # type: ignore[arg-type]
+        refusal = HANDLERS[key].refuse(call, errors.NotController("no"))
+        codes = error_codes(decode(type(refusal), encode(refusal, version), version))
+        #: Before these versions, the answers of DescribeLogDirs and of an empty Fetch have no place for an error of the whole.
+        assert errors.NotController.code in codes or (key, version < 3) == (35, True), (key, version)
+
+
+def test_a_client_whose_name_is_no_name_is_refused() -> None:
+    """Line 3."""
+    broker = Cluster()[1]
+    for name in ("", "-x", "a b", "x-"):
+        answer = broker.ask(ApiVersionsRequest(client_software_name=name, client_software_version="1"), 3)
+        assert answer.error_code == errors.InvalidRequest.code
+    for name in ("a", "apache-kafka-java", "lib.rd-1"):
+        assert broker.ask(ApiVersionsRequest(client_software_name=name, client_software_version="1.0"), 3).error_code == 0
+
+
+def test_an_api_or_version_that_is_not_served_closes_the_connection() -> None:
+    """Line 4; among them Produce 0 to 2, whose range says otherwise for librdkafka's sake."""
+    broker = Cluster()[1]
+    assert broker.send(fetch_request(), 4).answer is not None
+    sent = broker.send(InitProducerIdRequest(transactional_id=None), 6)
+    assert sent.closed is not None and sent.answer is None
+
+
+def test_a_connection_that_closes_takes_its_waiting_request_with_it() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    sent = broker.send(fetch_request(max_wait_ms=1000), 12)
+    assert sent.answer is None and broker.node.purgatory.parked == 1
+    broker.hang_up(sent)
+    assert broker.node.purgatory.parked == 0
+    cluster.pass_ms(2000)
+    assert sent.answer is None

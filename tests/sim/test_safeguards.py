@@ -1,0 +1,119 @@
+"""Each safeguard of the broker, switched off by itself, must be missed: the simulator finds a history in which its absence does harm."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ottla.broker import leader
+from ottla.broker.apis import k00_produce
+from ottla.broker.leader import Leader
+from ottla.log import directory, recover
+from ottla.log.log import Log
+from ottla.log.producers import Producers
+from ottla.records.batch import crc_ok, parse_header
+from ottla.records.check import examine_batch
+from ottla.records.checksum import crc32c
+from ottla.records.errors import CorruptBatch
+from ottla.sim.disk import SimDisk, SimFile
+from ottla.sim.history import History
+from ottla.sim.machine import Machine, Performer
+
+#: Histories that a fault may hide in before the test gives up.
+SEEDS = range(60)
+
+
+def harm(kinds: Sequence[str], performer: Performer | None = None) -> list[str]:
+    """The problems of the first history that has any."""
+    for seed in SEEDS:
+        history = History(seed, performer=performer, kinds=kinds)
+        try:
+            problems = history.run().problems
+        except (AssertionError, CorruptBatch, recover.CorruptLog) as error:
+            problems = [f"{type(error).__name__}: {error}"]
+        if problems:
+            return problems
+    return []
+
+
+def test_with_every_safeguard_on_these_histories_do_no_harm() -> None:
+    for seed in range(10):
+        assert History(seed, kinds=("power cut", "slow disk", "fsync fails")).run().problems == []
+
+
+def test_answering_without_fsync_is_caught() -> None:
+    class Liar(Performer):
+        def flush(self, disk: SimDisk, effect: Any) -> None:
+            pass
+
+    assert harm(("power cut",), Liar())
+
+
+def test_answering_acks_all_before_the_flush_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(k00_produce, "_committed", lambda *waiting: True)
+    assert harm(("power cut",))
+
+
+def test_letting_consumers_read_what_is_not_on_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leader, "readable_end", lambda self, isolation_level: self.log.end_offset)
+    assert harm(("power cut",))
+
+
+def test_forgetting_to_sync_directories_is_caught() -> None:
+    class FilesOnly(Performer):
+        def flush(self, disk: SimDisk, effect: Any) -> None:
+            effect.plan.directories = ()
+            effect.plan.carry_out(disk)
+
+    assert harm(("power cut",), FilesOnly())
+
+
+def test_trying_a_failed_fsync_again_is_caught() -> None:
+    class Stubborn(Performer):
+        def flush_failed(self, machine: Machine, effect: Any, error: OSError) -> None:
+            machine._flush(effect)
+
+    assert harm(("fsync fails", "power cut"), Stubborn())
+
+
+def test_believing_the_page_cache_after_a_failed_fsync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimFile, "drop_cache", lambda self: None)
+    assert harm(("fsync fails", "power cut"))
+
+
+def test_not_checking_the_crc_at_recovery_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "crc_ok", lambda buffer, position=0: True)
+    assert harm(("power cut", "slow disk"))
+
+
+def test_trusting_the_files_after_a_crash_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_log = directory.open_log
+    monkeypatch.setattr(directory, "open_log", lambda *place, clean, **rest: open_log(*place, clean=True, **rest))
+    assert harm(("power cut", "slow disk"))
+
+
+def test_forgetting_the_duplicate_window_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "sequence_check", lambda self, header, *, now_ms: None)
+    assert harm(("broken connections", "pause"))
+
+
+def test_not_recovering_producer_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "rebuild_producers", lambda *arguments: None)
+    monkeypatch.setattr(recover, "note_batch", lambda *arguments: None)
+    assert harm(("kill", "broken connections"))
+
+
+def test_accepting_a_gap_in_sequence_numbers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Producers, "_check_sequence", lambda self, producer, header: None)
+    assert harm(("damaged frames", "broken connections"))
+
+
+def test_storing_a_batch_without_checking_its_crc_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trusting(buffer: Any, **limits: Any) -> Any:
+        header = parse_header(buffer)
+        if header.size == len(buffer) and not crc_ok(buffer):
+            buffer[17:21] = crc32c(buffer, 21).to_bytes(4, "big")
+        return examine_batch(buffer, **limits)
+
+    monkeypatch.setattr(leader, "examine_batch", trusting)
+    assert harm(("damaged frames",))

@@ -1,0 +1,86 @@
+"""Shares, splits and the JSON form of offsets."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.base.ids import TopicPartition
+from ottla.spark.offsets import OffsetRange, admit, from_json, plan_tasks, ranges_between, to_json
+
+PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 11))
+OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 10_000), max_size=8)
+RANGES = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)), min_size=1, max_size=6).map(
+    lambda spans: [OffsetRange(tp.topic, tp.partition, low, low + size) for tp, (low, size) in sorted(spans.items())]
+)
+
+
+def covered(tasks: list[tuple[OffsetRange, ...]]) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """The spans of each partition with neighbours joined."""
+    spans: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for piece in sorted((piece for task in tasks for piece in task), key=lambda piece: (piece.topic, piece.partition, piece.start)):
+        found = spans.setdefault(TopicPartition(piece.topic, piece.partition), [])
+        if found and found[-1][1] == piece.start:
+            found[-1] = (found[-1][0], piece.end)
+        else:
+            found.append((piece.start, piece.end))
+    return spans
+
+
+@given(OFFSETS)
+def test_offsets_survive_their_json_form(offsets: dict[TopicPartition, int]) -> None:
+    assert from_json(to_json(offsets)) == offsets
+
+
+def test_partitions_are_written_in_the_order_of_their_numbers() -> None:
+    assert list(to_json({TopicPartition("a", 10): 1, TopicPartition("a", 9): 1})["a"]) == ["9", "10"]
+
+
+@given(OFFSETS, st.integers(1, 5_000))
+def test_a_trigger_stays_within_the_backlog_and_about_within_its_limit(latest: dict[TopicPartition, int], records_max: int) -> None:
+    start = {tp: offset // 3 for tp, offset in latest.items()}
+    end = admit(start, latest, records_max=records_max)
+    assert all(start[tp] <= end[tp] <= latest[tp] for tp in latest)
+    assert sum(end[tp] - start[tp] for tp in latest) <= records_max + len(latest)
+
+
+@given(OFFSETS, st.integers(1, 5_000))
+def test_every_partition_with_a_backlog_advances(latest: dict[TopicPartition, int], records_max: int) -> None:
+    start = dict.fromkeys(latest, 0)
+    end = admit(start, latest, records_max=records_max)
+    assert all(end[tp] > 0 for tp in latest if latest[tp])
+
+
+def test_an_end_below_the_start_is_not_followed() -> None:
+    tp = TopicPartition("a", 0)
+    assert admit({tp: 9}, {tp: 4}, records_max=None) == {tp: 9}
+    assert ranges_between({tp: 9}, {tp: 9}) == []
+
+
+@given(RANGES, st.none() | st.integers(1, 40), st.none() | st.integers(20_000, 10**6), st.integers(1, 8))
+def test_tasks_read_each_record_once(
+    ranges: list[OffsetRange], tasks_min: int | None, records_per_task_max: int | None, cores: int
+) -> None:
+    tasks = plan_tasks(ranges, tasks_min=tasks_min, records_per_task_max=records_per_task_max, cores=cores)
+    assert covered(tasks) == covered([(piece,) for piece in ranges])
+    assert sum(len(piece) for task in tasks for piece in task) == sum(map(len, ranges))
+
+
+@given(RANGES, st.integers(1_000, 10**6))
+def test_no_task_is_larger_than_the_user_allows(ranges: list[OffsetRange], records_per_task_max: int) -> None:
+    tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=records_per_task_max, cores=2)
+    assert all(len(task) == 1 and len(task[0]) <= records_per_task_max for task in tasks)
+
+
+def test_one_large_partition_gives_work_to_every_core() -> None:
+    tasks = plan_tasks([OffsetRange("a", 0, 0, 1_000_000)], tasks_min=None, records_per_task_max=None, cores=4)
+    assert [len(task[0]) for task in tasks] == [250_000] * 4
+
+
+def test_small_partitions_share_a_task() -> None:
+    tasks = plan_tasks([OffsetRange("a", number, 0, 10) for number in range(100)], tasks_min=None, records_per_task_max=None, cores=2)
+    assert len(tasks) == 1
+
+
+def test_min_partitions_splits_the_larger_ranges() -> None:
+    ranges = [OffsetRange("a", 0, 0, 900), OffsetRange("a", 1, 0, 100)]
+    tasks = plan_tasks(ranges, tasks_min=10, records_per_task_max=None, cores=2)
+    assert [len(task[0]) for task in tasks] == [100] * 10

@@ -1,0 +1,152 @@
+"""Which options are understood, and what is said about those that are not."""
+
+import json
+
+import pytest
+
+from ottla.base.ids import TopicPartition
+from ottla.spark.offsets import EARLIEST, LATEST
+from ottla.spark.options import OptionError, SinkOptions, SourceOptions
+
+BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def stream(**options: str) -> SourceOptions:
+    return SourceOptions.of({**BASE, **options}, streaming=True)
+
+
+def batch(**options: str) -> SourceOptions:
+    return SourceOptions.of({**BASE, **options}, streaming=False)
+
+
+def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest_offset() -> None:
+    assert stream().starting.special == LATEST
+    assert batch().starting.special == EARLIEST
+    assert batch().ending.special == LATEST
+
+
+@pytest.mark.parametrize("name", ["SUBSCRIBE", "Subscribe", "subscribe"])
+def test_option_names_do_not_depend_on_case(name: str) -> None:
+    parsed = SourceOptions.of({"Kafka.Bootstrap.Servers": "h:1", name: "a, b,a"}, streaming=True)
+    assert parsed.subscription.topics == ("a", "b")
+    assert parsed.bootstrap == "h:1"
+
+
+def test_bootstrap_servers_need_no_prefix() -> None:
+    assert SourceOptions.of({"bootstrap.servers": "h:1", "subscribe": "t"}, streaming=True).bootstrap == "h:1"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "attribute", "expected"),
+    [
+        ("failOnDataLoss", "false", "fail_on_data_loss", False),
+        ("includeHeaders", "TRUE", "include_headers", True),
+        ("minPartitions", "12", "tasks_min", 12),
+        ("maxRecordsPerPartition", "1000", "records_per_task_max", 1000),
+        ("maxOffsetsPerTrigger", "500", "records_per_trigger_max", 500),
+        ("minOffsetsPerTrigger", "50", "records_per_trigger_min", 50),
+        ("kafkaConsumer.pollTimeoutMs", "700", "poll_timeout_ms", 700),
+        ("kafka.group.id", "g", "client", {"group.id": "g"}),
+        ("groupIdPrefix", "mine", "bootstrap", "127.0.0.1:9092"),
+    ],
+)
+def test_each_option_is_parsed_to_its_type(option: str, value: str, attribute: str, expected: object) -> None:
+    assert getattr(stream(**{option: value}), attribute) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"), [("30s", 30_000), ("15m", 900_000), ("1 hour", 3_600_000), ("250ms", 250), ("5 minutes", 300_000), ("7", 7)]
+)
+def test_a_trigger_delay_is_a_number_with_a_unit(text: str, expected_ms: int) -> None:
+    assert stream(minOffsetsPerTrigger="1", maxTriggerDelay=text).trigger_delay_max_ms == expected_ms
+
+
+def test_offsets_as_json_keep_the_special_offsets() -> None:
+    parsed = stream(startingOffsets='{"orders": {"0": -2, "1": 42}}')
+    assert parsed.starting.offsets == {T0: EARLIEST, T1: 42}
+    assert batch(endingOffsets='{"orders": {"0": -1, "1": 42}}').ending.offsets == {T0: LATEST, T1: 42}
+
+
+def test_a_timestamp_beats_timestamps_by_partition_and_these_beat_offsets() -> None:
+    by_partition = '{"orders": {"0": 5}}'
+    assert stream(startingTimestamp="9", startingOffsetsByTimestamp=by_partition, startingOffsets="earliest").starting.timestamp_ms == 9
+    assert stream(startingOffsetsByTimestamp=by_partition, startingOffsets="earliest").starting.timestamps_ms == {T0: 5}
+    assert batch(endingTimestamp="9", endingOffsets="latest").ending.timestamp_ms == 9
+
+
+def test_assign_names_partitions() -> None:
+    parsed = SourceOptions.of({"bootstrap.servers": "h:1", "assign": '{"orders": [1, 0]}'}, streaming=True)
+    assert parsed.subscription.partitions == (T0, T1)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"startingOffset": "earliest"}, "did you mean startingOffsets?"),
+        ({"assign": '{"orders": [0]}'}, "exactly one of assign, subscribe, subscribePattern"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"startingOffsets": "begin"}, "is not JSON"),
+        ({"startingOffsets": '{"orders": [0]}'}, 'expected {"partition": offset}'),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "-2 is the earliest"),
+        ({"startingOffsets": '{"other": {"0": 1}}'}, "not among what subscribe names"),
+        ({"endingOffsets": "latest"}, "only for a batch read"),
+        ({"maxOffsetsPerTrigger": "0"}, "a whole number above 0"),
+        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "more than maxOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "5m"}, "together with minOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"}, "such as 30s, 15m or 1h"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "only has a meaning with startingTimestamp"),
+        ({"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "guess"}, "error or latest"),
+        ({"kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
+        ({"path": "/tmp/x"}, "has no path"),
+        ({"bootstrap.servers": "elsewhere:1"}, "give only one of them"),
+    ],
+)
+def test_a_stream_refuses_what_cannot_be_meant_and_says_what_to_do(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        stream(**options)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"startingOffsets": "latest"}, "reads nothing in a batch"),
+        ({"startingOffsets": '{"orders": {"0": -1}}'}, "reads nothing in a batch"),
+        ({"endingOffsets": "earliest"}, "would read nothing"),
+        ({"endingOffsets": '{"orders": {"0": -2}}'}, "cannot be an end"),
+        ({"maxOffsetsPerTrigger": "5"}, "only for a stream"),
+    ],
+)
+def test_a_batch_refuses_what_only_a_stream_can_do(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        batch(**options)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"subscribe": "t"}, "kafka.bootstrap.servers: is missing"),
+        ({"bootstrap.servers": "h:1"}, "subscribe: is missing"),
+        ({"bootstrap.servers": "h:1", "subscribePattern": "("}, "not a regular expression"),
+        ({"bootstrap.servers": "h:1", "assign": json.dumps({"t": ["0"]})}, 'expected {"topic": [partitions]}'),
+        ({"bootstrap.servers": "h:1", "assign": "{}"}, 'expected {"topic": [partitions]}'),
+    ],
+)
+def test_a_read_needs_a_broker_and_topics(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        SourceOptions.of(options, streaming=True)
+    assert sentence in str(refused.value)
+
+
+def test_a_sink_takes_a_topic_and_a_codec() -> None:
+    parsed = SinkOptions.of({"bootstrap.servers": "h:1", "topic": "out", "kafka.compression.type": "zstd", "checkpointLocation": "/c"})
+    assert (parsed.topic, parsed.compression, dict(parsed.client)) == ("out", "zstd", {})
+
+
+def test_a_sink_refuses_a_sources_option() -> None:
+    with pytest.raises(OptionError, match="not an option of a write"):
+        SinkOptions.of({"bootstrap.servers": "h:1", "subscribe": "t"})
