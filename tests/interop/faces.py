@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import aiokafka
 import confluent_kafka
-import kafka
 
+import kafka
 from plain_kafka import Record
 
 T = TypeVar("T")

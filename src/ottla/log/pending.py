@@ -75,6 +75,10 @@ class Pending:
         self._stamp += 1
         self._rolled.append((self._stamp, end_offset, segment))
 
+    def holds(self, segment: Segment) -> bool:
+        """Whether the segment was closed so lately that the name of the next one may not be durable yet."""
+        return any(entry[2] is segment for entry in self._rolled)
+
     def forget(self, segment: Segment) -> None:
         """A segment leaves the log."""
         self._rolled = [entry for entry in self._rolled if entry[2] is not segment]

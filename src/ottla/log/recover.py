@@ -86,8 +86,7 @@ def open_log(
         log.recovered = log.recovered or Recovered()
         log.recovered.lost_records = recovery_point - log.end_offset
     _settle_offsets(log, start_offset, now_ms)
-    if not epochs and log.size > (log.recovered.scanned_bytes if log.recovered else 0):
-        _find_epochs(log)
+    _complete_epochs(log)
     log.epochs.truncate_end(log.end_offset)
     log.epochs.truncate_start(log.start_offset)
     if log.epochs.entries == epochs:
@@ -190,15 +189,26 @@ def _settle_offsets(log: Log, start_offset: int, now_ms: int) -> None:
         rebuild_producers(log, log.end_offset, now_ms)
 
 
-def _find_epochs(log: Log) -> None:
-    """Reads every header for the epochs, where the table of them is missing, empty or cannot be read."""
-    log.epochs = LeaderEpochs()
-    log.epochs.end_offset = log.end_offset
-    for segment in log.segments:
+def _complete_epochs(log: Log) -> None:
+    """Finds epochs in the headers before the first one in the table, all of them where the table is missing, empty or cannot be read.
+
+    The table can also begin too late: records were deleted, and the crash took back the start offset but not what was cut from the table.
+    """
+    known = log.epochs.entries
+    bound = known[0][1] if known else log.end_offset
+    if log.start_offset >= bound:
+        return
+    found = LeaderEpochs()
+    for segment in log.segments[log.segment_of(log.start_offset) :]:
         with suppress(CorruptLog):
             for _, header in headers(segment.file, 0, segment.size):
-                if header.leader_epoch > log.epochs.latest:
-                    log.epochs.assign(header.leader_epoch, header.base_offset)
+                if header.base_offset >= bound:
+                    break
+                if header.leader_epoch > found.latest:
+                    found.assign(header.leader_epoch, header.base_offset)
+    log.epochs = LeaderEpochs(found.entries + [entry for entry in known if entry[0] > found.latest])
+    log.epochs.end_offset = log.end_offset
+    log.epochs.mark_unsaved()
 
 
 def _read_epochs(disk: Disk, directory: str, names: list[str]) -> list[tuple[LeaderEpoch, Offset]] | None:

@@ -9,7 +9,6 @@ back. Directories are synced by opening them, which Linux and macOS allow.
 """
 
 # A path is one concatenation here; building Path objects would cost more than the calls themselves.
-
 import os
 import shutil
 from contextlib import suppress
