@@ -182,6 +182,8 @@ class SimDisk:
         inode.data[position] ^= 1 << bit
         if position < len(inode.durable):
             inode.durable[position] ^= 1 << bit
+        if inode.unsynced:
+            inode.unsynced.append((position, bytes(inode.data[position : position + 1])))
 
     def fault(self, kind: str, path: str) -> None:
         if self._dead:
