@@ -227,7 +227,7 @@ def close_log(log: Log) -> bool:
         if log.active.aborted:
             for file in log.active.index_files():
                 log.pending.file(file)
-    log.snapshot()
+    log.snapshot(lasting=False)
     plan = log.flush_plan()
     if plan is not None:
         plan.carry_out(log.disk)
