@@ -16,7 +16,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import TopicPartition, as_partition
 from ottla.client import results as r
 from ottla.client.backoff import Backoff
 from ottla.client.cluster import Cluster
@@ -173,14 +173,14 @@ class Admin:
                 for one in answer.partitions
             }
 
-        wanted = {TopicPartition(*tp): offset for tp, offset in before.items()}
+        wanted = {as_partition(tp): offset for tp, offset in before.items()}
         return await ask_leaders(self._network, wanted, ask, timeout_ms=limit_ms, doing="deleting records of", patient=False)
 
     async def list_offsets(
         self, times: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[OffsetAndTime]]:
         """Offsets by time in milliseconds, or by `offsets.LATEST`, `EARLIEST`, `MAX_TIMESTAMP`, `EARLIEST_LOCAL`, `LATEST_TIERED`."""
-        wanted = {TopicPartition(*tp): when for tp, when in times.items()}
+        wanted = {as_partition(tp): when for tp, when in times.items()}
         return await list_offsets(
             self._network, wanted, read_committed=read_committed, timeout_ms=self._limit_ms(timeout_ms), patient=False
         )
@@ -203,7 +203,7 @@ class Admin:
                 for one in topic.partitions
             }
 
-        wanted = dict.fromkeys((TopicPartition(*tp) for tp in partitions), None)
+        wanted = dict.fromkeys((as_partition(tp) for tp in partitions), None)
         return await ask_leaders(
             self._network, wanted, ask, timeout_ms=self._limit_ms(timeout_ms), doing="describing producers of", patient=False
         )
