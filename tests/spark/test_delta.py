@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ottla.spark.pipeline.delta import DeltaAppendWriter, TableMismatch, committed, ensure, opened, write
+from ottla.spark.pipeline.delta import DeltaAppendWriter, TableMismatch, committed, ensure, opened, schema_of_arrow, write
 
 
 def rows(path: Path) -> list[tuple[Any, ...]]:
@@ -52,7 +52,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
 def test_files_of_tasks_become_one_transaction(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     data = pa.record_batch({"k": ["a", "b"], "n": pa.array([1, 2], pa.int64())})
-    ensure(path, data.schema)
+    ensure(path, schema_of_arrow(data.schema))
     writer = DeltaAppendWriter(path, "q", 3, str(tmp_path / "rows"))
     messages = [writer.write(iter([data, data])), writer.write(iter([])), writer.write(iter([data]))]
     assert rows(tmp_path / "t") == []
@@ -64,7 +64,7 @@ def test_files_of_tasks_become_one_transaction(tmp_path: Path) -> None:
 
 def test_files_of_a_task_that_is_given_up_are_removed(tmp_path: Path) -> None:
     data = pa.record_batch({"k": ["a"]})
-    ensure(str(tmp_path / "t"), data.schema)
+    ensure(str(tmp_path / "t"), schema_of_arrow(data.schema))
     writer = DeltaAppendWriter(str(tmp_path / "t"), "q", 0, None)
     message = writer.write(iter([data]))
     assert list((tmp_path / "t").glob("*.parquet"))
