@@ -36,7 +36,8 @@ def clients() -> str:
     common = ClientOptions.SPECS
     parts = [
         "# Settings of the clients\n\nGenerated from the declarations in `src/ottla/client/options.py`.\n\n"
-        "In Python a setting is a keyword argument, its name with underscores: `ottla.Producer(linger_ms=20)`. A name that is not here is refused.\n",
+        "In Python a setting is a keyword argument, its name with underscores: `ottla.Producer(linger_ms=20)`.\n"
+        "A name that is not here is refused.\n",
         "## All clients\n",
         *_client_table(common.values()),
     ]
