@@ -41,14 +41,14 @@ class Serving:
     ) -> None:
         self.data_dir = data_dir
         self.output = data_dir.with_name(data_dir.name + ".output")
-        self.command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
+        self.command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(data_dir)]
         if brokers != 1:
             self.command += ["--brokers", str(brokers)]
         for name, value in (settings or {}).items():
             self.command += ["--set", f"{name}={value}"]
         self.command += arguments
         self.ready_timeout_s = ready_timeout_s
-        #: HOST:PORT of every broker, comma-separated; new with each start.
+        #: HOST:PORT of every broker, comma-separated. A single broker listens at the same port in all its lives.
         self.bootstrap = ""
         #: Seconds from spawn to the ready line, of the last start.
         self.ready_s = 0.0
@@ -98,7 +98,7 @@ class Serving:
         assert not self.alive, "one life at a time"
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         begun = len(self.logs())
-        self._spawn()
+        self.spawn()
         deadline = time.monotonic() + self.ready_timeout_s
         while not (match := READY.search(self.logs()[begun:])):
             if not self.alive or time.monotonic() > deadline:
@@ -113,7 +113,7 @@ class Serving:
     def fails_to_start(self, *, timeout_s: float = 20.0) -> str:
         """Starts a life that must end by itself with an exit code above 0; what it wrote. Raises ServerFailed."""
         begun = len(self.logs())
-        self._spawn()
+        self.spawn()
         assert self._process is not None, "it was just started"
         try:
             code = self._process.wait(timeout_s)
@@ -143,11 +143,14 @@ class Serving:
             self._process.kill()
             self._process.wait()
 
-    def _spawn(self) -> None:
+    def spawn(self) -> None:
+        """Starts a life without waiting for anything."""
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
+        one = self.bootstrap and "," not in self.bootstrap
+        listen = ["--listen", self.bootstrap if one else "127.0.0.1:0"]
         with self.output.open("ab") as output:
             self._spawned_at = time.monotonic()
             self._process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path}
+                self.command + listen, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path}
             )

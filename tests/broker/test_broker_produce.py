@@ -151,8 +151,9 @@ def test_topics_are_named_by_id_from_version_13_on() -> None:
     topic_id = broker.node.image.topics["t"].topic_id
     answer = broker.ask(produce_request(batch(b"a"), topic=topic_id), 13).responses[0]
     assert (answer.topic_id, answer.partition_responses[0].error_code) == (topic_id, 0)
-    unknown = broker.ask(produce_request(batch(b"a"), topic=b"\7" * 16), 13).responses[0]
-    assert (unknown.topic_id, unknown.partition_responses[0].error_code) == (b"\7" * 16, errors.UnknownTopicId.code)
+    for topic_id in (b"\7" * 16, bytes(16)):
+        unknown = broker.ask(produce_request(batch(b"a"), topic=topic_id), 13).responses[0]
+        assert (unknown.topic_id, unknown.partition_responses[0].error_code) == (topic_id, errors.UnknownTopicId.code)
 
 
 # Batches.

@@ -27,9 +27,15 @@ def an_accumulator(**settings: Any) -> Accumulator:
 
 
 def add(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch:
-    added = accumulator.append("t", partition, 1, None, value, (), now_ms)
-    assert added is not None
-    return added[0]
+    batch = offer(accumulator, value, partition=partition, now_ms=now_ms)
+    assert batch is not None
+    return batch
+
+
+def offer(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch | None:
+    """Add a record if there is memory for it."""
+    added = accumulator.add("t", partition, 1, None, value, ())
+    return added[0] if added is not None else accumulator.begin("t", partition, 1, None, value, (), now_ms)
 
 
 def drain(accumulator: Accumulator, now_ms: float = NOW) -> list[Batch]:
@@ -105,13 +111,13 @@ def test_a_record_larger_than_a_request_is_refused_and_leaves_no_trace() -> None
 
 def test_memory_is_taken_until_the_outcome_and_then_given_back() -> None:
     accumulator = an_accumulator(buffer_memory=1024, batch_size=100)
-    while accumulator.append("t", 0, 1, None, b"x" * 100, (), NOW) is not None:
+    while offer(accumulator, b"x" * 100) is not None:
         pass
     assert accumulator.used_bytes >= 1024
     (batch,) = drain(accumulator)
-    assert accumulator.append("t", 0, 1, None, b"x", (), NOW) is None
+    assert offer(accumulator) is None
     accumulator.succeeded(batch, 0)
-    assert accumulator.append("t", 0, 1, None, b"x", (), NOW) is not None
+    assert offer(accumulator) is not None
 
 
 def test_an_open_batch_does_not_linger_when_the_memory_is_full() -> None:

@@ -10,20 +10,21 @@ from itertools import count, pairwise
 from random import Random
 
 import pytest
-from faces import FACES, Face, Refused, Sent
+from faces import FACES, TODAY_MS, Face, Refused, Sent
 
-from plain_kafka import CODECS, Record, fetch_all
+from plain_kafka import CODECS, Record, api_versions, fetch_all
 
 pytestmark = [pytest.mark.interop, pytest.mark.server]
 
-NOW_MS = time.time_ns() // 1_000_000
+NOW_MS = TODAY_MS
 MESSAGE_BYTES_MAX = 1_048_588
 MESSAGE_TOO_LARGE = 10
+FIND_COORDINATOR = 10
 each_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
 
 
-def sample() -> list[Sent]:
-    """Every shape that key, value, headers and timestamp can have."""
+def sample(face: Face) -> list[Sent]:
+    """Every shape that key, value, headers and timestamp can have, as far as the client writes it."""
     headers = (("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b""), ("größe", "日本".encode()), ("", b"nameless"))
     shapes = [
         Sent(b"key", b"value", headers, NOW_MS),
@@ -34,7 +35,8 @@ def sample() -> list[Sent]:
         Sent(bytes(range(256)), bytes(range(255, -1, -1)), (), NOW_MS),
     ]
     random = Random(5)
-    return shapes + [Sent(b"k%d" % (i % 7), random.randbytes(random.randrange(60)) * 9, (), NOW_MS + i) for i in range(300)]
+    shapes += [Sent(b"k%d" % (i % 7), random.randbytes(random.randrange(60)) * 9, (), NOW_MS + i) for i in range(300)]
+    return [record for record in shapes if face.can_write(record)]
 
 
 def expected(sent: list[Sent], first_offset: int = 0) -> list[Record]:
@@ -48,13 +50,14 @@ def address(bootstrap: str) -> tuple[str, int]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @each_face
-def test_what_one_client_wrote_every_client_reads_as_it_was(
-    face: Face, codec: str, bootstrap: str, new_topic: Callable[..., str]
-) -> None:
-    topic, sent = new_topic(), sample()
+def test_what_one_client_wrote_every_client_reads_as_it_was(face: Face, codec: str, bootstrap: str, new_topic: Callable[..., str]) -> None:
+    topic, sent = new_topic(), sample(face)
     assert face.produce(bootstrap, topic, sent, codec=codec) == list(range(len(sent)))
     stored = fetch_all(address(bootstrap), topic)
     found = {batch.codec for batch in stored}
+    if codec == "lz4" and face.name == "confluent-kafka" and FIND_COORDINATOR not in api_versions(address(bootstrap)):
+        assert found == {"none"}, "librdkafka takes FindCoordinator for the sign that a broker knows LZ4, and goes without it otherwise"
+        codec = "none"
     assert codec in found and found <= {codec, "none"}, "batches lie there as the client compressed them, where that made them smaller"
     assert [record for batch in stored for record in batch.records] == expected(sent)
     # One reader each, so that every pair of clients meets for some codec, and each client reads every codec.
@@ -65,14 +68,14 @@ def test_what_one_client_wrote_every_client_reads_as_it_was(
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @each_face
 def test_records_are_written_at_every_acks(face: Face, acks: str, bootstrap: str, new_topic: Callable[..., str]) -> None:
-    topic, sent = new_topic(), sample()
+    topic, sent = new_topic(), sample(face)
     face.produce(bootstrap, topic, sent, acks=acks)
     assert face.consume(bootstrap, topic, len(sent)) == expected(sent)
 
 
 @each_face
 def test_an_idempotent_producer_numbers_its_batches(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
-    topic, sent = new_topic(), sample()
+    topic, sent = new_topic(), sample(face)
     for number in range(2):
         face.produce(bootstrap, topic, sent, idempotent=True, codec="lz4")
         assert face.watermarks(bootstrap, topic) == (0, (number + 1) * len(sent))
@@ -86,9 +89,7 @@ def test_an_idempotent_producer_numbers_its_batches(face: Face, bootstrap: str, 
 
 
 @each_face
-def test_a_message_just_below_the_limit_is_written_and_one_above_refused(
-    face: Face, bootstrap: str, new_topic: Callable[..., str]
-) -> None:
+def test_a_message_just_below_the_limit_is_written_and_one_above_refused(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
     room = MESSAGE_BYTES_MAX - 100
     just = Sent(b"k", Random(1).randbytes(room))
@@ -143,7 +144,7 @@ def test_reading_begins_at_any_offset_and_time(face: Face, bootstrap: str, new_t
 
 @each_face
 def test_reading_keeps_up_with_writing(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
-    topic, sent, rounds = new_topic(), sample()[:100], 5
+    topic, sent, rounds = new_topic(), sample(face)[:100], 5
     failure: list[BaseException] = []
 
     def write() -> None:

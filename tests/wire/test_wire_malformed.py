@@ -9,7 +9,6 @@ from random import Random
 
 import msgspec
 import pytest
-from random_messages import label, messages, random_message
 
 from ottla.wire.compile import decode, encode
 from ottla.wire.declare import MalformedMessage, schema_of
@@ -25,6 +24,7 @@ from ottla.wire.messages import (
     MetadataResponse,
     ProduceRequest,
 )
+from random_messages import label, messages, random_message
 
 CASES = messages()
 Case = tuple[type[msgspec.Struct], int]

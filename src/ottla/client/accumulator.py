@@ -40,9 +40,8 @@ from ottla.client.options import ProducerOptions
 from ottla.records.batch import parse_header
 from ottla.records.build import BatchBuilder
 from ottla.records.compression import Codec
-from ottla.wire.errors import KafkaError, error_for
+from ottla.wire.errors import KafkaError, MessageTooLarge
 
-RECORD_TOO_LARGE = 10
 OUT_OF_ORDER = 45
 DUPLICATE = 46
 INVALID_EPOCH = 47
@@ -104,6 +103,7 @@ class Accumulator:
     def __init__(self, options: ProducerOptions, rng: Random) -> None:
         self._options = options
         self._rng = rng
+        self._buffer_memory = options.buffer_memory
         self._batch_size = min(options.batch_size, options.max_request_size)
         self._codec, self._level = _codec(options)
         self._partitions: dict[tuple[str, int], _Partition] = {}
@@ -119,41 +119,44 @@ class Accumulator:
 
     # -- filling
 
-    def append(
-        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers, now_ms: float
+    def add(
+        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers
     ) -> tuple[Batch, int] | None:
-        """Add a record: (its batch, its index there), or None while the memory is full. Index 0 means that a batch was begun.
+        """Add a record to the partition's open batch: (the batch, its index there). None when none has room for it: then `begin` one."""
+        queue = self._partitions.get((topic, partition))
+        if queue is None or (batch := queue.open) is None or self.used_bytes >= self._buffer_memory:
+            return None
+        builder = batch.builder
+        index = builder.append(timestamp_ms, key, value, headers)  # type: ignore[union-attr]
+        if index is None:
+            return None
+        size = builder.size  # type: ignore[union-attr]
+        self.used_bytes += size - batch.size
+        batch.size = size
+        return batch, index
+
+    def begin(
+        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers, now_ms: float
+    ) -> Batch | None:
+        """Close the partition's open batch, if any, and begin one with this record. None while the memory is full.
 
         Raises: MessageTooLarge when the record alone is larger than `max_request_size`.
         """
-        queue = self._partitions.get((topic, partition))
-        if queue is None:
-            queue = self._queue(topic, partition)
-        if self.used_bytes >= self._options.buffer_memory:
+        if self.used_bytes >= self._buffer_memory:
             return None
-        batch = queue.open
-        if batch is not None:
-            builder = batch.builder
-            assert builder is not None, "an open batch has a builder"
-            index = builder.append(timestamp_ms, key, value, headers)
-            if index is not None:
-                size = builder.size
-                self.used_bytes += size - batch.size
-                batch.size = size
-                return batch, index
-            self._close(queue)
+        queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         builder = BatchBuilder(codec=self._codec, level=self._level, size_max=self._batch_size)
         builder.append(timestamp_ms, key, value, headers)
         if builder.size > self._options.max_request_size:
-            raise error_for(
-                RECORD_TOO_LARGE,
-                f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size})",
+            raise MessageTooLarge(
+                f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size})"
             )
-        batch = Batch(topic, partition, builder, now_ms)
+        if queue.open is not None:
+            self._close(queue)
+        batch = queue.open = Batch(topic, partition, builder, now_ms)
         batch.size = builder.size
-        queue.open = batch
         self._admit(queue, batch)
-        return batch, 0
+        return batch
 
     def append_batch(self, topic: str, partition: int, data: bytearray, now_ms: float) -> Batch | None:
         """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
@@ -164,8 +167,8 @@ class Accumulator:
         if header.size != len(data):
             raise ValueError(f"the batch says it has {header.size} bytes, given are {len(data)}")
         if len(data) > self._options.max_request_size:
-            raise error_for(RECORD_TOO_LARGE, f"a batch of {len(data)} bytes for {topic} is larger than max_request_size")
-        if self.used_bytes >= self._options.buffer_memory:
+            raise MessageTooLarge(f"a batch of {len(data)} bytes for {topic} is larger than max_request_size")
+        if self.used_bytes >= self._buffer_memory:
             return None
         queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         if queue.open is not None:
@@ -246,7 +249,7 @@ class Accumulator:
         if queue.in_flight and (queue.retries or queue.renew or (self._options.enable_idempotence and not queue.confirmed)):
             return float("inf")
         due_ms = queue.blocked_until_ms
-        if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._options.buffer_memory:
+        if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._buffer_memory:
             due_ms = max(due_ms, queue.open.created_ms + self._options.linger_ms)
         return due_ms
 

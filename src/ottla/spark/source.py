@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 
 from ottla.base.options import suggestion
-from ottla.spark import columns, log_access, positions
+from ottla.spark import columns, positions
 from ottla.spark.offsets import OffsetRange, admit, from_json, plan_tasks, ranges_between, to_json
 from ottla.spark.options import SinkOptions, SourceOptions
 from ottla.spark.positions import Offsets
@@ -26,6 +26,8 @@ from ottla.spark.positions import Offsets
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from ottla.spark.log_access import Log
 
 #: Spark asks an idle stream for its latest offset about 80 times a second; the brokers are asked this often at most.
 LATEST_MAX_AGE_MS = 50
@@ -89,7 +91,10 @@ class _Reader:
         self.options = options
         self.names = names
 
-    def log(self) -> log_access.Log:
+    def log(self) -> "Log":
+        # Only processes that plan or read need the client.
+        from ottla.spark import log_access
+
         return log_access.open_log(self.options.bootstrap, self.options.client)
 
     def tasks(self, start: Mapping[Any, int], end: Offsets) -> list[LogPartition]:

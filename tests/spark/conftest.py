@@ -1,0 +1,71 @@
+"""One server and one Spark session for all tests of Spark; topics with names of their own keep the tests apart."""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla import Admin, NewTopic, Producer
+from ottla.demo.brokers import serving
+from ottla.spark.session import start_session
+
+#: The thorough compiler of the JVM costs a short run more than it gives.
+QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Addresses of a server with two brokers."""
+    directory = tmp_path_factory.mktemp("brokers")
+    with serving(directory / "data", directory / "server.log", brokers=2) as addresses:
+        yield addresses
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session."""
+    session = start_session("tests", QUICK_JVM, log_file=tmp_path_factory.mktemp("spark") / "spark.log", cores=2)
+    yield session
+    session.stop()
+
+
+class Topic:
+    """A topic made for one test."""
+
+    def __init__(self, bootstrap: str, partitions: int, configs: Mapping[str, str]) -> None:
+        self.bootstrap = bootstrap
+        self.name = f"t-{uuid.uuid4().hex[:12]}"
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topic(NewTopic(self.name, partitions, configs=dict(configs)))
+
+    def add(self, *values: bytes | None, partition: int | None = None, key: bytes | None = None, **more: Any) -> None:
+        """Writes records, in order, and waits until they are acknowledged."""
+        with Producer(bootstrap_servers=self.bootstrap) as producer:
+            sent = [producer.send(self.name, value, key=key, partition=partition, **more) for value in values]
+            for delivery in sent:
+                delivery.result()
+
+    def source(self, reader: Any, **options: Any) -> Any:
+        """A reader of `spark` set up to read this topic."""
+        return reader.format("ottla").option("kafka.bootstrap.servers", self.bootstrap).option("subscribe", self.name).options(**options)
+
+    def delete(self) -> None:
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            admin.delete_topics([self.name])
+
+
+@pytest.fixture
+def a_topic(bootstrap: str) -> Callable[..., Topic]:
+    """Makes topics: ``a_topic(partitions=3)``."""
+
+    def make(partitions: int = 1, **configs: str) -> Topic:
+        return Topic(bootstrap, partitions, configs)
+
+    return make
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")

@@ -1,0 +1,121 @@
+"""Streaming reads: triggers, restarts, limits, topics that change."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla import Admin, NewPartitions
+
+from .conftest import Topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+Topics = Callable[..., Topic]
+PATIENCE_S = 60.0
+
+
+class Seen:
+    """Batches of a query, as they came."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+
+    def __call__(self, frame: Any, number: int) -> None:
+        self.batches.append([bytes(row.value) for row in frame.orderBy("partition", "offset").collect()])
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for batch in self.batches for value in batch]
+
+
+def available(frame: Any, checkpoint: str) -> Seen:
+    """Runs a query over what is there now."""
+    seen = Seen()
+    query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_S), "the query ends by itself"
+    return seen
+
+
+def until(holds: Callable[[], bool], query: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert query.exception() is None, query.exception()
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def numbers(start: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, end)]
+
+
+def test_a_restart_goes_on_where_the_last_run_ended(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+    topic = a_topic()
+    topic.add(*numbers(0, 5))
+    frame = topic.source(spark.readStream, startingOffsets="earliest").load()
+    assert available(frame, checkpoint).values == numbers(0, 5)
+    topic.add(*numbers(5, 9))
+    assert available(frame, checkpoint).values == numbers(5, 9)
+    assert available(frame, checkpoint).batches == []
+
+
+def test_a_limit_cuts_the_backlog_into_batches(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+    topic = a_topic(partitions=2)
+    topic.add(*numbers(0, 30), partition=0)
+    topic.add(*numbers(30, 40), partition=1)
+    seen = available(topic.source(spark.readStream, startingOffsets="earliest", maxOffsetsPerTrigger="20").load(), checkpoint)
+    assert [len(batch) for batch in seen.batches] == [20, 20]
+    assert sorted(map(int, seen.values)) == list(range(40))
+
+
+def test_a_running_query_reads_what_arrives_and_partitions_that_appear(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+    topic, seen = a_topic(), Seen()
+    topic.add(b"before")
+    frame = topic.source(spark.readStream).load()
+    query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", checkpoint).start()
+    try:
+        until(lambda: query.lastProgress is not None, query)
+        topic.add(*numbers(0, 3))
+        until(lambda: seen.values == numbers(0, 3), query)
+        with Admin(bootstrap_servers=topic.bootstrap) as admin:
+            admin.create_partitions({topic.name: NewPartitions(2)})
+        topic.add(b"new", partition=1)
+        until(lambda: seen.values == [*numbers(0, 3), b"new"], query)
+        report = query.lastProgress
+        assert json.loads(report["sources"][0]["endOffset"]) == {topic.name: {"0": 4, "1": 1}}
+    finally:
+        query.stop()
+
+
+def test_a_query_waits_for_the_least_number_of_records_it_was_told(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+    topic, seen = a_topic(), Seen()
+    topic.add(b"first")
+    frame = topic.source(spark.readStream, startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="1h").load()
+    query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", checkpoint).start()
+    try:
+        until(lambda: len(seen.batches) == 1, query)
+        topic.add(*numbers(0, 3))
+        topic.add(*numbers(3, 6))
+        until(lambda: len(seen.values) == 7, query)
+        assert [len(batch) for batch in seen.batches] in ([1, 6], [1, 5, 1])
+    finally:
+        query.stop()
+
+
+def test_records_that_were_deleted_before_they_were_read_end_the_query_or_are_passed_over(
+    spark: Any, a_topic: Topics, checkpoint: str
+) -> None:
+    topic = a_topic()
+    topic.add(*numbers(0, 3))
+    strict = topic.source(spark.readStream, startingOffsets="earliest").load()
+    assert len(available(strict, checkpoint).values) == 3
+    topic.add(*numbers(3, 8))
+    with Admin(bootstrap_servers=topic.bootstrap) as admin:
+        admin.delete_records({(topic.name, 0): 6})
+    with pytest.raises(Exception, match="Set failOnDataLoss to false") as lost:
+        available(strict, checkpoint)
+    assert "the log begins at 6" in str(lost.value)
+    lenient = topic.source(spark.readStream, startingOffsets="earliest", failOnDataLoss="false").load()
+    assert available(lenient, checkpoint).values == numbers(6, 8)
