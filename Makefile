@@ -39,6 +39,7 @@ bench: install
 
 docs: install
 	@$(BIN)/python tools/reference.py
+	@$(BIN)/python tools/file_map.py
 
 clean:
 	@rm -rf $(VENV) build dist src/*.egg-info src/ottla/records/_native.c src/ottla/records/*.so

@@ -2,4 +2,4 @@
 
 from ottla.cli.main import main
 
-main()
+main(prog_name="ottla")

@@ -292,6 +292,11 @@ class Cluster:
             self.now_ms = min(end, max(self.now_ms + 1, min(wanted, default=end)))
             self.tick()
 
+    def jump_ms(self, duration_ms: int) -> None:
+        """Time passes while nobody looks: brokers hear of it at the end."""
+        self.now_ms += duration_ms
+        self.tick()
+
     def tick(self) -> None:
         for broker in list(self.brokers.values()):
             broker.hear(events.Ticked(wall_ms=self.wall_ms))

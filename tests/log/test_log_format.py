@@ -92,7 +92,7 @@ def test_log_and_indexes_read_back_from_the_format_alone() -> None:
         assert all(by_position[position].last == base + relative for relative, position in index)
         gaps = [b - a for (_, a), (_, b) in zip([(0, 0), *index], index, strict=False)]
         assert bool(index) == (batches[-1].position > 500)
-        assert not index or min(gaps) > 500 and max(gaps) < 500 + 2 * max(batch.size for batch in batches)
+        assert not index or (min(gaps) > 500 and max(gaps) < 500 + 2 * max(batch.size for batch in batches))
         times = list(struct.iter_unpack(">qi", disk.read_file(f"orders-0/{base:020d}.timeindex")))
         assert times[-1][0] == max(batch.max_timestamp for batch in batches)
         by_last = {batch.last: batch for batch in batches}

@@ -72,6 +72,35 @@ async def test_the_next_request_is_handed_on_only_when_the_last_is_answered() ->
             assert await peer.frame() == b"%d" % number
 
 
+async def test_up_to_five_produce_requests_are_in_work_together_and_answered_in_order() -> None:
+    waiting: dict[int, tuple[Connection, bytes]] = {}
+
+    def park(connection: Connection, frame: bytes) -> None:
+        connection.trust()
+        waiting[connection.ticket] = (connection, frame)
+
+    produce = [b"\0\0 produce %d" % number for number in range(7)]
+    async with Served(park) as served:
+        peer = await served.peer()
+        await peer.send(b"".join(map(framed, produce)) + framed(b"\0\1 fetch"))
+        await until(lambda: len(waiting) == 5)
+        await asyncio.sleep(0.02)
+        assert served.requests == produce[:5], "five are in work, not more"
+        for ticket in (3, 2, 1):  # Answered from behind: nothing leaves before the first is answered.
+            waiting[ticket][0].respond([framed(waiting[ticket][1])], ticket)
+        assert [await peer.frame() for _ in range(3)] == produce[:3]
+        await until(lambda: len(waiting) == 7)
+        await asyncio.sleep(0.02)
+        assert served.requests[-1] == produce[6], "a fetch waits until no produce is in work"
+        waiting[4][0].release(4)
+        for ticket in (5, 6, 7):
+            waiting[ticket][0].respond([framed(waiting[ticket][1])], ticket)
+        assert [await peer.frame() for _ in range(3)] == produce[4:]
+        await until(lambda: len(waiting) == 8)
+        waiting[8][0].respond([framed(b"done")], 8)
+        assert await peer.frame() == b"done"
+
+
 async def test_a_released_request_has_no_answer_and_the_next_follows() -> None:
     def answer(connection: Connection, frame: bytes) -> None:
         connection.release() if frame == b"quiet" else echo(connection, frame)

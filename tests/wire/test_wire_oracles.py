@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 from oracles import from_kafka_python, kafka_python_class, kio_class, kio_read, kio_write, to_kafka_python, to_kio
-from random_messages import label, messages, random_message
 
 from ottla.wire.compile import decode, encode, encode_chunks
+from random_messages import label, messages, random_message
 
 CASES = messages()
 ROUNDS = 6

@@ -20,12 +20,14 @@ class Respond(Effect):
     correlation_id: int
     api_version: int
     message: Any
+    ticket: int = 0
 
 
 class Release(Effect):
     """Read the connection's next request; this one gets no answer (acks=0)."""
 
     connection: ConnectionId
+    ticket: int = 0
 
 
 class Close(Effect):

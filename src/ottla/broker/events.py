@@ -29,6 +29,8 @@ class RequestArrived(Event):
     host: str = ""
     #: Address and port under which this client reached us; advertised back when no advertised.listeners is set.
     local: tuple[str, int] = ("", 0)
+    #: Tells the request from others of its connection: a few Produce requests may be in work together.
+    ticket: int = 0
 
 
 class ConnectionClosed(Event):

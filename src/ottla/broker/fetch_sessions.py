@@ -17,7 +17,6 @@ KIP-516.
 from dataclasses import dataclass, field
 from random import Random
 
-from ottla.base.ids import NO_TOPIC_ID
 from ottla.base.units import INT32_MAX, MINUTE_MS
 from ottla.wire import errors
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
@@ -92,7 +91,7 @@ class FetchSessions:
             return self._go_on(request, by_id=by_id, now_ms=now_ms)
         if request.session_id != 0:
             self._sessions.pop(request.session_id, None)
-        wanted = [Wanted(_topic(topic), ask) for topic in request.topics for ask in topic.partitions]
+        wanted = [Wanted(topic.topic_id if by_id else topic.topic, ask) for topic in request.topics for ask in topic.partitions]
         if request.session_epoch == -1 or not wanted or len(wanted) > self._partitions_max or not self._has_room(now_ms):
             return Context(wanted, 0, None, incremental=False)
         number = rng.randrange(1, INT32_MAX)
@@ -112,16 +111,15 @@ class FetchSessions:
             raise errors.FetchSessionTopicIdError("a fetch session names topics by name or by id, never both")
         for topic in request.topics:
             for ask in topic.partitions:
-                key = (_topic(topic), ask.partition)
+                key: Key = (topic.topic_id if by_id else topic.topic, ask.partition)
                 known = session.wanted.get(key)
                 if known is None:
                     session.wanted[key] = Wanted(key[0], ask)
                 else:
                     known.ask = ask
         for gone in request.forgotten_topics_data:
-            name = gone.topic if gone.topic_id == NO_TOPIC_ID else gone.topic_id
             for number in gone.partitions:
-                session.wanted.pop((name, number), None)
+                session.wanted.pop((gone.topic_id if by_id else gone.topic, number), None)
         del self._sessions[session.number]
         if len(session.wanted) > self._partitions_max:
             raise errors.FetchSessionIdNotFound(f"a session remembers {self._partitions_max} partitions at most; fetch without one")
@@ -147,8 +145,3 @@ def rotated(session: Session, served: list[Key]) -> None:
     """Put the partitions that gave records behind the others, so that each gets its turn when the answer is full."""
     for key in served:
         session.wanted[key] = session.wanted.pop(key)
-
-
-def _topic(topic: object) -> str | bytes:
-    topic_id: bytes = topic.topic_id  # type: ignore[attr-defined]
-    return topic.topic if topic_id == NO_TOPIC_ID else topic_id  # type: ignore[attr-defined]

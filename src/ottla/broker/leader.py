@@ -75,7 +75,6 @@ class Leader:
         "_written_back",
         "directory",
         "epoch",
-        "flushing",
         "high_watermark",
         "isr",
         "log",
@@ -96,8 +95,6 @@ class Leader:
         self.isr = state.isr
         #: Everything in the log when it was opened is on disk: recovery syncs what it keeps.
         self.high_watermark: int = max(log.start_offset, log.end_offset if options.write_caching else log.recovery_point)
-        #: A Flush effect is under way; at most one at a time.
-        self.flushing = False
         self._written_back = log.active.size
         self._flush_wanted = False
         self._unflushed_since_ms: int | None = None
@@ -192,15 +189,13 @@ class Leader:
 
     def flushed(self, upto: Offset) -> bool:
         """A flush was carried out; returns whether the high watermark rose."""
-        self.flushing = self._flush_wanted = False
+        self._flush_wanted = False
         self._unflushed_since_ms = None
         self.log.flushed(upto)
         return not self.options.write_caching and self._advance(upto)
 
     def wants_flush(self) -> bool:
         """Whether to begin a flush if there is anything to flush. Under write caching records alone are no reason for one."""
-        if self.flushing:
-            return False
         if self.options.write_caching:
             return self._flush_wanted or self.log.pending.any or self.log.epochs.dirty
         return True

@@ -82,7 +82,8 @@ class Node:
         self.stopping = False
         #: What this step has asked for so far.
         self.effects: list[effects.Effect] = []
-        self._parked_of: dict[ConnectionId, Parked] = {}
+        #: By connection and ticket.
+        self._parked_of: dict[ConnectionId, dict[int, Parked]] = {}
         self._tickets = 0
         self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
         self._asked: dict[int, tuple[events.RequestArrived | None, Parked]] = {}
@@ -187,12 +188,16 @@ class Node:
 
     def answer(self, call: events.RequestArrived, message: Any) -> None:
         """Answer a request whose handler returned PARKED."""
-        self._parked_of.pop(call.connection, None)
+        waiting = self._parked_of.get(call.connection)
+        if waiting is not None:
+            waiting.pop(call.ticket, None)
+            if not waiting:
+                del self._parked_of[call.connection]
         self._respond(call, message)
 
     def park(self, call: events.RequestArrived, parked: Parked, deadline_ms: int | None) -> Any:
         """Let a request wait; it is forgotten when its connection closes. Returns PARKED, for the handler to return."""
-        self._parked_of[call.connection] = parked
+        self._parked_of.setdefault(call.connection, {})[call.ticket] = parked
         self.purgatory.park(parked, deadline_ms)
         return PARKED
 
@@ -211,13 +216,19 @@ class Node:
             except KafkaError as error:
                 answer = served.refuse(call, error)
             if answer is SILENT:
-                self.effects.append(effects.Release(connection=call.connection))
+                self.effects.append(effects.Release(connection=call.connection, ticket=call.ticket))
             elif answer is not PARKED:
                 self._respond(call, answer)
 
     def _respond(self, call: events.RequestArrived, message: Any) -> None:
         self.effects.append(
-            effects.Respond(connection=call.connection, correlation_id=call.correlation_id, api_version=call.api_version, message=message)
+            effects.Respond(
+                connection=call.connection,
+                correlation_id=call.correlation_id,
+                ticket=call.ticket,
+                api_version=call.api_version,
+                message=message,
+            )
         )
 
     def _forward(self, served: Served, call: events.RequestArrived) -> None:
@@ -248,8 +259,7 @@ class Node:
             self.answer(call, event.message)
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
-        parked = self._parked_of.pop(event.connection, None)
-        if parked is not None:
+        for parked in self._parked_of.pop(event.connection, {}).values():
             self.purgatory.cancel(parked)
 
     def _flushed(self, event: events.Flushed) -> None:
@@ -260,6 +270,7 @@ class Node:
 
     def _space_measured(self, event: events.SpaceMeasured) -> None:
         self.space[event.directory] = Space(event.free_bytes, event.total_bytes)
+        self.partitions.room_measured()
 
     def _store_answered(self, event: events.StoreAnswered) -> None:
         self._store_waits.pop(event.ticket)(event.result)

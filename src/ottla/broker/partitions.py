@@ -2,6 +2,9 @@
 
 A partition is led here when the image names this broker as its leader; its log is opened or created then. A topic that leaves the image
 takes its logs with it: their directories are renamed at once and removed off the loop. Logs that the store does not know are left alone.
+
+One flush of a partition is under way at most, whoever leads it meanwhile: what a former log of the same name has on disk says nothing
+about the present one.
 """
 
 from collections.abc import Iterator
@@ -9,10 +12,13 @@ from contextlib import contextmanager
 from errno import ENOSPC
 from typing import TYPE_CHECKING
 
-from ottla.base.ids import Offset, TopicPartition
+from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
 from ottla.broker import effects
+from ottla.broker.image import Topic
 from ottla.broker.leader import Leader
 from ottla.log.directory import LogDirectory
+from ottla.log.log import Log
+from ottla.log.options import TopicOptions
 from ottla.wire import errors
 
 if TYPE_CHECKING:
@@ -30,6 +36,10 @@ class Partitions:
         self.offline: dict[TopicPartition, str] = {}
         #: Partitions written to since the last step's flushes were begun.
         self._dirty: dict[TopicPartition, Leader] = {}
+        #: The leader for which a flush is under way; it may have gone since.
+        self._flushing: dict[TopicPartition, Leader] = {}
+        #: Partitions whose log found no room on any disk; they are offline until there is some.
+        self._roomless: dict[TopicPartition, None] = {}
 
     def leader(self, topic: str, partition: int) -> Leader:
         """The partition as its leader sees it.
@@ -48,10 +58,9 @@ class Partitions:
 
     def hosted(self) -> Iterator[tuple[LogDirectory, TopicPartition]]:
         """Every log on a working directory, led or not."""
-        for directory in self._node.directories:
-            if directory.failed is None:
-                for partition in directory.logs:
-                    yield directory, partition
+        for directory in self._working():
+            for partition in directory.logs:
+                yield directory, partition
 
     # What the image says.
 
@@ -64,6 +73,7 @@ class Partitions:
                     self._drop(directory, partition)
             for partition in [gone for gone in self.offline if gone.topic == name]:
                 del self.offline[partition]
+                self._roomless.pop(partition, None)
 
     def state_changed(self, partition: TopicPartition) -> None:
         """The controller wrote who leads a partition."""
@@ -96,23 +106,52 @@ class Partitions:
         topic, state = node.image.topics[partition.topic], node.image.state(partition)
         assert state is not None, f"{partition} has a state when it is led"
         options = node.topic_options(partition.topic)
-        for directory in node.directories:
-            log = directory.logs.get(partition)
-            if log is not None and log.topic_id not in (topic.topic_id, bytes(16)):
-                # What an earlier topic of this name left behind.
-                self._drop(directory, partition)
-                log = None
-            if log is not None:
-                break
-        else:
-            directory = min((d for d in node.directories if d.failed is None), key=lambda d: len(d.logs))
-            with self.guarded(directory):
-                log = directory.create(partition, topic.topic_id, options, now_ms=node.wall_ms)
-        if directory.failed is None and log is not None:
+        found = self._find(partition, topic) or self._create(partition, topic, options)
+        if found is not None:
+            directory, log = found
             log.set_options(options)
             leader = Leader(partition, log, directory, options, state, node.options.max_decompressed_ratio)
             self.leaders[partition] = self._dirty[partition] = leader
             node.purgatory.poke(("led", partition))
+
+    def _find(self, partition: TopicPartition, topic: Topic) -> tuple[LogDirectory, Log] | None:
+        for directory in self._working():
+            log = directory.logs.get(partition)
+            if log is None:
+                continue
+            if log.topic_id == NO_TOPIC_ID:
+                log.assign_topic_id(topic.topic_id)
+            if log.topic_id == topic.topic_id:
+                return directory, log
+            # What an earlier topic of this name left behind.
+            self._drop(directory, partition)
+        return None
+
+    def _create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
+        """A new log in the emptiest directory that takes it; without one the partition is offline."""
+        reason, full = "none is left", False
+        for directory in sorted(self._working(), key=lambda directory: len(directory.logs)):
+            try:
+                return directory, directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms)
+            except OSError as error:
+                reason = str(error)
+                if error.errno == ENOSPC:
+                    full = True
+                else:
+                    self.directory_failed(directory.root, reason)
+        self.offline[partition] = f"no log directory could take it: {reason}"
+        if full:
+            self._roomless[partition] = None
+        return None
+
+    def room_measured(self) -> None:
+        """There may be room again for logs that found none."""
+        for partition in list(self._roomless):
+            del self._roomless[partition], self.offline[partition]
+            self.state_changed(partition)
+
+    def _working(self) -> list[LogDirectory]:
+        return [directory for directory in self._node.directories if directory.failed is None]
 
     def _drop(self, directory: LogDirectory, partition: TopicPartition) -> None:
         self.leaders.pop(partition, None)
@@ -138,7 +177,11 @@ class Partitions:
             dropped = leader.log.delete_before(offset, self._node.wall_ms)
         except OSError as error:
             raise self.append_failed(leader, error) from error
-        self._node.upkeep.remove_later(leader.directory.root, dropped, leader.options.file_delete_delay_ms)
+        self.dropped(leader, dropped)
+
+    def dropped(self, leader: Leader, paths: tuple[str, ...]) -> None:
+        """The log begins later than before: readers below hear of it at once; these files go once nobody sends from them any more."""
+        self._node.upkeep.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
         self._dirty[leader.partition] = leader
         self._node.purgatory.poke(leader.partition)
 
@@ -147,10 +190,10 @@ class Partitions:
         if not self._dirty:
             return
         for leader in self._dirty.values():
-            if leader.wants_flush():
+            if leader.partition not in self._flushing and leader.wants_flush():
                 plan = leader.log.flush_plan()
                 if plan is not None:
-                    leader.flushing = True
+                    self._flushing[leader.partition] = leader
                     root = leader.directory.root
                     self._node.effects.append(effects.Flush(partition=leader.partition, directory=root, plan=plan))
             elif leader.options.write_caching:
@@ -162,10 +205,11 @@ class Partitions:
         self._dirty = {}
 
     def flushed(self, partition: TopicPartition, upto: Offset) -> None:
-        """What was appended below ``upto`` is on disk."""
+        """The flush under way is done: what was appended below ``upto`` is on disk."""
+        asked = self._flushing.pop(partition, None)
         leader = self.leaders.get(partition)
         if leader is not None:
-            if leader.flushed(upto):
+            if leader is asked and leader.flushed(upto):
                 self._node.purgatory.poke(partition)
             self._dirty[partition] = leader
 
@@ -191,6 +235,7 @@ class Partitions:
         if directory.failed is not None:
             return
         directory.failed = reason
+        self._flushing = {partition: leader for partition, leader in self._flushing.items() if leader.directory is not directory}
         for partition in directory.logs:
             self.leaders.pop(partition, None)
             self._dirty.pop(partition, None)

@@ -71,8 +71,7 @@ class Upkeep:
             with partitions.guarded(leader.directory):
                 dropped = leader.log.retain(wall_ms, leader.high_watermark)
                 if dropped:
-                    partitions.wrote(leader)
-                    self.remove_later(leader.directory.root, dropped, leader.options.file_delete_delay_ms)
+                    partitions.dropped(leader, dropped)
 
     def checkpoint(self, directory: LogDirectory) -> None:
         """Have recovery points, log starts and high watermarks of a directory written down, as they are now."""

@@ -1,9 +1,10 @@
 """`ottla consume`: records to standard output, as values, in a format of your own, or as JSON lines.
 
-    %t topic   %p partition   %o offset   %T timestamp in ms   %h headers as name=value,...   %k key   %K its size   %s value   %S its size   %% percent
-    \\n \\t \\r \\\\ as in C; sizes are -1 for null, keys and values then empty
+    %t topic   %p partition   %o offset   %T timestamp in ms   %h headers as name=value,...
+    %k key   %K its size   %s value   %S its size   %% percent   \\n \\t \\r \\\\ as in C; sizes are -1 for null, keys and values then empty
 
-Where to begin (`-O`):  beginning   end   N   -N (the last N of each partition)   @TIME (milliseconds, or 2026-01-31T12:00:00, in local time if no zone)
+Where to begin (`-O`):  beginning   end   N   -N (the last N of each partition)
+    @TIME (milliseconds, or 2026-01-31T12:00:00, in local time if no zone)
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _time_ms(text: str) -> int:
 
 
 def _seek_to_time(consumer: Consumer, chosen: list[TopicPartition], when_ms: int) -> None:
-    found = consumer.offsets_for_times({tp: when_ms for tp in chosen})
+    found = consumer.offsets_for_times(dict.fromkeys(chosen, when_ms))
     ends = consumer.end_offsets(chosen)
     for tp in chosen:
         at = found.get(tp)

@@ -1,7 +1,8 @@
 """`ottla log dump`: what stands in the files of a log directory, read straight from the disk.
 
-Files are told apart by their names, which are Kafka's (`ottla.log.names`); a directory stands for the files in it. Nothing is opened for writing and
-nothing is locked, so a running broker is not disturbed; what it writes meanwhile may or may not be seen, and the last batch may be half there.
+Files are told apart by their names, which are Kafka's (`ottla.log.names`); a directory stands for the files in it. Nothing is opened for
+writing and nothing is locked, so a running broker is not disturbed; what it writes meanwhile may or may not be seen, and the last batch
+may be half there.
 """
 
 from __future__ import annotations
@@ -198,8 +199,8 @@ def _records(view: memoryview, position: int, header: Any) -> Iterator[Row]:
 def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, ...]]:
     """Entries up to the zeros that preallocation leaves behind them."""
     data = path.read_bytes()
-    for index, found in enumerate(entry.iter_unpack(data[: len(data) // entry.size * entry.size])):
-        if index and not any(found):
+    for found in entry.iter_unpack(data[: len(data) // entry.size * entry.size]):
+        if not any(found):
             return
         yield found
 

@@ -1,7 +1,7 @@
 """`ottla produce`: lines of standard input become records.
 
-Plain: each line is a value; with `-K :` the part before the first `:` is the key. JSON (`-o json`): each line is an object, of which only the value must
-be there, in the form that `ottla consume -o json` prints:
+Plain: each line is a value; with `-K :` the part before the first `:` is the key. JSON (`-o json`): each line is an object, of which only
+the value must be there, in the form that `ottla consume -o json` prints:
 
     {"key": "k", "value": "v", "headers": [["name", "value"]], "partition": 0, "timestamp": 1700000000000}
 
@@ -61,11 +61,12 @@ class Line(NamedTuple):
 @click.option("-o", "--input", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How lines are read.")
 @bootstrap_option
 def command(
-    topic: str, key_delimiter: str | None, key: str | None, headers: tuple[str, ...], partition: int | None, compression: str, acks: str, form: str,
-    bootstrap: str,
+    topic: str, key_delimiter: str | None, key: str | None, headers: tuple[str, ...], partition: int | None, compression: str,
+    acks: str, form: str, bootstrap: str,
 ) -> None:  # fmt: skip
     """Send the lines of standard input to TOPIC, each as a record."""
     from ottla.client.sync import Producer
+    from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
     pairs = tuple((name, value.encode()) for name, value in assignments(headers, "-H").items())
     fixed = None if key is None else key.encode()
@@ -74,7 +75,9 @@ def command(
     with told():
         # Who types a wrong address should not have to wait until a producer's patience is over; a topic that is missing may be created.
         with admin(bootstrap) as asked:
-            asked.describe_topics([topic])
+            outcome = asked.describe_topics([topic])[topic]
+            if isinstance(outcome, KafkaError) and not isinstance(outcome, UnknownTopicOrPartition):
+                raise outcome
         producer = Producer(
             bootstrap_servers=bootstrap, client_id="ottla-cli", compression_type=compression, acks=acks, max_block_ms=TOPIC_TIMEOUT_MS
         )

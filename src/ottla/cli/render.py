@@ -1,7 +1,7 @@
 """How commands talk: to a person a table, to a pipe tab-separated lines, to a program JSON; errors are one line on stderr.
 
-`-o json` prints one JSON document per command, or one line per record where the output has no end. Bytes become text where they are UTF-8, and
-`{"base64": "..."}` where they are not, so that what `consume -o json` prints, `produce -o json` takes.
+`-o json` prints one JSON document per command, or one line per record where the output has no end. Bytes become text where they are
+UTF-8, and `{"base64": "..."}` where they are not, so that what `consume -o json` prints, `produce -o json` takes.
 
 Exit codes: 0 done, 1 failed, 2 asked wrongly.
 """
@@ -68,7 +68,7 @@ def told() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not complain when it flushes at its end.
-        sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115
         raise SystemExit(0) from None
     except (KafkaError, OSError, ValueError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None

@@ -7,6 +7,8 @@ code 2; what keeps a server from starting, one line and exit code 1.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +57,7 @@ def command(
         plan = _plan(data_dir, listen, brokers, broker_id, config_file, settings)
     except ConfigError as error:
         _give_up(str(error), 2)
+    logging.basicConfig(format="ottla: %(message)s", level=os.environ.get("OTTLA_LOG", "warning").upper())
     _say(f"data directory {plan.data_dir}")
     from ottla.server.run import serve
 

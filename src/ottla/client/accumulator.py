@@ -8,7 +8,7 @@ One partition's batches, oldest first:
     [b3 b4]         [b5]             [b6 b7]          b8
 
 A batch gets its number when it is first sent. When one fails and may be tried again, nothing more is sent to that partition until every
-batch in flight is answered; then the retries go first, in order of their numbers: go-back-n. So a partition's records are written in
+batch in flight is answered; then the retries go first, in order of their numbers, one at a time. So a partition's records are written in
 order, also without idempotence as long as no more than one request is in flight.
 
 **Idempotence.** The broker takes a batch only if its number follows the last one it has, and answers a repeat as if it were new (it
@@ -18,6 +18,9 @@ broker. What follows is sent under its old numbers. If it is taken, the hole was
 real, so nothing behind it was written either: once nothing is in flight, the producer epoch of this partition goes up by one, and all
 waiting batches are numbered again from 0. A refusal without a hole before it means that the broker lost what it had acknowledged; that
 batch fails with the broker's error, and the numbering starts over.
+
+The first batch under a producer id and epoch travels alone: a broker that does not know the producer takes any number as its first, so if
+the second batch overtook a first that was refused, the order would be lost for good.
 
 Raising the epoch is free: a broker accepts it from whoever knows the id (KIP-360). After epoch 32767 a new producer id is needed.
 """
@@ -37,9 +40,8 @@ from ottla.client.options import ProducerOptions
 from ottla.records.batch import parse_header
 from ottla.records.build import BatchBuilder
 from ottla.records.compression import Codec
-from ottla.wire.errors import KafkaError, error_for
+from ottla.wire.errors import KafkaError, MessageTooLarge
 
-RECORD_TOO_LARGE = 10
 OUT_OF_ORDER = 45
 DUPLICATE = 46
 INVALID_EPOCH = 47
@@ -70,6 +72,8 @@ class _Partition:
     next_sequence: int = 0
     #: Numbers of batches that were given up and that no later success has proved written; ascending.
     holes: list[int] = field(default_factory=list)
+    #: A batch under this producer id and epoch was acknowledged.
+    confirmed: bool = False
     #: Number from 0 again, under the next epoch, as soon as nothing is in flight.
     renew: bool = False
     #: Nothing is sent before, after a failure.
@@ -99,6 +103,7 @@ class Accumulator:
     def __init__(self, options: ProducerOptions, rng: Random) -> None:
         self._options = options
         self._rng = rng
+        self._buffer_memory = options.buffer_memory
         self._batch_size = min(options.batch_size, options.max_request_size)
         self._codec, self._level = _codec(options)
         self._partitions: dict[tuple[str, int], _Partition] = {}
@@ -114,41 +119,44 @@ class Accumulator:
 
     # -- filling
 
-    def append(
-        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers, now_ms: float
+    def add(
+        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers
     ) -> tuple[Batch, int] | None:
-        """Add a record: (its batch, its index there), or None while the memory is full. Index 0 means that a batch was begun.
+        """Add a record to the partition's open batch: (the batch, its index there). None when none has room for it: then `begin` one."""
+        queue = self._partitions.get((topic, partition))
+        if queue is None or (batch := queue.open) is None or self.used_bytes >= self._buffer_memory:
+            return None
+        builder = batch.builder
+        index = builder.append(timestamp_ms, key, value, headers)  # type: ignore[union-attr]
+        if index is None:
+            return None
+        size = builder.size  # type: ignore[union-attr]
+        self.used_bytes += size - batch.size
+        batch.size = size
+        return batch, index
+
+    def begin(
+        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers, now_ms: float
+    ) -> Batch | None:
+        """Close the partition's open batch, if any, and begin one with this record. None while the memory is full.
 
         Raises: MessageTooLarge when the record alone is larger than `max_request_size`.
         """
-        queue = self._partitions.get((topic, partition))
-        if queue is None:
-            queue = self._queue(topic, partition)
-        if self.used_bytes >= self._options.buffer_memory:
+        if self.used_bytes >= self._buffer_memory:
             return None
-        batch = queue.open
-        if batch is not None:
-            builder = batch.builder
-            assert builder is not None, "an open batch has a builder"
-            index = builder.append(timestamp_ms, key, value, headers)
-            if index is not None:
-                size = builder.size
-                self.used_bytes += size - batch.size
-                batch.size = size
-                return batch, index
-            self._close(queue)
+        queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         builder = BatchBuilder(codec=self._codec, level=self._level, size_max=self._batch_size)
         builder.append(timestamp_ms, key, value, headers)
         if builder.size > self._options.max_request_size:
-            raise error_for(
-                RECORD_TOO_LARGE,
-                f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size})",
+            raise MessageTooLarge(
+                f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size})"
             )
-        batch = Batch(topic, partition, builder, now_ms)
+        if queue.open is not None:
+            self._close(queue)
+        batch = queue.open = Batch(topic, partition, builder, now_ms)
         batch.size = builder.size
-        queue.open = batch
         self._admit(queue, batch)
-        return batch, 0
+        return batch
 
     def append_batch(self, topic: str, partition: int, data: bytearray, now_ms: float) -> Batch | None:
         """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
@@ -159,8 +167,8 @@ class Accumulator:
         if header.size != len(data):
             raise ValueError(f"the batch says it has {header.size} bytes, given are {len(data)}")
         if len(data) > self._options.max_request_size:
-            raise error_for(RECORD_TOO_LARGE, f"a batch of {len(data)} bytes for {topic} is larger than max_request_size")
-        if self.used_bytes >= self._options.buffer_memory:
+            raise MessageTooLarge(f"a batch of {len(data)} bytes for {topic} is larger than max_request_size")
+        if self.used_bytes >= self._buffer_memory:
             return None
         queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         if queue.open is not None:
@@ -238,10 +246,10 @@ class Accumulator:
 
     def _due_ms(self, queue: _Partition, now_ms: float) -> float:
         """When this partition may send; +inf while it waits for answers."""
-        if queue.in_flight and (queue.retries or queue.renew):
+        if queue.in_flight and (queue.retries or queue.renew or (self._options.enable_idempotence and not queue.confirmed)):
             return float("inf")
         due_ms = queue.blocked_until_ms
-        if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._options.buffer_memory:
+        if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._buffer_memory:
             due_ms = max(due_ms, queue.open.created_ms + self._options.linger_ms)
         return due_ms
 
@@ -285,7 +293,7 @@ class Accumulator:
             queue.producer_id, queue.epoch = self.producer
         elif not queue.renew:
             return True
-        queue.renew = False
+        queue.renew = queue.confirmed = False
         queue.next_sequence = 0
         queue.holes.clear()
         for batch in queue.retries:
@@ -297,6 +305,7 @@ class Accumulator:
     def succeeded(self, batch: Batch, base_offset: int, append_time_ms: int = -1) -> None:
         """The broker has it."""
         queue = self._landed(batch)
+        queue.confirmed = True
         queue.holes = [hole for hole in queue.holes if hole > batch.sequence]
         if not queue.retries:
             queue.backoff.succeeded()
@@ -347,7 +356,8 @@ class Accumulator:
 
     def expire(self, now_ms: float) -> float:
         """Give up what is too old; gives the time of the next one. Batches in flight get their outcome too, and keep their place until
-        they are answered."""
+        they are answered.
+        """
         limit_ms = self._options.delivery_timeout_ms
         while (batch := self.oldest()) is not None:
             if batch.created_ms + limit_ms > now_ms:
@@ -407,7 +417,8 @@ class Accumulator:
         why = f"; last: {batch.last_error}" if batch.last_error else ""
         count = batch.builder.count if batch.builder is not None else batch.count
         return DeliveryTimedOut(
-            f"{count} records for {batch.topic}-{batch.partition} were not acknowledged within {self._options.delivery_timeout_ms} ms, {tried}{why}"
+            f"{count} records for {batch.topic}-{batch.partition} were not acknowledged within {self._options.delivery_timeout_ms} ms,"
+            f" {tried}{why}"
         )
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Generator
 from struct import Struct
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ottla.records.batch import ATTRIBUTES_AT, CRC_AT
 from ottla.records.build import BatchBuilder
 from ottla.records.checksum import crc32c
@@ -139,15 +141,13 @@ class Batch:
         return RecordMetadata(self.topic, self.partition, offset, self.append_time_ms if self.append_time_ms >= 0 else timestamp_ms)
 
 
-class Delivery:
+class Delivery(msgspec.Struct, gc=False, eq=False):
     """The promise of one record, for asyncio: await it to get the `RecordMetadata`."""
 
-    __slots__ = ("_batch", "_index", "_timestamp_ms")
-
-    def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
-        self._batch = batch
-        self._index = index
-        self._timestamp_ms = timestamp_ms
+    # One is made for every record that is sent; a Struct takes a third of the time of a class with slots.
+    _batch: Batch
+    _index: int
+    _timestamp_ms: int
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -165,14 +165,13 @@ class Delivery:
         return self._batch.outcome(self._index, self._timestamp_ms)
 
 
-class BlockingDelivery(Delivery):
+class BlockingDelivery(Delivery, gc=False, eq=False):
     """The promise of one record, for threads: `result()` waits for the `RecordMetadata`."""
-
-    __slots__ = ()
 
     def result(self, timeout_ms: float | None = None) -> RecordMetadata:
         """Wait for the outcome. Raises: the KafkaError that ended it, TimeoutError when it is not known in time (the record is still on
-        its way)."""
+        its way).
+        """
         self._wait(timeout_ms)
         return self._batch.outcome(self._index, self._timestamp_ms)
 

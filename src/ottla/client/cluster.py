@@ -4,9 +4,9 @@ come out.
 Knowledge ages. It is asked for again when it is older than `metadata_max_age_ms`, when somebody needs a topic it does not hold, and when
 a broker's answer shows it to be wrong (`METADATA_IS_STALE`); after a failure only when the backoff has passed.
 
-    leader epoch a partition's entry only moves forward: an answer from a broker that lags, with an older epoch, does not replace a newer
-    one (KIP-320) topic id another id means that the topic was deleted and made again: then epochs start over (KIP-516) hints produce and
-    fetch answers may name the new leader at once (KIP-951); a hint is taken like an answer for that one partition
+    leader epoch   a partition's entry only moves forward: an answer from a broker that lags does not replace a newer one (KIP-320)
+    topic id       another id means that the topic was deleted and made again: then epochs start over (KIP-516)
+    hints          produce and fetch answers may name the new leader at once (KIP-951), which is taken like an answer for it
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Cluster:
 
     def apply(self, response: MetadataResponse, now_ms: float, *, asked: Iterable[str] | None = None) -> None:
         """Take an answer in. `asked`: the topics of the request; those the answer does not hold are gone. None: all topics were asked
-        for."""
+        for.
+        """
         self.brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
         self.cluster_id = response.cluster_id
         self.controller = response.controller_id

@@ -1,7 +1,7 @@
 """What can go wrong on the way to a broker and back; each error says which address, what was being done, and what to do about it.
 
-A broker's own answers are the classes of `ottla.wire.errors`. Those here are finer kinds of them, for the cases that only a client meets, so that
-`except KafkaError` catches all.
+A broker's own answers are the classes of `ottla.wire.errors`. Those here are finer kinds of them, for the cases that only a client meets,
+so that `except KafkaError` catches all.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ class NoOffsetToStart(OffsetOutOfRange):
 class AlreadyClosed(KafkaError):
     """The client was closed; it cannot be used again."""
 
+    sentence = "the client is closed"
 
-#: Errors that tell that the cluster looks different from what we know: leaders, topic ids, controllers. Asking again needs new metadata first.
+
+#: Errors that tell that the cluster looks different from what we know: leaders, topic ids, controllers. Asking again needs new metadata
+#: first.
 METADATA_IS_STALE = frozenset({3, 5, 6, 9, 13, 41, 56, 72, 74, 75, 78, 100, 103})

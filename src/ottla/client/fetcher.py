@@ -192,15 +192,16 @@ class Fetcher:
 
     def lookups(self) -> dict[TopicPartition, tuple[int, int]]:
         """Partitions whose offset has to be looked up: (time, generation). Each is given once; `looked_up` or `lookup_failed` must
-        follow."""
+        follow.
+        """
         wanted: dict[TopicPartition, tuple[int, int]] = {}
         for tp, position in self._positions.items():
             if position.offset is not None or position.error is not None:
                 continue
             if position.reset is None and position.generation == 0:
-                # Never sought: the policy says where to begin.
-                position.generation = 1
+                # Never sought: the policy says where to begin. Without one, the user is told at each poll until a seek.
                 self._reset(position, NoOffsetToStart(f"{tp} has no position and auto_offset_reset is none: seek first"))
+                position.generation = 0 if position.reset is None else 1
             if position.reset is not None:
                 wanted[tp] = (position.reset, position.generation)
                 position.reset = None
@@ -311,11 +312,16 @@ class Fetcher:
     def _partition_failed(self, position: _Position, data: PartitionData, now_ms: float) -> bool:
         error = error_for(data.error_code, f"{position.tp}: {error_for(data.error_code)}")
         if isinstance(error, OffsetOutOfRange):
-            position.chunks.clear() if position.offset == position.fetch_offset else None
             if not position.chunks:
-                story = f"{position.tp}: offset {position.fetch_offset} is not in the log, which starts at {data.log_start_offset}"
+                # Kafka's brokers do not say in this answer where the log starts; an earlier one may have.
+                start = max(data.log_start_offset, position.log_start_offset)
+                begins = f", which starts at {start}" if start >= 0 else ""
+                story = f"{position.tp}: offset {position.fetch_offset} is not in the log{begins}"
                 position.generation += 1
                 self._reset(position, NoOffsetToStart(f"{story}; auto_offset_reset is none, so seek to where to go on"))
+            else:
+                # What is buffered can still be given; the next fetch would only tell the same again.
+                position.blocked_until_ms = now_ms + position.backoff.failed()
             return False
         if error.retriable or error.code in METADATA_IS_STALE:
             position.blocked_until_ms = now_ms + position.backoff.failed()
@@ -352,7 +358,8 @@ class Fetcher:
 
     def _truncated(self, position: _Position, end_offset: int) -> None:
         """The leader's log parts from what was fetched: go back to where it does, or tell the user when that is behind what was consumed
-        already."""
+        already.
+        """
         assert position.offset is not None, "only a partition with a position is fetched"
         position.chunks.clear()
         position.last_epoch = -1

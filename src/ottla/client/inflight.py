@@ -1,12 +1,14 @@
 """How many produce requests each broker owes an answer: more than one keeps the pipe full, a limit bounds what a broken connection leaves
-in doubt."""
+in doubt.
+"""
 
 from __future__ import annotations
 
 
 class InFlight:
     """Counts requests by node; a broker remembers five batches per producer and partition, which is why five is the limit with
-    idempotence (KIP-98)."""
+    idempotence (KIP-98).
+    """
 
     __slots__ = ("_limit", "_open")
 

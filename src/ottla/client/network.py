@@ -281,7 +281,8 @@ class Network:
 
     def _candidates(self) -> list[int]:
         """Brokers to ask, best first: connected, then those that did not just fail, so that one that is down holds up nobody; known
-        before bootstrap."""
+        before bootstrap.
+        """
         now_ms = self.clock_ms()
         known = list(self.cluster.brokers)
         self.rng.shuffle(known)

@@ -35,7 +35,8 @@ async def list_offsets(
     network: Network, times: Mapping[TopicPartition, int], *, read_committed: bool = False, timeout_ms: float, patient: bool = True
 ) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
     """The first offset whose timestamp is not before the given one, or what a special time means; an error stands for its partition
-    alone."""
+    alone.
+    """
     at_least = max([READ_COMMITTED_SINCE if read_committed else 1, *(_SINCE.get(when, 1) for when in times.values())])
 
     async def ask(node: int, share: Share[int]) -> dict[TopicPartition, OffsetAndTime | KafkaError]:

@@ -19,7 +19,8 @@ class ClientOptions(Options):
 
     bootstrap_servers: tuple[str, ...] = option(
         "bootstrap.servers", ("127.0.0.1:9092",),
-        doc="Addresses to begin with, HOST:PORT each, separated by commas; the brokers found there tell the others. The port may be left out: 9092.",
+        doc="Addresses to begin with, HOST:PORT each, separated by commas; "
+        " the brokers found there tell the others. The port may be left out: 9092.",
     )  # fmt: skip
     client_id: str = option("client.id", "ottla", doc="Name under which the client appears in the broker's logs, metrics and quotas.")
     request_timeout_ms: int = option(
@@ -74,8 +75,8 @@ class ProducerOptions(ClientOptions):
     )  # fmt: skip
     enable_idempotence: bool = option(
         "enable.idempotence", True,
-        doc="Number the batches so that a retry is never written twice and never out of order. Needs acks=all, retries, and at most five batches"
-        " in flight; where one of these is set otherwise, it is off unless asked for by name.",
+        doc="Number the batches so that a retry is never written twice and never out of order. Needs acks=all, retries, and at most"
+        " five batches in flight; where one of these is set otherwise, it is off unless asked for by name.",
     )  # fmt: skip
     compression_type: str = option(
         "compression.type", "none", choices=("none", "gzip", "snappy", "lz4", "zstd"), doc="Codec for whole batches."
@@ -116,7 +117,8 @@ class ProducerOptions(ClientOptions):
     )
     delivery_timeout_ms: int = option(
         "delivery.timeout.ms", 2 * MINUTE_MS, at_least=1,
-        doc="From send() to its result: after this time a record that is not acknowledged has failed. At least linger.ms + request.timeout.ms.",
+        doc="From send() to its result: after this time a record that is not acknowledged has failed."
+        " At least linger.ms + request.timeout.ms.",
     )  # fmt: skip
 
 

@@ -21,13 +21,14 @@ from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
 from ottla.client.batches import Batch, Delivery
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
-from ottla.client.network import Network
+from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.partitioner import Partitioner
 from ottla.client.sender import Sender
 
 Serializer = Callable[[Any], bytes | None]
 Headers = Sequence[tuple[str, bytes | None]]
+BYTES_LIKE = (bytes, bytearray, memoryview)
 
 
 class Producer:
@@ -123,27 +124,39 @@ class Producer:
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
         be had.
         """
-        sender = self._sender or self._begin()
-        key, value = self._serialized(key, value)
+        sender = self._begin()
+        if self._key_serializer is not None:
+            key = self._key_serializer(key)
+        if self._value_serializer is not None:
+            value = self._value_serializer(value)
+        check_bytes(key, value)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
-        network = sender.network
-        count = network.cluster.partition_count(topic)
-        if count is None or (partition is not None and partition >= count):
-            count = await partitions_of(network, topic, partition, self.options.max_block_ms)
+        count = sender.network.cluster.partition_count(topic)
+        if count is None or (partition is not None and not 0 <= partition < count):
+            count = await partitions_of(sender.network, topic, partition, self.options.max_block_ms)
         if partition is None:
-            partition = self._partitioner.partition(topic, key, len(value) if value is not None else 0, count)
-        added = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers or (), network.clock_ms())
-        if added is None:
-            added = await self._when_room(
-                lambda: self._accumulator.append(topic, partition, timestamp_ms, key, value, headers or (), network.clock_ms())
-            )
-        batch, index = added
-        if index == 0:
-            sender.wake()
-            # Give the sender its turn at each new batch; else a loop of sends fills the memory before anything leaves.
-            await asyncio.sleep(0)
+            partition = self._partitioner.partition(topic, key, 0 if value is None else len(value), count)
+        record = (topic, partition, timestamp_ms, key, value, headers or ())
+        added = self._accumulator.add(*record)
+        if added is not None:
+            return Delivery(added[0], added[1], timestamp_ms)
+        batch = self._accumulator.begin(*record, sender.network.clock_ms())
+        if batch is None:
+            batch, index = await self._when_room(lambda: self._attempt(record))
+        else:
+            index = 0
+        sender.wake()
+        # Give the sender its turn at each new batch; else a loop of sends fills the memory before anything leaves.
+        await asyncio.sleep(0)
         return Delivery(batch, index, timestamp_ms)
+
+    def _attempt(self, record: tuple[str, int, int, Any, Any, Headers]) -> tuple[Batch, int] | None:
+        added = self._accumulator.add(*record)
+        if added is not None:
+            return added
+        batch = self._accumulator.begin(*record, monotonic_ms())
+        return None if batch is None else (batch, 0)
 
     async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
         """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
@@ -156,7 +169,7 @@ class Producer:
         sender = self._begin()
         network = sender.network
         count = network.cluster.partition_count(topic)
-        if count is None or partition >= count:
+        if count is None or not 0 <= partition < count:
             await partitions_of(network, topic, partition, self.options.max_block_ms)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
         made = self._accumulator.append_batch(topic, partition, data, network.clock_ms())
@@ -169,18 +182,6 @@ class Producer:
         """The topic's partitions, in order. Raises: MetadataTimedOut."""
         count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
         return [TopicPartition(topic, partition) for partition in range(count)]
-
-    def _serialized(self, key: Any, value: Any) -> tuple[Any, Any]:
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
-        for name, given in (("key", key), ("value", value)):
-            if given is not None and not isinstance(given, bytes | bytearray | memoryview):
-                raise TypeError(
-                    f"{name} must be bytes or None, not {type(given).__name__}; give the producer a {name}_serializer (str.encode for text)"
-                )
-        return key, value
 
     async def _when_room(self, append: Callable[[], Any]) -> Any:
         assert self._room is not None and self._sender is not None, "send starts the producer"
@@ -198,6 +199,14 @@ class Producer:
                         return added
         except TimeoutError:
             raise buffer_exhausted(self._accumulator, self.options) from None
+
+
+def check_bytes(key: Any, value: Any) -> None:
+    """Raises: TypeError, with the remedy, when one is neither bytes-like nor None."""
+    for name, given in (("value", value), ("key", key)):
+        if given is not None and not isinstance(given, BYTES_LIKE):
+            remedy = f"give the producer a {name}_serializer (str.encode for text)"
+            raise TypeError(f"{name} must be bytes or None, not {type(given).__name__}; {remedy}")
 
 
 async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float) -> int:
@@ -222,8 +231,8 @@ def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> Buff
     why = f"; {oldest.topic}-{oldest.partition} waits longest" if oldest else ""
     last = f", its last error: {oldest.last_error}" if oldest and oldest.last_error else ""
     return BufferExhausted(
-        f"no room for the record within {options.max_block_ms} ms: {accumulator.used_bytes} of {options.buffer_memory} bytes (buffer_memory) wait to be"
-        f" acknowledged{why}{last}"
+        f"no room for the record within {options.max_block_ms} ms: {accumulator.used_bytes} of {options.buffer_memory} bytes"
+        f" (buffer_memory) wait to be acknowledged{why}{last}"
     )
 
 

@@ -153,8 +153,7 @@ class ConfigSynonym(msgspec.Struct):
 
 
 class ConfigEntry(msgspec.Struct):
-    """A setting and its value, as text; None for a secret. `config_type` is the protocol's number, 0 where the broker is too old to
-    tell."""
+    """A setting and its value, as text; None for a secret. `config_type` is the protocol's number, 0 from an old broker."""
 
     name: str
     value: str | None
@@ -201,7 +200,8 @@ class LogDir(msgspec.Struct):
 
 class ActiveProducer(msgspec.Struct):
     """A producer that the leader of a partition remembers. Times are milliseconds; `transaction_start_offset` is -1 outside of a
-    transaction."""
+    transaction.
+    """
 
     producer_id: int
     producer_epoch: int

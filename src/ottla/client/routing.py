@@ -115,7 +115,8 @@ async def _refreshed(network: Network, left_ms: float) -> KafkaError | None:
 
 
 async def ask_controller(network: Network, message: Any, *, moved: Callable[[Any], bool], timeout_ms: float, at_most: int = 1000) -> Any:
-    """Send a request once to the controller, or to any broker while it is not known. `moved` tells whether a response says it is another broker.
+    """Send a request once to the controller, or to any broker while it is not known. `moved` tells whether a response says it is another
+    broker.
 
     Raises: NotController, after which the picture is fresh and another try worth it; ConnectionFailed, RequestTimedOut, BrokerIncompatible.
     """
@@ -131,5 +132,5 @@ async def ask_controller(network: Network, message: Any, *, moved: Callable[[Any
         raise
     if moved(response):
         await network.refresh()
-        raise NotController(f"broker {node} at {cluster.brokers[node] if node in cluster.brokers else 'bootstrap'} is not the controller")
+        raise NotController(f"broker {node} is not the controller")
     return response

@@ -25,7 +25,7 @@ from ottla.client.inflight import InFlight
 from ottla.client.network import Network, Peer, failure
 from ottla.client.options import ProducerOptions
 from ottla.net.link import LinkBroken
-from ottla.wire.errors import KafkaError, error_for
+from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 from ottla.wire.messages import (
     InitProducerIdRequest,
     PartitionProduceData,
@@ -169,9 +169,9 @@ class Sender:
 
     def _answered(self, peer: Peer, expected: dict[tuple[str | bytes, int], Batch], answer: asyncio.Future[ProduceResponse]) -> None:
         self._in_flight.answered(peer.node_id)
-        error = answer.exception()
-        if error is not None:
-            why = failure(error) if isinstance(error, LinkBroken) else error_for(-1, str(error))
+        broken = answer.exception()
+        if broken is not None:
+            why = failure(broken) if isinstance(broken, LinkBroken) else UnknownServerError(str(broken))
             self._fail(list(expected.values()), why)
             return
         response = answer.result()
@@ -192,7 +192,8 @@ class Sender:
                     batch.topic, batch.partition, leader=hint.leader_id, leader_epoch=hint.leader_epoch, endpoints=endpoints
                 )
         for batch in expected.values():
-            outcomes.append((batch, error_for(-1, f"{peer.link.address} left {batch.topic}-{batch.partition} out of its answer"), -1))
+            error = UnknownServerError(f"{peer.link.address} left {batch.topic}-{batch.partition} out of its answer")
+            outcomes += [(batch, error, -1)]
         self._outcomes(outcomes)
 
     def _fail(self, batches: list[Batch], error: KafkaError) -> None:

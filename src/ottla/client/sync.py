@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
+from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,7 +28,7 @@ from ottla.client.network import Network, monotonic_ms
 from ottla.client.offsets import OffsetAndTime
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.partitioner import Partitioner
-from ottla.client.producer import Headers, Serializer, all_done, buffer_exhausted, partitions_of
+from ottla.client.producer import Headers, Serializer, all_done, buffer_exhausted, check_bytes, partitions_of
 from ottla.client.sender import Sender
 
 Partition = TopicPartition | tuple[str, int]
@@ -114,27 +115,44 @@ class Producer:
         if self._value_serializer is not None:
             value = self._value_serializer(value)
         if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+            timestamp_ms = time_ns() // 1_000_000
+        if (value is not None and value.__class__ is not bytes) or (key is not None and key.__class__ is not bytes):
+            check_bytes(key, value)
         known = self._network.cluster.topics.get(topic)
         count = 0 if known is None else len(known.partitions)
-        if not count or (partition is not None and partition >= count):
+        if not count or (partition is not None and not 0 <= partition < count):
             count = self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
-        _check_bytes(key, value)
-        now_ms = time.monotonic() * 1000
+        if headers is None:
+            headers = ()
+        with self._lock:
+            if partition is None:
+                partition = self._partitioner.partition(topic, key, 0 if value is None else len(value), count)
+            added = self._accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+        if added is None:
+            return BlockingDelivery(*self._begun(topic, partition, timestamp_ms, key, value, headers), timestamp_ms)
+        return BlockingDelivery(added[0], added[1], timestamp_ms)
+
+    def _begun(
+        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers
+    ) -> tuple[Batch, int]:
+        """Begin a batch with a record, when there is memory for it, and wake the sender. Another thread may have begun one meanwhile."""
+
+        def attempt() -> tuple[Batch, int] | None:
+            added = self._accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+            if added is not None:
+                return added
+            batch = self._accumulator.begin(topic, partition, timestamp_ms, key, value, headers, monotonic_ms())
+            return None if batch is None else (batch, 0)
+
         with self._lock:
             if self._closed:
                 raise AlreadyClosed("the producer is closed")
-            if partition is None:
-                partition = self._partitioner.partition(topic, key, len(value) if value is not None else 0, count)
-            added = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers or (), now_ms)
-        if added is None:
-            added = self._when_room(
-                lambda: self._accumulator.append(topic, partition, timestamp_ms, key, value, headers or (), monotonic_ms())
-            )
-        batch, index = added
-        if not index and (self._accumulator.closed_one or self._sender.next_step_ms > now_ms + self.options.linger_ms):
+            begun = attempt()
+        if begun is None:
+            begun = self._when_room(attempt)
+        if self._accumulator.closed_one or self._sender.next_step_ms > monotonic_ms() + self.options.linger_ms:
             self._wake()
-        return BlockingDelivery(batch, index, timestamp_ms)
+        return begun
 
     def send_batch(self, topic: str, partition: int, batch: Bytes) -> BlockingDelivery:
         """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
@@ -145,7 +163,7 @@ class Producer:
         Raises: what `send` raises; ValueError when it is not exactly one batch.
         """
         known = self._network.cluster.partition_count(topic)
-        if known is None or partition >= known:
+        if known is None or not 0 <= partition < known:
             self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
         with self._lock:
@@ -211,17 +229,6 @@ class Producer:
                         return added
             finally:
                 self._waiting -= 1
-
-
-def _check_bytes(key: Any, value: Any) -> None:
-    if (value is None or isinstance(value, bytes | bytearray | memoryview)) and (
-        key is None or isinstance(key, bytes | bytearray | memoryview)
-    ):
-        return
-    name, given = ("key", key) if value is None or isinstance(value, bytes | bytearray | memoryview) else ("value", value)
-    raise TypeError(
-        f"{name} must be bytes or None, not {type(given).__name__}; give the producer a {name}_serializer (str.encode for text)"
-    )
 
 
 class Consumer:
@@ -293,7 +300,8 @@ class Consumer:
 
     def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
         """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
-        error."""
+        error.
+        """
         offset: int = self._await(lambda: self._aio.position(partition, timeout_ms))
         return offset
 

@@ -1,4 +1,6 @@
-"""A web server's log as a stream: its lines in order, keyed by client address, spread over some seconds so that there is something to see."""
+"""A web server's log as a stream: its lines in order, keyed by client address, spread over some seconds so that there is something to
+see.
+"""
 
 import time
 from collections.abc import Iterator

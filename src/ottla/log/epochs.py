@@ -89,6 +89,10 @@ class LeaderEpochs:
         """The checkpoint."""
         return checkpoints.epochs_file(self.entries)
 
+    def mark_unsaved(self) -> None:
+        """The whole table differs from the one on disk."""
+        self._changed(0)
+
     def saved(self, version: int) -> None:
         """The state of that version is on disk."""
         if version == self.version:

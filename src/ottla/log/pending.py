@@ -17,13 +17,13 @@ class Pending:
     """Changes of one log that are not durable yet."""
 
     __slots__ = (
-        "_epochs_postponed",
-        "_postponed",
         "_directories",
+        "_epochs_postponed",
         "_epochs_version",
         "_files",
         "_plan",
         "_plan_stamp",
+        "_postponed",
         "_rolled",
         "_stamp",
         "metadata",
@@ -74,6 +74,10 @@ class Pending:
         """A segment was closed; its index files are complete."""
         self._stamp += 1
         self._rolled.append((self._stamp, end_offset, segment))
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether the segment was closed so lately that the name of the next one may not be durable yet."""
+        return any(entry[2] is segment for entry in self._rolled)
 
     def forget(self, segment: Segment) -> None:
         """A segment leaves the log."""

@@ -127,7 +127,11 @@ def _expired(log: "Log", high_watermark: int, predicate: Callable[[Segment], boo
 
 
 def _drop(log: "Log", count: int, now_ms: int) -> list[str]:
-    """Takes the first ``count`` segments out; when that is all of them, a new one is begun first."""
+    """Takes the first ``count`` segments out; when that is all of them, a new one is begun first.
+
+    A segment stays until the name of the one behind it is durable, or a power cut could take both and with them the end offset. Its
+    records are gone from the log all the same, and a later call finds it below the start offset.
+    """
     if not count:
         return []
     if count == len(log.segments):
@@ -137,11 +141,12 @@ def _drop(log: "Log", count: int, now_ms: int) -> list[str]:
             if error.errno != ENOSPC:
                 raise
             count -= 1  # No room for an empty file; the rest goes all the same, which makes room.
+    _raise_start(log, log.bases[count])
     removed = []
-    for gone in log.segments[:count]:
-        removed += _rename(log, gone)
-    del log.segments[:count], log.bases[:count]
-    _raise_start(log, log.bases[0])
+    while count and not log.pending.holds(log.segments[0]):
+        removed += _rename(log, log.segments[0])
+        del log.segments[0], log.bases[0]
+        count -= 1
     return removed
 
 

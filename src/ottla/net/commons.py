@@ -12,6 +12,8 @@ from ottla.net.buffers import BufferPool, RequestMemory
 
 #: Bytes one read takes from a connection that is not in the middle of a frame.
 WINDOW_BYTES = 64 * KiB
+#: Connections up to which each keeps the second descriptor that sendfile needs; with more, they give it back after each answer.
+DUPLICATES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

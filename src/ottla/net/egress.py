@@ -189,11 +189,15 @@ class Egress:
         """Lets go of what is left and of all descriptors; nothing is called back any more."""
         self._parts.clear()
         self._close_file()
+        self.close_socket()
+        self.done, self.failed, self._waits_for = _nothing, _ignore, ""
+
+    def close_socket(self) -> None:
+        """Gives back the duplicate of the socket, between two answers."""
         self._watch_socket(False)
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        self.done, self.failed, self._waits_for = _nothing, _ignore, ""
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
         self.sent_bytes += sum(map(len, buffers))

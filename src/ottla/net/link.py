@@ -300,7 +300,8 @@ async def open_link(
             )
     except TimeoutError:
         raise LinkBroken(
-            f"no connection to {address} within {timeout_ms:.0f} ms: nothing answers there; check the address, the firewall, and that the host is up",
+            f"no connection to {address} within {timeout_ms:.0f} ms: nothing answers there;"
+            " check the address, the firewall, and that the host is up",
             timed_out=True,
         ) from None
     except socket.gaierror as error:

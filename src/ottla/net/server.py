@@ -1,10 +1,13 @@
-"""One connection of a server: frames in, one at a time and in order, answers out.
+"""One connection of a server: frames in, in order, answers out in the same order.
 
 ::
 
              read                   whole frame                answered, and the answer is on its way
     OPEN ──────────▶ frame begun ───────────────▶ in work ───────────────────────────────────────────▶ OPEN
                      (waits for memory first)     (muted: later bytes are held, a few, then not read)
+
+One request of a connection is in work at a time, but for Produce: up to ``PRODUCES_IN_WORK`` of them may wait for the disk together, so
+that one flush serves all that a producer has in flight. They are handed on in order, and their answers leave in order.
 
 Bytes are read into a buffer all connections share. A frame that lies in it whole is handed on from there, without a copy; one that does
 not asks for memory and a buffer of its own, and the rest of it is received straight into that. Whatever is left over
@@ -23,13 +26,16 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from ottla.base.ids import ConnectionId
-from ottla.net.commons import WINDOW_BYTES, Commons
+from ottla.net.commons import DUPLICATES_MAX, WINDOW_BYTES, Commons
 from ottla.net.egress import Egress
 
 log = logging.getLogger("ottla.net")
 
 #: Requests a connection may have answered before others have a turn.
 TURN_REQUESTS = 5
+#: Produce requests of one connection that may be in work together: as many as an idempotent producer has in flight.
+PRODUCES_IN_WORK = 5
+PRODUCE = b"\0\0"
 #: Bytes held ahead at which a connection is no longer read.
 HELD_ENOUGH_BYTES = WINDOW_BYTES // 2
 PREFIX = struct.Struct(">i")
@@ -40,7 +46,10 @@ class Handler(Protocol):
     """Whoever answers the requests of a server."""
 
     def arrived(self, connection: "Connection", frame: memoryview) -> None:
-        """A whole frame, without its size. Sooner or later ``respond``, ``release`` or ``close`` of the connection must follow."""
+        """A whole frame, without its size; ``connection.ticket`` tells it from others.
+
+        Sooner or later ``respond`` or ``release`` with that ticket, or ``close`` of the connection, must follow.
+        """
         ...
 
     def lost(self, connection: "Connection") -> None:
@@ -52,9 +61,9 @@ class Connection(asyncio.BufferedProtocol):
     """One accepted connection."""
 
     __slots__ = (
-        "_busy", "_closing", "_commons", "_consuming", "_egress", "_frame", "_frame_size", "_handler", "_have", "_held",
-        "_held_at", "_loop", "_mark", "_paused", "_requests_max", "_transport", "_turn", "_view", "_waits_for_drain", "_wanted",
-        "_write_deadline", "frame_bytes_max", "host", "local", "number", "read_deadline",
+        "_answers", "_closing", "_commons", "_consuming", "_egress", "_frame", "_frame_size", "_handler", "_have", "_held",
+        "_held_at", "_loop", "_mark", "_paused", "_producing", "_sending", "_transport", "_turn", "_view", "_waits_for_drain", "_wanted",
+        "_write_deadline", "frame_bytes_max", "host", "local", "number", "read_deadline", "ticket",
     )  # fmt: skip
 
     def __init__(self, number: ConnectionId, host: str, commons: Commons, handler: Handler) -> None:
@@ -70,8 +79,14 @@ class Connection(asyncio.BufferedProtocol):
         self._commons = commons
         self._handler = handler
         self._loop = asyncio.get_running_loop()
-        #: Whether a request is in work or its answer not yet on its way; no other is handed on.
-        self._busy = False
+        #: Number of the request handed on last.
+        self.ticket = 0
+        #: Requests in work, oldest first: by ticket, the answer if there is one that waits for its turn; EMPTY for one released.
+        self._answers: dict[int, Sequence[Any] | None] = {}
+        #: Whether all of them are Produce requests.
+        self._producing = False
+        #: Whether an answer is being sent that is not yet on its way.
+        self._sending = False
         #: Whether the code below is handing on frames, and will look for the next one itself.
         self._consuming = False
         self._closing = False
@@ -99,23 +114,38 @@ class Connection(asyncio.BufferedProtocol):
         """The peer has shown that it speaks the protocol; its frames may have full size."""
         self.frame_bytes_max = self._commons.limits.frame_bytes_max
 
-    def respond(self, chunks: Sequence[Any]) -> None:
-        """Sends the answer of the request in work; when it is on its way, the next request is handed on."""
+    def respond(self, chunks: Sequence[Any], ticket: int | None = None) -> None:
+        """Sends the answer of a request in work (None: of the one handed on last), once those before it are answered."""
         if self._closing:
             return
-        assert self._busy, "only a request in work is answered"
-        sent = self._egress.send(chunks)
-        waiting_bytes = self._transport.get_write_buffer_size()
-        if waiting_bytes or not sent:
-            self._expect_progress()
-        if sent:
-            self._answered(waiting_bytes)
+        number = self.ticket if ticket is None else ticket
+        assert number in self._answers and self._answers[number] is None, "a request in work is answered once"
+        self._answers[number] = chunks
+        self._send_answers()
 
-    def release(self) -> None:
+    def release(self, ticket: int | None = None) -> None:
         """Goes on without an answer."""
-        if not self._closing:
-            assert self._busy, "only a request in work is released"
-            self._ready()
+        self.respond(EMPTY, ticket)
+
+    def _send_answers(self) -> None:
+        """Sends what is answered, up to the first request that is not."""
+        answers = self._answers
+        while answers and not self._sending and not self._closing:
+            ticket = next(iter(answers))
+            chunks = answers[ticket]
+            if chunks is None:
+                return
+            if chunks is EMPTY:
+                del answers[ticket]
+                self._ready()
+                continue
+            self._sending = True
+            sent = self._egress.send(chunks)
+            waiting_bytes = self._transport.get_write_buffer_size()
+            if waiting_bytes or not sent:
+                self._expect_progress()
+            if sent:
+                self._answered(waiting_bytes)
 
     def close(self, kind: str, detail: str = "") -> None:
         """Closes once the answers given are out, or have been refused for too long."""
@@ -191,9 +221,9 @@ class Connection(asyncio.BufferedProtocol):
         data = self._commons.scratch[:nbytes]
         if self._held:
             self._hold(data)
-            if not (self._busy or self._wanted or self._turn):
+            if not (self._full or self._wanted or self._turn):
                 self._take_turn()
-        elif self._busy:
+        elif self._full:
             self._hold(data)
         else:
             used = self._consume(data, 0, nbytes)
@@ -237,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         """Hands on the whole frames in ``data``, as long as they are answered at once; returns where the rest begins."""
         self._consuming = True
         turn = TURN_REQUESTS
-        while not self._busy and not self._closing and end - position >= PREFIX.size:
+        while self._takes(data, position, end):
             size = PREFIX.unpack_from(data, position)[0]
             if not 0 <= size <= self.frame_bytes_max:
                 self.close("bad frame size", str(size))
@@ -256,8 +286,26 @@ class Connection(asyncio.BufferedProtocol):
         self._consuming = False
         return position
 
+    @property
+    def _full(self) -> bool:
+        """Whether no further request may be handed on now, whatever it is."""
+        if self._waits_for_drain:
+            return True
+        return bool(self._answers) and not (self._producing and len(self._answers) < PRODUCES_IN_WORK)
+
+    def _takes(self, data: memoryview, position: int, end: int) -> bool:
+        """Whether the frame that begins at ``position`` may be begun or handed on."""
+        if self._closing or self._waits_for_drain or end - position < PREFIX.size:
+            return False
+        if not self._answers:
+            return True
+        start = position + PREFIX.size
+        return self._producing and len(self._answers) < PRODUCES_IN_WORK and data[start : start + len(PRODUCE)] == PRODUCE
+
     def _dispatch(self, frame: memoryview) -> None:
-        self._busy = True
+        self._producing = frame[: len(PRODUCE)] == PRODUCE
+        self.ticket += 1
+        self._answers[self.ticket] = None
         self._commons.traffic.requests += 1
         try:
             self._handler.arrived(self, frame)
@@ -322,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_turn(self) -> None:
         """Hands on what is held, then reads on."""
         self._turn = None
-        if self._closing or self._busy or self._wanted:
+        if self._closing or self._full or self._wanted:
             return
         if self._held:
             held, at = self._let_go()
@@ -339,19 +387,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_on(self) -> None:
         """Reads again if nothing speaks against it, and sets the time by which something must have come."""
-        if self._closing or self._busy or self._wanted:
+        if self._closing or self._full or self._wanted:
             self.read_deadline = math.inf
             return
         if self._paused and len(self._held) - self._held_at < HELD_ENOUGH_BYTES:
             self._paused = False
             self._transport.resume_reading()
         begun = self._frame is not None or self._held
+        if self._answers and not begun:
+            self.read_deadline = math.inf
+            return
         self.read_deadline = self._loop.time() + (self._commons.read_timeout_s if begun else self._commons.idle_s)
 
     # Answers out.
 
     def _answered(self, waiting_bytes: int) -> None:
         """The answer is out, or in the transport's buffer; of that, only so much may wait before the next request is read."""
+        self._sending = False
+        del self._answers[next(iter(self._answers))]
+        if len(self._commons.connections) > DUPLICATES_MAX:
+            self._egress.close_socket()
         if waiting_bytes > self._commons.limits.write_buffer_bytes_max:
             self._waits_for_drain = True
         else:
@@ -359,18 +414,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _sent(self) -> None:
         self._answered(self._transport.get_write_buffer_size())
+        self._send_answers()
 
     def _send_failed(self, reason: str) -> None:
         self.close("answer cut short", reason)
         self._transport.abort()
 
     def _ready(self) -> None:
-        self._busy = False
         if self._consuming or self._closing:
             return
         if self._held or self._paused:
             # Not at once: we are inside the step that answered, and a request would begin another one.
-            self._turn = self._loop.call_soon(self._take_turn)
+            if self._turn is None:
+                self._turn = self._loop.call_soon(self._take_turn)
         else:
             self._read_on()
 

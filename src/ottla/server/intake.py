@@ -38,6 +38,7 @@ def read_request(connection: Connection, frame: memoryview) -> RequestArrived | 
     return RequestArrived(
         connection=connection.number,
         correlation_id=header.correlation_id,
+        ticket=connection.ticket,
         api_key=header.api_key,
         api_version=version,
         client_id=header.client_id,

@@ -106,14 +106,14 @@ class Performer:
     def _respond(self, effect: effects.Respond) -> None:
         connection = self.connections.get(effect.connection)
         if connection is not None:
-            connection.respond(encode_response(effect.message, effect.api_version, effect.correlation_id))
+            connection.respond(encode_response(effect.message, effect.api_version, effect.correlation_id), effect.ticket)
         else:
             self._answer_peer(effect.connection, effect.message)
 
     def _release(self, effect: effects.Release) -> None:
         connection = self.connections.get(effect.connection)
         if connection is not None:
-            connection.release()
+            connection.release(effect.ticket)
         else:
             self._answer_peer(effect.connection, None)
 

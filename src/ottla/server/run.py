@@ -39,7 +39,7 @@ from ottla.broker.image import Image
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
-from ottla.net.commons import Commons, Limits
+from ottla.net.commons import DUPLICATES_MAX, Commons, Limits
 from ottla.net.listener import Listener, bound_socket
 from ottla.server.addresses import Address, address_text, listener_text, only_listener
 from ottla.server.directory import STORE, CannotStart, HeldDirectory
@@ -174,59 +174,71 @@ class Broker:
 class Process:
     """All brokers of a process, and what they share. Made and used on one loop."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Opens everything; nothing is served yet. Raises: ConfigError, CannotStart."""
+    store: EmbeddedStore
+    cluster_id: str
+
+    def __init__(self, plan: Plan, *, die: Callable[[int], NoReturn] = os._exit) -> None:
+        """Takes the data directory; ``start`` opens what is in it. ``die`` ends the process after a mistake of our own.
+
+        Raises: ConfigError, CannotStart.
+        """
         self.plan = plan
         options = plan.options()
-        listen = plan.listen()
-        descriptors = raise_descriptor_limit()
-        self._started_ns = time.monotonic_ns()
-        self.counters = Counters()
-        self.shells: dict[BrokerId, Shell] = {}
-        self.brokers: list[Broker] = []
-        self.disks: dict[str, RealDisk] = {}
+        self._listen = plan.listen()
         self._held = [HeldDirectory(plan.data_dir)]
-        self._descriptors = descriptors
+        self._die = die
+        self._started_ns = time.monotonic_ns()
+        self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.counters = Counters()
+        self._watchdog: Watchdog | None = None
+        self.brokers: list[Broker] = []
+        self.shells: dict[BrokerId, Shell] = {}
+        self.disks: dict[str, RealDisk] = {}
+        #: What the store held when it was opened: the settings that logs are recovered with.
+        self._image = Image()
+        descriptors = raise_descriptor_limit()
+        self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
         self.sync_threads = ThreadPoolExecutor(options.num_io_threads, thread_name_prefix="ottla-sync")
         self._read_threads = ThreadPoolExecutor(options.num_io_threads, thread_name_prefix="ottla-read")
         self.commons = Commons(limits(options, descriptors), self._read_threads)
-        try:
-            path = plan.data_dir / STORE
-            path.parent.mkdir(exist_ok=True)
-            self.store = EmbeddedStore(path, failed=lambda reason: self.halt(f"the coordination store failed: {reason}"))
-            self.cluster_id = cluster_id(self.store)
-            self._image = Image()
-            for state in self.store.tree.snapshot("/"):
-                self._image.apply(state)
-            for number, address in enumerate(listen):
-                broker = Broker(self, number, address)
-                self.brokers.append(broker)
-                self.shells[broker.id] = broker.shell
-        except (OSError, StoreFileError) as error:
-            self._let_go()
-            raise CannotStart(str(error)) from None
-        except BaseException:
-            self._let_go()
-            raise
 
     async def start(self) -> list[Address]:
-        """Serves; returns where. Raises: CannotStart."""
-        for broker in self.brokers:
+        """Opens everything and serves; returns where. To be followed by ``stop``, whatever it raises: ConfigError, CannotStart."""
+        path = self.plan.data_dir / STORE
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self.store = EmbeddedStore(path, failed=lambda reason: self.halt(f"the coordination store failed: {reason}"))
+        except (OSError, StoreFileError) as error:
+            raise CannotStart(str(error)) from None
+        self.cluster_id = await cluster_id(self.store)
+        for state in self.store.tree.snapshot("/"):
+            self._image.apply(state)
+        for number, address in enumerate(self._listen):
+            broker = Broker(self, number, address)
+            self.brokers.append(broker)
+            self.shells[broker.id] = broker.shell
             broker.watch()
         await self.store.settled()
+        self._started = True
         for broker in self.brokers:
             broker.performer.measure()
             broker.shell.start()
-        deadline_s = time.monotonic() + READY_S
-        while not all(broker.node.ready for broker in self.brokers):
-            if self._end.done() or time.monotonic() > deadline_s:
-                raise CannotStart("the brokers did not come to lead their partitions" if not self._end.done() else "stopped while starting")
-            await asyncio.sleep(0.001)
+        await self._readiness()
         for broker in self.brokers:
             broker.listener.start()
-        self.watchdog = Watchdog(self.counters)
+        # Opening and closing logs may take the loop long, and nobody waits for it then.
+        self._watchdog = Watchdog(self.counters)
         return [broker.address for broker in self.brokers]
+
+    async def _readiness(self) -> None:
+        deadline_s = time.monotonic() + READY_S
+        while not all(broker.node.ready for broker in self.brokers):
+            if self.stopping:
+                raise CannotStart("stopped while starting")
+            if time.monotonic() > deadline_s:
+                raise CannotStart(f"the brokers do not lead their partitions after {READY_S:.0f} s")
+            await asyncio.sleep(0.001)
 
     @property
     def stopping(self) -> bool:
@@ -251,17 +263,21 @@ class Process:
         for broker in self.brokers:
             broker.listener.stop_accepting()
             broker.performer.stop()
-            broker.shell.stop()
+            if self._started:
+                broker.shell.stop()
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
-        await self.store.settled()
         await asyncio.gather(*(broker.listener.close(patience_s=PATIENCE_S) for broker in self.brokers))
+        if self._watchdog is not None:
+            self._watchdog.stop()
         for broker in self.brokers:
             broker.close_logs()
-        await self.store.close()
+        if hasattr(self, "store"):
+            await self.store.close()
         self.commons.close()
-        if hasattr(self, "watchdog"):
-            self.watchdog.stop()
-        self._let_go()
+        self.sync_threads.shutdown()
+        self._read_threads.shutdown()
+        for held in self._held:
+            held.release()
 
     def crash(self, shell: Shell, error: BaseException) -> NoReturn:
         """A promise of our own is broken: nothing more is written but the flight record."""
@@ -272,7 +288,7 @@ class Process:
             record = f"none: {failure}"
         say(f"internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {error}; flight record: {record}")
         sys.stderr.flush()
-        os._exit(BROKEN)
+        self._die(BROKEN)
 
     def now_ms(self) -> int:
         """The brokers' time: from the start of the process on, never back."""
@@ -284,7 +300,7 @@ class Process:
         if path.parent != self.plan.data_dir:
             self._held.append(HeldDirectory(path))
         try:
-            disk = RealDisk(path, descriptors_max=self._descriptors // 2)
+            disk = RealDisk(path, descriptors_max=self._descriptors_per_disk)
             directory = LogDirectory.open(
                 disk,
                 broker_id=broker_id,
@@ -298,12 +314,6 @@ class Process:
         self.disks[directory.root] = disk
         return directory
 
-    def _let_go(self) -> None:
-        self.sync_threads.shutdown()
-        self._read_threads.shutdown()
-        for held in self._held:
-            held.release()
-
 
 def limits(options: ServerOptions, descriptors: int) -> Limits:
     """What the options allow; of connections, no more than there are descriptors for, beside those of log files."""
@@ -311,7 +321,7 @@ def limits(options: ServerOptions, descriptors: int) -> Limits:
         frame_bytes_max=options.socket_request_max_bytes,
         first_frame_bytes_max=min(options.first_request_max_bytes, options.socket_request_max_bytes),
         request_memory_bytes=options.queued_max_request_bytes,
-        connections_max=min(options.max_connections, max(descriptors // 2 - SPARE_DESCRIPTORS, 16)),
+        connections_max=min(options.max_connections, max(descriptors // 2 - DUPLICATES_MAX - SPARE_DESCRIPTORS, 16)),
         connections_per_host_max=options.max_connections_per_ip,
         idle_ms=options.connections_max_idle_ms,
         read_timeout_ms=options.request_read_timeout_ms,
@@ -331,15 +341,19 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
-def cluster_id(store: EmbeddedStore) -> str:
-    """The cluster's id, made and kept at the first start; 22 characters, as Kafka's."""
-    answers: list[StoreResult] = []
+async def cluster_id(store: EmbeddedStore) -> str:
+    """The cluster's id, 22 characters as Kafka's; made at the first start, and on disk before any log directory is marked with it."""
     found = store.tree.nodes.get(layout.CLUSTER_ID)
     if found is not None:
         return layout.decode_cluster_id(found.data)
     made = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+    answers: list[StoreResult] = []
     session = store.session()
     session.submit([Op("create", layout.CLUSTER_ID, layout.encode_cluster_id(made))], answers.append)
+    session.close()
+    await store.settled()
+    if answers[0].error is not None:
+        raise CannotStart(f"the coordination store does not keep what is written to it: {store.failure or answers[0].error}")
     return made
 
 

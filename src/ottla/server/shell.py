@@ -128,7 +128,7 @@ class Shell:
             return
         connection.trust()
         if isinstance(request, list):
-            connection.respond(request)
+            connection.respond(request, connection.ticket)
             return
         self.counters.requests[request.api_key] += 1
         self.performer.connections[connection.number] = connection

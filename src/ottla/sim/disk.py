@@ -4,7 +4,8 @@ What is written is at once visible, and durable only once synced. ``crash`` give
 
 - of the bytes written since a file's last ``sync``, a random part is there, by sectors of 512 B or 4 KiB, in no order; the file may have
   its old size, its new one or any between; bytes that never arrived read as zeros, or as what the sector held before;
-- of the names made, changed or removed since a directory's last ``sync_dir``, a random part is there;
+- of the names made, changed or removed since a directory's last ``sync_dir``, the first few are there, a random number of them: journals
+  keep the order within a directory, but not between directories, nor between names and bytes;
 - what a failed ``sync`` covered is gone: kernels mark such pages clean, so that a second sync succeeds and saves nothing.
 
 Faults are set on purpose: ``capacity_bytes`` (ENOSPC), ``fail`` (EIO on the n-th call of a kind), ``flip_bit``, and ``cut_power_at``, which
@@ -37,28 +38,32 @@ class Inode:
 
 
 class Directory(dict[str, "Inode | Directory"]):
-    """Names as programs see them. ``durable``: as the medium holds them. ``unsynced``: (name, entry or None) since the last sync."""
+    """Names as programs see them. ``durable``: as the medium holds them. ``unsynced``: what changed since the last sync."""
 
     __slots__ = ("durable", "unsynced")
 
     def __init__(self) -> None:
         super().__init__()
         self.durable: dict[str, Inode | Directory] = {}
-        self.unsynced: list[tuple[str, Inode | Directory | None]] = []
+        self.unsynced: list[tuple[tuple[str, Inode | Directory | None], ...]] = []
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def put(self, name: str, entry: "Inode | Directory") -> None:
-        self[name] = entry
-        self.unsynced.append((name, entry))
-
-    def take(self, name: str) -> "Inode | Directory":
-        self.unsynced.append((name, None))
-        return self.pop(name)
+    def change(self, *names: tuple[str, "Inode | Directory | None"]) -> None:
+        """Makes and removes names in one step, as a rename does."""
+        point(self, names)
+        self.unsynced.append(names)
 
     def sync(self) -> None:
         self.durable = dict(self)
         self.unsynced = []
+
+
+def point(names: dict[str, Inode | Directory], changes: tuple[tuple[str, Inode | Directory | None], ...]) -> None:
+    """Carries out a change of names."""
+    for name, entry in changes:
+        if entry is None:
+            names.pop(name, None)
+        else:
+            names[name] = entry
 
 
 class SimFile:
@@ -175,6 +180,12 @@ class SimDisk:
         inode.data[position] ^= 1 << bit
         if position < len(inode.durable):
             inode.durable[position] ^= 1 << bit
+        inode.unsynced = [
+            (at, written[: position - at] + bytes([inode.data[position]]) + written[position - at + 1 :])
+            if written is not None and at <= position < at + len(written)
+            else (at, written)
+            for at, written in inode.unsynced
+        ]
 
     def fault(self, kind: str, path: str) -> None:
         if self._dead:
@@ -227,7 +238,7 @@ class SimDisk:
                 raise FileNotFoundError(path)
             self.step("create", path)
             entry = Inode(mtime_ms=self.now_ms())
-            directory.put(name, entry)
+            directory.change((name, entry))
         if not isinstance(entry, Inode):
             raise IsADirectoryError(path)
         file = self._files.get(path)
@@ -256,7 +267,7 @@ class SimDisk:
         directory, name = self._parent(path)
         if name not in directory:
             self.step("mkdir", path)
-            directory.put(name, Directory())
+            directory.change((name, Directory()))
 
     def rename(self, old: str, new: str) -> None:
         directory, name = self._parent(old)
@@ -267,7 +278,12 @@ class SimDisk:
         replaced = target.get(new_name)
         if isinstance(replaced, Inode):
             self.used_bytes -= len(replaced.data)
-        target.put(new_name, directory.take(name))
+        entry = directory[name]
+        if target is directory:
+            directory.change((name, None), (new_name, entry))
+        else:
+            directory.change((name, None))
+            target.change((new_name, entry))
         moved = {path: file for path, file in self._files.items() if path == old or path.startswith(old + "/")}
         for path, file in moved.items():
             del self._files[path]
@@ -281,7 +297,8 @@ class SimDisk:
             return
         if name in directory:
             self.step("unlink", path)
-            entry = directory.take(name)
+            entry = directory[name]
+            directory.change((name, None))
             self.used_bytes -= len(entry.data) if isinstance(entry, Inode) else 0
             self._files.pop(path, None)
 
@@ -292,7 +309,7 @@ class SimDisk:
             for child in sorted(entry):
                 self.remove_tree(f"{path}/{child}")
             self.step("unlink", path)
-            directory.take(name)
+            directory.change((name, None))
         elif entry is not None:
             self.unlink(path)
 
@@ -351,14 +368,9 @@ class SimDisk:
 def _survivors(directory: Directory, random: Random, keep: float, seen: dict[int, "Inode | Directory"]) -> Directory:
     """What is left of a directory. ``seen`` maps entries already dealt with: a rename can leave one under two names."""
     names = dict(directory.durable)
-    for name, entry in directory.unsynced:
-        if random.random() < keep:
-            if entry is None:
-                names.pop(name, None)
-            else:
-                for other in [other for other, held in names.items() if held is entry]:
-                    del names[other]
-                names[name] = entry
+    done = len(directory.unsynced) if keep == 1.0 else random.randint(0, len(directory.unsynced))
+    for changes in directory.unsynced[:done]:
+        point(names, changes)
     after = Directory()
     for name, entry in sorted(names.items(), key=lambda item: item[0]):
         if id(entry) not in seen:

@@ -33,6 +33,8 @@ from ottla.wire.messages import API
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
 TICK_MS = 100
+PRODUCE = b"\0\0"
+PRODUCES_IN_WORK = 5
 
 
 class Performer:
@@ -63,8 +65,13 @@ class Machine:
         #: Counts processes; what an earlier one planned does not happen in a later one.
         self.incarnation = 0
         self._connections: dict[int, Connection] = {}
-        #: Frames of a connection whose request is in work.
+        #: Frames of a connection that wait for those in work.
         self._queued: dict[int, deque[bytearray]] = {}
+        #: Requests in work, by connection and ticket, with the answer if it waits for its turn; b"" for none to be given.
+        self._in_work: dict[int, dict[int, bytes | None]] = {}
+        self._tickets = 0
+        #: Whether the requests in work of a connection are Produce requests.
+        self._producing: dict[int, bool] = {}
         self._paused_until_ms = 0
         self.halted = 0
         #: Each file operation off the loop takes most of a second.
@@ -203,18 +210,16 @@ class Machine:
     def hung_up(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)
         self._queued.pop(connection.number, None)
+        self._in_work.pop(connection.number, None)
+        self._producing.pop(connection.number, None)
         number = connection.number
         self._later(0, lambda: self.hear(events.ConnectionClosed(connection=ConnectionId(number))))
 
     def receive(self, connection: Connection, frame: bytearray) -> None:
-        number = connection.number
-        if number in self._queued:
-            self._queued[number].append(frame)
-            return
-        self._queued[number] = deque()
-        self._later(0, lambda: self._request(connection, frame))
+        self._queued.setdefault(connection.number, deque()).append(frame)
+        self._take_next(connection.number)
 
-    def _request(self, connection: Connection, frame: bytearray) -> None:
+    def _request(self, connection: Connection, frame: bytearray, ticket: int) -> None:
         if not connection.open:
             return
         try:
@@ -228,6 +233,7 @@ class Machine:
             events.RequestArrived(
                 connection=ConnectionId(connection.number),
                 correlation_id=header.correlation_id,
+                ticket=ticket,
                 api_key=header.api_key,
                 api_version=header.api_version,
                 client_id=header.client_id,
@@ -239,16 +245,36 @@ class Machine:
         # What a real shell does: the buffer is used again for the next request.
         frame[:] = bytes(len(frame))
 
-    def _next_request(self, number: int) -> None:
-        queued = self._queued.get(number)
+    def _take_next(self, number: int) -> None:
+        """Hand on the connection's next frame: alone, or a Produce beside up to four others, as ``net.server`` does."""
+        queued, in_work = self._queued.get(number), self._in_work.setdefault(number, {})
         connection = self._connections.get(number)
-        if connection is None or queued is None:
+        if not queued or connection is None or (in_work and (queued[0][:2] != PRODUCE or not self._producing.get(number))):
             return
-        if queued:
-            frame = queued.popleft()
-            self._later(0, lambda: self._request(connection, frame))
-        else:
-            del self._queued[number]
+        if len(in_work) == PRODUCES_IN_WORK:
+            return
+        frame = queued.popleft()
+        self._producing[number] = frame[:2] == PRODUCE
+        self._tickets += 1
+        ticket = self._tickets
+        in_work[ticket] = None
+        self._later(0, lambda: self._request(connection, frame, ticket))
+        self._take_next(number)
+
+    def _answered(self, number: int, ticket: int, frame: bytes) -> None:
+        in_work, connection = self._in_work.get(number), self._connections.get(number)
+        if in_work is None or connection is None:
+            return
+        in_work[ticket] = frame
+        while in_work:
+            oldest = next(iter(in_work))
+            answer = in_work[oldest]
+            if answer is None:
+                return
+            del in_work[oldest]
+            if answer:
+                connection.reply(answer)
+            self._take_next(number)
 
     # The broker's hands.
 
@@ -258,7 +284,7 @@ class Machine:
                 case effects.Respond():
                     self._respond(effect)
                 case effects.Release():
-                    self._next_request(effect.connection)
+                    self._answered(effect.connection, effect.ticket, b"")
                 case effects.Close():
                     if effect.connection in self._connections:
                         self._connections[effect.connection].close()
@@ -292,8 +318,7 @@ class Machine:
                 self.hear(events.DirectoryFailed(directory=self.disk.root, reason=str(error)))
                 connection.close()
                 return
-            connection.reply(frame[framing.SIZE_BYTES :])
-        self._next_request(effect.connection)
+            self._answered(effect.connection, effect.ticket, frame[framing.SIZE_BYTES :])
 
     def _disk_ms(self) -> int:
         return self._rng.choice((200, 700, 1500) if self.slow_disk else (0, 1, 1, 2, 5, 40))

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ottla.wire.declare import MalformedMessage, MessageSchema, S, schema_of
-from ottla.wire.decoding import compile_decoder, holds_records
+from ottla.wire.decoding import compile_decoder, holds_records, is_request
 from ottla.wire.encoding import compile_encoder
 from ottla.wire.errors import UnsupportedVersion
 from ottla.wire.source import Compiled
@@ -112,7 +112,7 @@ def _new_decoder(cls: type[msgspec.Struct], version: int) -> tuple[Callable[...,
     schema = _declared(cls, version)
     compiled = compile_decoder(cls, schema, version)
     _compiled[cls, version, "decode"] = compiled
-    limit = REQUEST_ELEMENTS_MAX if cls.__name__.endswith("Request") else RESPONSE_ELEMENTS_MAX
+    limit = REQUEST_ELEMENTS_MAX if is_request(cls) else RESPONSE_ELEMENTS_MAX
     return _decoders.setdefault(cls, {}).setdefault(version, (compiled.run, holds_records(cls), limit))
 
 

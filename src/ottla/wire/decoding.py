@@ -26,9 +26,15 @@ def compile_decoder(cls: type[msgspec.Struct], schema: MessageSchema, version: i
     """Compile the decoder of one version of a message."""
     writer = _Writer(version, schema.flexible(version), keeps_view=holds_records(cls))
     value = writer.structure(cls, "")
-    writer.source.line("if p != end: refuse_rest(end - p)", "end")
+    if not is_request(cls):
+        writer.source.line("if p != end: refuse_rest(end - p)", "end")
     writer.source.line(f"return {value}")
     return Compiled(f"decode {cls.__name__} v{version}", writer.source)
+
+
+def is_request(cls: type[msgspec.Struct]) -> bool:
+    """Whether clients send it. What follows its end is ignored then, as Kafka's brokers do: librdkafka leaves three bytes behind some."""
+    return cls.__name__.endswith("Request")
 
 
 def holds_records(cls: type[msgspec.Struct]) -> bool:

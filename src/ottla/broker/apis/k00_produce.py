@@ -12,7 +12,7 @@ Differences from Kafka: transactions are refused (INVALID_TXN_STATE). Source: KI
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.base.ids import NO_TOPIC_ID, TopicId, TopicPartition
+from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker import effects
 from ottla.broker.apis.leaders import endpoints_of, leader_hint
 from ottla.broker.controller.topics import INTERNAL
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 ZSTD_SINCE = 7
 ZSTD = 4
 HINTS_SINCE = 10
+BY_ID_SINCE = 13
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> ProduceResponse:
@@ -71,7 +72,7 @@ def produce(node: "Node", call: RequestArrived) -> Any:
         for data in topic.partition_data:
             answer = _append(node, call, topic, data, waiting)
             if answer.error_code:
-                failed.append(TopicPartition(_name(node, topic) or "", data.index))
+                failed.append(TopicPartition(_name(node, call, topic) or "", data.index))
             answers.append(answer)
         response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
     if request.acks == 0:
@@ -93,7 +94,7 @@ def _append(
     data: PartitionProduceData,
     waiting: list[tuple[PartitionProduceResponse, Leader, Accepted]],
 ) -> PartitionProduceResponse:
-    name = _name(node, topic)
+    name = _name(node, call, topic)
     try:
         if name is None:
             raise errors.UnknownTopicId(f"no topic has the id {topic.topic_id.hex()}")
@@ -128,8 +129,8 @@ def _append(
     return answer
 
 
-def _name(node: "Node", topic: TopicProduceData) -> str | None:
-    if topic.topic_id == NO_TOPIC_ID:
+def _name(node: "Node", call: RequestArrived, topic: TopicProduceData) -> str | None:
+    if call.api_version < BY_ID_SINCE:
         return topic.name
     found = node.image.topics_by_id.get(TopicId(topic.topic_id))
     return found.name if found else None

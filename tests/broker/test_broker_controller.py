@@ -1,0 +1,235 @@
+"""Who is controller, who leads what, and where replicas go."""
+
+import json
+from collections import Counter
+from random import Random
+
+import pytest
+from cluster import Cluster, batch, fetch, produce, values
+
+from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from ottla.base.ports import Op
+from ottla.broker.controller.election import elections
+from ottla.broker.controller.placement import place
+from ottla.broker.image import Image, Registration, Topic
+from ottla.sim.disk import SimDisk
+from ottla.store import layout
+from ottla.store.layout import PartitionState
+from ottla.wire import errors
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+
+CREATE = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
+
+
+def held(cluster: Cluster) -> list[int]:
+    return [number for number, broker in cluster.brokers.items() if broker.node.controller.active]
+
+
+# The office.
+
+
+def test_one_broker_of_many_is_controller() -> None:
+    cluster = Cluster(brokers=3)
+    assert len(held(cluster)) == 1
+    assert {broker.node.image.controller for broker in cluster.brokers.values()} == set(held(cluster))
+    assert cluster.store.tree.nodes["/controller_epoch"].data == b"1"
+
+
+def test_another_broker_takes_the_office_when_the_controller_is_gone() -> None:
+    cluster = Cluster(brokers=3)
+    (first,) = held(cluster)
+    cluster.kill(first)
+    (second,) = held(cluster)
+    assert second != first
+    assert cluster.store.tree.nodes["/controller_epoch"].data == b"2"
+    assert cluster[second].ask(CREATE, 7).topics[0].error_code == 0
+
+
+def test_a_controller_that_lost_its_office_without_knowing_cannot_write() -> None:
+    """The epoch in the store fences it. Source: KAFKA-6082."""
+    cluster = Cluster(brokers=2)
+    zombie = cluster.controller
+    other = next(broker for broker in cluster.brokers.values() if broker is not zombie)
+    cluster.store_speaks = False
+    raised = Op("set", "/controller_epoch", b"2")
+    taken = Op("set", "/controller", layout.encode_controller(other.broker_id, 0))
+    cluster.store.session().submit((taken, raised), lambda result: None)
+    sent = zombie.send(CREATE, 7)
+    assert zombie.node.controller.active, "it has not heard yet"
+    cluster.store_speaks = True
+    cluster.run()
+    assert sent.answer.topics[0].error_code == errors.NotController.code
+    assert "/brokers/topics/t" not in cluster.store.tree.nodes
+
+
+def test_a_store_that_did_not_answer_is_asked_again() -> None:
+    cluster = Cluster(brokers=2)
+    (first,) = held(cluster)
+    other = next(broker for broker in cluster.brokers.values() if broker.broker_id != first)
+    other.session.fail_next(applied=False)
+    cluster.kill(first)
+    assert held(cluster) == []
+    cluster.pass_ms(2000)
+    assert held(cluster) == [other.broker_id]
+
+
+def test_a_request_for_the_controller_is_forwarded_and_refused_when_there_is_none() -> None:
+    cluster = Cluster(brokers=2)
+    other = next(broker for broker in cluster.brokers.values() if broker is not cluster.controller)
+    gone = cluster.brokers.pop(cluster.controller.broker_id)
+    answer = other.send(CREATE, 7).answer
+    assert answer.topics[0].error_code == errors.NotController.code, "the controller could not be reached"
+    cluster.store_speaks = False
+    gone.session.expire()
+    other.session.deliver(1)
+    assert other.send(CREATE, 7).answer.topics[0].error_code == errors.NotController.code
+
+
+def test_a_controller_that_does_not_answer_is_given_up() -> None:
+    cluster = Cluster(brokers=2)
+    other = next(broker for broker in cluster.brokers.values() if broker is not cluster.controller)
+    cluster.controller.halted = "stopped in the middle"
+    sent = other.send(CREATE, 7)
+    assert sent.answer is None
+    cluster.pass_ms(31_000)
+    assert sent.answer.topics[0].error_code == errors.NotController.code
+
+
+# Elections, as the cluster lives through them.
+
+
+def test_a_broker_that_is_gone_leads_nothing_and_leads_again_when_it_is_back() -> None:
+    cluster = Cluster(brokers=3)
+    broker = cluster.topic()
+    produce(broker, batch(b"a"))
+    number = broker.broker_id
+    gone = cluster.kill(number)
+    state = cluster.controller.node.image.state(TopicPartition("t", 0))
+    assert state is not None and (state.leader, state.isr) == (-1, (number,))
+    back = cluster.start(number, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    assert back.leader("t").epoch > 0
+    assert values(fetch(back).records) == [b"a"]
+
+
+def test_each_life_of_a_leader_has_an_epoch_of_its_own() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    epochs = [cluster.restart(1).leader("t").epoch for _ in range(3)]
+    assert epochs == [1, 2, 3]
+
+
+def test_a_quick_restart_that_nobody_saw_still_begins_an_epoch() -> None:
+    """The registration is a new one. Source: KIP-380."""
+    cluster = Cluster(brokers=2)
+    broker = next(one for one in cluster.brokers.values() if one is not cluster.controller)
+    while cluster.topic(f"t{len(cluster[1].node.image.topics)}") is not broker:
+        pass
+    topic = next(partition.topic for partition in broker.node.partitions.leaders)
+    cluster.store_speaks = False
+    gone = cluster.kill(broker.broker_id)
+    back = cluster.start(broker.broker_id, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    cluster.store_speaks = True
+    cluster.run()
+    assert back.leader(topic).epoch >= 1
+
+
+def test_a_broker_id_is_taken_once() -> None:
+    cluster = Cluster()
+    twin = cluster.start(1, {}, [SimDisk("twin")])
+    assert twin.halted is not None and "already registered" in twin.halted
+
+
+def test_the_states_in_the_store_are_kafkas() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    state = json.loads(cluster.store.tree.nodes["/brokers/topics/t/partitions/0/state"].data)
+    assert state == {"version": 1, "leader": 1, "leader_epoch": 0, "controller_epoch": 1, "isr": [1]}
+
+
+# Elections as a function.
+
+
+def an_image(leader: int, isr: tuple[int, ...], alive: dict[int, int], replicas: tuple[int, ...] = (1, 2, 3)) -> Image:
+    """A topic of one partition; ``alive`` gives the registration epoch of each live broker."""
+    image = Image()
+    image.controller_epoch = 9
+    for broker, epoch in alive.items():
+        image.brokers[BrokerId(broker)] = Registration(BrokerId(broker), "h", 1, None, epoch)
+    state = PartitionState(leader=leader, leader_epoch=LeaderEpoch(5), isr=isr, controller_epoch=1)
+    image.topics["t"] = Topic("t", TopicId(bytes(16)), {0: replicas}, 0, {0: state}, {0: 0})
+    return image
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "alive", "known", "outcome"),
+    [
+        (1, (1, 2), {1: 7, 2: 7}, {1: 7, 2: 7}, None),
+        (1, (1, 2), {1: 8, 2: 7}, {1: 7, 2: 7}, (1, (1, 2))),
+        (1, (1, 2, 3), {2: 7, 3: 7}, {2: 7, 3: 7}, (2, (2, 3))),
+        (1, (3, 1), {2: 7, 3: 7}, {2: 7, 3: 7}, (3, (3,))),
+        (1, (1,), {2: 7, 3: 7}, {2: 7, 3: 7}, (-1, (1,))),
+        (-1, (1,), {2: 7}, {2: 7}, None),
+        (-1, (1,), {1: 9, 2: 7}, {2: 7}, (1, (1,))),
+        (1, (1, 2), {}, {}, (-1, (1, 2))),
+    ],
+    ids=[
+        "a live leader that is known stays",
+        "a leader that registered anew begins an epoch",
+        "the first live replica of the ISR follows",
+        "a live replica outside of the ISR does not lead",
+        "without a live member of the ISR there is no leader",
+        "no leader is elected once",
+        "the last member of the ISR leads again when it is back",
+        "the ISR keeps its members when all are gone",
+    ],
+)
+def test_elections(
+    leader: int, isr: tuple[int, ...], alive: dict[int, int], known: dict[int, int], outcome: tuple[int, tuple[int, ...]] | None
+) -> None:
+    found = list(elections(an_image(leader, isr, alive), {BrokerId(broker): epoch for broker, epoch in known.items()}))
+    if outcome is None:
+        assert found == []
+    else:
+        ((partition, state),) = found
+        assert partition == TopicPartition("t", 0)
+        assert (state.leader, state.isr, state.leader_epoch, state.controller_epoch) == (*outcome, 6, 9)
+
+
+# Placement.
+
+
+def racks(**named: str) -> dict[BrokerId, str | None]:
+    return {BrokerId(int(name.removeprefix("b"))): rack for name, rack in named.items()}
+
+
+def test_partitions_are_spread_evenly_over_the_brokers() -> None:
+    for seed in range(20):
+        placed = place(dict.fromkeys(map(BrokerId, range(5)), None), partitions=10, replication_factor=3, rng=Random(seed))
+        assert all(len(set(replicas)) == 3 for replicas in placed)
+        assert set(Counter(replicas[0] for replicas in placed).values()) == {2}
+        assert set(Counter(broker for replicas in placed for broker in replicas).values()) == {6}
+
+
+def test_new_partitions_go_on_where_the_others_ended() -> None:
+    alive = dict.fromkeys(map(BrokerId, range(4)), None)
+    later = place(alive, partitions=4, replication_factor=1, rng=Random(3), first_partition=5)
+    assert sorted(replicas[0] for replicas in later) == [0, 1, 2, 3]
+
+
+def test_neighbouring_replicas_lie_in_different_racks() -> None:
+    alive = racks(b0="a", b1="a", b2="b", b3="b")
+    for seed in range(20):
+        for replicas in place(alive, partitions=4, replication_factor=2, rng=Random(seed))[:2]:
+            assert len({alive[broker] for broker in replicas}) >= 1
+            assert len(set(replicas)) == 2
+
+
+def test_one_broker_holds_everything_when_it_is_alone() -> None:
+    assert place({BrokerId(7): None}, partitions=3, replication_factor=1, rng=Random(0)) == [(7,)] * 3
+
+
+def test_the_same_seed_places_the_same_way() -> None:
+    alive = dict.fromkeys(map(BrokerId, range(5)), None)
+    assert place(alive, partitions=9, replication_factor=2, rng=Random(1)) == place(
+        alive, partitions=9, replication_factor=2, rng=Random(1)
+    )

@@ -1,0 +1,355 @@
+"""Fetch, as clients see it. Numbers are lines of the protocol's list of semantics."""
+
+from typing import Any
+
+import pytest
+from cluster import Broker, Cluster, Sent, batch, fetch, fetch_request, produce, produce_request, values
+
+from ottla.wire import errors
+from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
+
+
+def part(sent: Sent) -> Any:
+    return sent.answer.responses[0].partitions[0]
+
+
+# When the answer comes.
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_wait_ms": 0, "min_bytes": 1000},
+        {"max_wait_ms": -1},
+        {"min_bytes": 0},
+        {"partitions": ()},
+        {"partitions": (0, 9)},
+        {"offset": 5},
+        {"current_leader_epoch": 3},
+    ],
+)
+def test_a_fetch_that_need_not_or_must_not_wait_is_answered_at_once(fields: dict[str, Any]) -> None:
+    """Line 47: no wait, no partitions, bytes enough, or any partition's error."""
+    broker = Cluster().topic()
+    offset = fields.pop("offset", 0)
+    sent = broker.send(fetch_request(offset, **{"max_wait_ms": 10_000, **fields}), 12)
+    assert sent.answer is not None
+
+
+def test_a_fetch_waits_for_a_record_to_be_committed() -> None:
+    """Line 47."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    sent = broker.send(fetch_request(max_wait_ms=10_000), 12)
+    assert sent.answer is None
+    cluster.flushing = False
+    broker.send(produce_request(batch(b"a"), acks=1), 12)
+    assert sent.answer is None, "what is not on disk yet is not read"
+    broker.flush()
+    assert values(part(sent).records) == [b"a"]
+
+
+def test_a_fetch_waits_no_longer_than_it_says() -> None:
+    """Line 47."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    sent = broker.send(fetch_request(max_wait_ms=500), 12)
+    cluster.pass_ms(490)
+    assert sent.answer is None
+    cluster.pass_ms(20)
+    assert part(sent).error_code == 0 and bytes(part(sent).records) == b""
+
+
+def test_a_fetch_waits_for_as_many_bytes_as_it_says() -> None:
+    """Line 47."""
+    cluster = Cluster()
+    broker = cluster.topic(partitions=2)
+    one = batch(b"x" * 100)
+    sent = broker.send(fetch_request(max_wait_ms=10_000, min_bytes=2 * len(one), partitions=(0, 1)), 12)
+    produce(broker, one)
+    assert sent.answer is None
+    produce(broker, one, partition=1)
+    assert [values(data.records) for data in sent.answer.responses[0].partitions] == [[b"x" * 100]] * 2
+
+
+def test_a_fetch_that_wants_more_bytes_than_an_answer_can_have_gets_what_fits() -> None:
+    cluster = Cluster(settings={"fetch.max.bytes": "1024"})
+    broker = cluster.topic()
+    produce(broker, batch(b"x" * 2000))
+    sent = broker.send(fetch_request(max_wait_ms=10_000, min_bytes=2**31 - 1), 12)
+    assert values(part(sent).records) == [b"x" * 2000]
+
+
+def test_a_fetch_that_waits_is_answered_when_its_partition_is_deleted() -> None:
+    """Line 47."""
+    broker = Cluster().topic()
+    sent = broker.send(fetch_request(max_wait_ms=10_000), 12)
+    broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000), 6)
+    assert part(sent).error_code in (errors.UnknownTopicOrPartition.code, errors.NotLeaderOrFollower.code)
+
+
+# What is in the answer.
+
+
+def test_the_first_partition_with_records_gives_one_whole_batch_whatever_the_limits() -> None:
+    """Line 48."""
+    broker = Cluster().topic(partitions=3)
+    for partition in (1, 2):
+        produce(broker, batch(b"x" * 500), partition=partition)
+    request = fetch_request(partitions=(0, 1, 2), partition_max_bytes=1, max_bytes=1)
+    found = broker.ask(request, 12).responses[0].partitions
+    assert [len(values(data.records)) for data in found] == [0, 1, 0]
+    assert all(data.error_code == 0 for data in found)
+
+
+def test_partitions_are_served_in_the_order_of_the_request() -> None:
+    """Line 48."""
+    broker = Cluster().topic(partitions=2)
+    for partition in (0, 1):
+        produce(broker, batch(b"%d" % partition), partition=partition)
+    found = broker.ask(fetch_request(partitions=(1, 0), max_bytes=1), 12).responses[0].partitions
+    assert [(data.partition_index, values(data.records)) for data in found] == [(1, [b"1"]), (0, [])]
+
+
+def test_later_batches_may_be_cut() -> None:
+    """Line 48."""
+    broker = Cluster().topic()
+    one = batch(b"x" * 100)
+    for _ in range(3):
+        produce(broker, one)
+    found = fetch(broker, partition_max_bytes=len(one) * 2 + 10)
+    assert len(bytes(found.records)) == len(one) * 2 + 10 and len(values(found.records)) == 2
+
+
+def test_the_batch_that_contains_the_offset_is_given_whole() -> None:
+    """Line 49."""
+    broker = Cluster().topic()
+    produce(broker, batch(b"a", b"b", b"c"))
+    produce(broker, batch(b"d"))
+    assert values(fetch(broker, 1).records) == [b"a", b"b", b"c", b"d"]
+    assert values(fetch(broker, 3).records) == [b"d"]
+
+
+def test_the_end_of_the_log_is_empty_and_what_lies_beyond_is_out_of_range() -> None:
+    """Line 49."""
+    broker = Cluster().topic()
+    for _ in range(3):
+        produce(broker, batch(b"v"))
+    at_end = fetch(broker, 3)
+    assert (at_end.error_code, bytes(at_end.records), at_end.high_watermark, at_end.log_start_offset) == (0, b"", 3, 0)
+    assert fetch(broker, 4).error_code == errors.OffsetOutOfRange.code
+    assert fetch(broker, -1).error_code == errors.OffsetOutOfRange.code
+    broker.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(offset=2)])]), 2)
+    assert fetch(broker, 1).error_code == errors.OffsetOutOfRange.code
+    assert values(fetch(broker, 2).records) == [b"v"]
+
+
+def test_between_high_watermark_and_log_end_there_is_nothing_to_read_and_no_error() -> None:
+    """Line 49."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.flushing = False
+    produce(broker, batch(b"a"), acks=1)
+    for offset in (0, 1):
+        found = fetch(broker, offset)
+        assert (found.error_code, bytes(found.records), found.high_watermark) == (0, b"", 0)
+
+
+def test_aborted_transactions_are_listed_for_who_reads_committed_and_null_for_the_others() -> None:
+    """Line 45."""
+    broker = Cluster().topic()
+    produce(broker, batch(b"a"))
+    assert fetch(broker, isolation_level=1).aborted_transactions == []
+    assert fetch(broker, isolation_level=0).aborted_transactions is None
+    assert fetch(broker, isolation_level=1).last_stable_offset == 1
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_records_are_the_same_in_every_version(version: int) -> None:
+    broker = Cluster().topic()
+    produce(broker, batch(b"a", b"b"))
+    topic = broker.node.image.topics["t"].topic_id if version >= 13 else "t"
+    assert values(fetch(broker, version=version, topic=topic).records) == [b"a", b"b"]
+
+
+# Leaders and epochs.
+
+
+def test_a_reader_with_another_epoch_of_the_leader_is_refused() -> None:
+    """Line 51."""
+    cluster = Cluster()
+    cluster.topic()
+    cluster.restart(1)
+    broker = cluster.restart(1)
+    epoch = broker.leader("t").epoch
+    assert epoch == 2
+    assert fetch(broker, current_leader_epoch=epoch - 1).error_code == errors.FencedLeaderEpoch.code
+    assert fetch(broker, current_leader_epoch=epoch + 1).error_code == errors.UnknownLeaderEpoch.code
+    assert fetch(broker, current_leader_epoch=epoch).error_code == fetch(broker, current_leader_epoch=-1).error_code == 0
+
+
+def test_a_reader_whose_history_parts_from_ours_is_told_where() -> None:
+    """Line 52."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    produce(broker, batch(b"a", b"b"))
+    cluster.restart(1)
+    broker = cluster.restart(1)
+    produce(broker, batch(b"c"))
+    assert broker.leader("t").log.epochs.entries == [(0, 0), (2, 2)]
+    parted = fetch(broker, 3, last_fetched_epoch=1, max_wait_ms=1000)
+    assert (parted.diverging_epoch.epoch, parted.diverging_epoch.end_offset, bytes(parted.records)) == (0, 2, b"")
+    longer = fetch(broker, 3, last_fetched_epoch=0)
+    assert (longer.diverging_epoch.epoch, longer.diverging_epoch.end_offset) == (0, 2)
+    agreed = fetch(broker, 2, last_fetched_epoch=0)
+    assert agreed.diverging_epoch.epoch == -1 and values(agreed.records) == [b"c"]
+
+
+def test_who_asks_the_wrong_broker_is_told_the_right_one() -> None:
+    cluster = Cluster(brokers=2)
+    leader = cluster.topic()
+    other = next(broker for broker in cluster.brokers.values() if broker is not leader)
+    topic_id = leader.node.image.topics["t"].topic_id
+    answer = other.ask(fetch_request(topic=topic_id), 16)
+    data = answer.responses[0].partitions[0]
+    assert (data.error_code, data.current_leader.leader_id) == (errors.NotLeaderOrFollower.code, leader.broker_id)
+    assert [node.node_id for node in answer.node_endpoints] == [leader.broker_id]
+    assert other.ask(fetch_request(), 12).node_endpoints == []
+
+
+def test_an_unknown_topic_id_is_its_own_error() -> None:
+    """Line 57."""
+    broker = Cluster().topic()
+    for unknown in (b"\7" * 16, bytes(16)):
+        assert fetch(broker, topic=unknown, version=13).error_code == errors.UnknownTopicId.code
+    assert fetch(broker, topic="nowhere", version=12).error_code == errors.UnknownTopicOrPartition.code
+
+
+def test_replicas_do_not_fetch_here() -> None:
+    broker = Cluster().topic()
+    assert broker.ask(fetch_request(replica_id=1), 12).error_code == errors.NotLeaderOrFollower.code
+
+
+# Sessions.
+
+
+def begin(broker: Broker, *partitions: int) -> int:
+    """A new session; its number."""
+    answer = broker.ask(fetch_request(partitions=partitions, session_epoch=0), 12)
+    assert [data.partition_index for data in answer.responses[0].partitions] == list(partitions)
+    return int(answer.session_id)
+
+
+def go_on(broker: Broker, session: int, epoch: int, *, version: int = 12, **fields: Any) -> Any:
+    return broker.ask(fetch_request(partitions=(), session_id=session, session_epoch=epoch, **fields), version)
+
+
+def told(answer: Any) -> list[int]:
+    return [data.partition_index for topic in answer.responses for data in topic.partitions]
+
+
+def test_a_session_tells_only_what_changed() -> None:
+    """Line 50."""
+    broker = Cluster().topic(partitions=3)
+    session = begin(broker, 0, 1, 2)
+    assert session != 0
+    quiet = go_on(broker, session, 1)
+    assert (quiet.session_id, told(quiet)) == (session, [])
+    produce(broker, batch(b"a"), partition=1)
+    news = go_on(broker, session, 2)
+    assert told(news) == [1] and values(news.responses[0].partitions[0].records) == [b"a"]
+
+
+def test_partitions_join_move_on_and_leave_a_session() -> None:
+    """Line 50."""
+    broker = Cluster().topic(partitions=3)
+    for partition in range(3):
+        produce(broker, batch(b"v"), partition=partition)
+    session = begin(broker, 0)
+    moved = fetch_request(1, partitions=(0,), session_id=session, session_epoch=1)
+    moved.topics[0].partitions.append(FetchPartition(partition=2, fetch_offset=0, partition_max_bytes=100))
+    assert told(broker.ask(moved, 12)) == [2]
+    left = fetch_request(partitions=(), session_id=session, session_epoch=2)
+    left.forgotten_topics_data = [ForgottenTopic(topic="t", partitions=[2])]
+    assert told(broker.ask(left, 12)) == []
+
+
+def test_a_wrong_session_or_epoch_is_refused_as_a_whole() -> None:
+    """Line 50."""
+    broker = Cluster().topic()
+    session = begin(broker, 0)
+    assert go_on(broker, session + 1, 1).error_code == errors.FetchSessionIdNotFound.code
+    assert go_on(broker, session, 2).error_code == errors.InvalidFetchSessionEpoch.code
+    assert go_on(broker, session, 1).error_code == 0
+
+
+def test_a_session_names_its_topics_by_name_or_by_id_but_not_both() -> None:
+    """Line 50."""
+    broker = Cluster().topic()
+    session = begin(broker, 0)
+    assert go_on(broker, session, 1, version=13).error_code == errors.FetchSessionTopicIdError.code
+
+
+def test_a_session_is_closed_by_epoch_minus_one() -> None:
+    """Line 50."""
+    broker = Cluster().topic()
+    session = begin(broker, 0)
+    closed = broker.ask(fetch_request(session_id=session, session_epoch=-1), 12)
+    assert (closed.session_id, told(closed)) == (0, [0])
+    assert go_on(broker, session, 1).error_code == errors.FetchSessionIdNotFound.code
+
+
+def test_with_all_slots_taken_a_client_is_served_without_a_session() -> None:
+    """Line 50."""
+    cluster = Cluster(settings={"max.incremental.fetch.session.cache.slots": "2"})
+    broker = cluster.topic()
+    first, _ = begin(broker, 0), begin(broker, 0)
+    answer = broker.ask(fetch_request(session_epoch=0), 12)
+    assert (answer.session_id, told(answer)) == (0, [0])
+    cluster.pass_ms(121_000)
+    assert begin(broker, 0) != 0
+    assert go_on(broker, first, 1).error_code == errors.FetchSessionIdNotFound.code
+
+
+def test_a_session_remembers_a_bounded_number_of_partitions() -> None:
+    cluster = Cluster(settings={"ottla.fetch.session.partitions.max": "2"})
+    broker = cluster.topic(partitions=3)
+    assert broker.ask(fetch_request(partitions=(0, 1, 2), session_epoch=0), 12).session_id == 0
+    session = begin(broker, 0, 1)
+    more = fetch_request(partitions=(2,), session_id=session, session_epoch=1)
+    assert broker.ask(more, 12).error_code == errors.FetchSessionIdNotFound.code
+    assert len(broker.node.sessions) == 0
+
+
+def test_partitions_that_gave_records_make_room_for_the_others() -> None:
+    broker = Cluster().topic(partitions=2)
+    for partition in (0, 1):
+        for _ in range(2):
+            produce(broker, batch(b"x" * 100), partition=partition)
+    answer = broker.ask(fetch_request(partitions=(0, 1), session_epoch=0, max_bytes=1), 12)
+    assert [len(values(data.records)) for data in answer.responses[0].partitions] == [1, 0]
+    request = fetch_request(1, partitions=(0,), session_id=answer.session_id, session_epoch=1, max_bytes=1)
+    later = broker.ask(request, 12).responses[0].partitions
+    assert {data.partition_index: len(values(data.records)) for data in later if data.records}[1] == 1
+
+
+def test_an_error_in_a_session_is_told_each_time() -> None:
+    """Line 50."""
+    broker = Cluster().topic()
+    request = fetch_request(partitions=(0, 7), session_epoch=0)
+    session = broker.ask(request, 12).session_id
+    assert [told(go_on(broker, session, epoch)) for epoch in (1, 2)] == [[7], [7]]
+
+
+def test_fetching_many_topics_keeps_them_apart() -> None:
+    cluster = Cluster()
+    broker = cluster.topic("a")
+    cluster.topic("b")
+    produce(broker, batch(b"1"), topic="a")
+    produce(broker, batch(b"2"), topic="b")
+    request = fetch_request(topic="a")
+    request.topics.append(FetchTopic(topic="b", partitions=[FetchPartition(partition=0, partition_max_bytes=1000)]))
+    answer = broker.ask(request, 12)
+    assert [(topic.topic, values(topic.partitions[0].records)) for topic in answer.responses] == [("a", [b"1"]), ("b", [b"2"])]

@@ -1,0 +1,320 @@
+"""Log directories that fill up, fail or come back: what clients see of it, and what is never done."""
+
+from errno import ENOSPC
+from random import Random
+from typing import Any
+
+from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values
+
+from ottla.base.ids import TopicPartition
+from ottla.base.ports import Op
+from ottla.base.units import DAY_MS, MINUTE_MS, MiB
+from ottla.broker import events
+from ottla.store import layout
+from ottla.wire import errors
+from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+
+def delete_topic(broker: Broker, name: str = "t") -> None:
+    answer = broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=1000), 6)
+    assert answer.responses[0].error_code == 0
+
+
+def directory_of(broker: Broker, topic: str, partition: int = 0) -> str:
+    return broker.leader(topic, partition).directory.root
+
+
+# Failing.
+
+
+def test_a_failed_sync_takes_the_partitions_of_its_directory_offline_and_no_others() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster.topic(partitions=2)
+    first, second = directory_of(broker, "t", 0), directory_of(broker, "t", 1)
+    assert first != second, "partitions are spread over the directories"
+    broker.disks[first].fail("sync")
+    lost = broker.send(produce_request(batch(b"a"), timeout_ms=60_000), 12)
+    answer = lost.answer.responses[0].partition_responses[0]
+    assert answer.error_code == errors.KafkaStorageError.code, "who waits is told at once"
+    assert produce(broker, batch(b"b")).error_code == errors.KafkaStorageError.code
+    assert fetch(broker).error_code == errors.KafkaStorageError.code
+    assert produce(broker, batch(b"c"), partition=1).error_code == 0
+    assert broker.halted is None
+
+
+def test_a_failed_sync_is_never_tried_again() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster.topic()
+    root = directory_of(broker, "t")
+    broker.disks[root].fail("sync")
+    broker.send(produce_request(batch(b"a")), 12)
+    steps = broker.disks[root].steps
+    cluster.pass_ms(2 * MINUTE_MS)
+    assert broker.disks[root].steps == steps, "nothing in a failed directory is touched again"
+
+
+def test_a_failed_append_is_answered_and_takes_the_directory_offline() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster.topic()
+    broker.disks[directory_of(broker, "t")].fail("append")
+    assert produce(broker, batch(b"a")).error_code == errors.KafkaStorageError.code
+    assert TopicPartition("t", 0) in broker.node.partitions.offline
+
+
+def test_metadata_shows_offline_replicas() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster.topic()
+    broker.hear(events.DirectoryFailed(directory=directory_of(broker, "t"), reason="test"))
+    found = broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 12).topics[0].partitions[0]
+    assert (found.error_code, found.leader_id, found.offline_replicas) == (errors.LeaderNotAvailable.code, -1, [1])
+
+
+def test_a_broker_without_any_directory_left_stops() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster[1]
+    for root in broker.disks:
+        assert broker.halted is None
+        broker.hear(events.DirectoryFailed(directory=root, reason="test"))
+    assert broker.halted is not None and "test" in broker.halted
+
+
+def test_a_new_log_goes_to_a_directory_that_works() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster[1]
+    broker.hear(events.DirectoryFailed(directory="disk0", reason="test"))
+    cluster.topic("a")
+    cluster.topic("b")
+    assert directory_of(broker, "a") == directory_of(broker, "b") == "disk1"
+
+
+def test_a_directory_that_fails_while_a_log_is_created_is_replaced_by_another() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster[1]
+    broker.disks["disk0"].fail("mkdir")
+    cluster.topic("t")
+    assert directory_of(broker, "t") == "disk1"
+    assert broker.node.directories[0].failed is not None
+
+
+def test_a_topic_created_anew_does_not_touch_what_a_failed_directory_has_of_it() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster.topic("t")
+    failed = directory_of(broker, "t")
+    broker.hear(events.DirectoryFailed(directory=failed, reason="test"))
+    delete_topic(broker)
+    steps = broker.disks[failed].steps
+    broker = cluster.topic("t")
+    assert directory_of(broker, "t") != failed and broker.disks[failed].steps == steps
+    assert produce(broker, batch(b"new")).base_offset == 0
+
+
+# Flushes and logs that go meanwhile.
+
+
+def test_a_flush_of_a_deleted_topic_says_nothing_about_the_next_one_of_its_name() -> None:
+    """Its offsets would acknowledge records that are not on disk."""
+    cluster = Cluster()
+    broker = cluster.topic("t")
+    cluster.flushing = False
+    for _ in range(3):
+        produce(broker, batch(b"old"), acks=1)
+    delete_topic(broker)
+    broker = cluster.topic("t")
+    new = broker.send(produce_request(batch(b"new"), timeout_ms=60_000), 12)
+    assert len(broker.flushes) == 1, "the new log waits for the flush of the old one"
+    old = broker.flushes.pop()
+    broker._flush(old)
+    assert broker.leader("t").high_watermark == 0 and new.answer is None
+    broker.flush()
+    assert new.answer.responses[0].partition_responses[0].base_offset == 0
+
+
+def test_a_flush_that_its_directory_never_answers_does_not_hold_up_another_directory() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster.topic("t")
+    root = directory_of(broker, "t")
+    cluster.flushing = False
+    produce(broker, batch(b"old"), acks=1)
+    broker.hear(events.DirectoryFailed(directory=root, reason="test"))
+    broker.flushes.clear()
+    delete_topic(broker)
+    cluster.flushing = True
+    broker = cluster.topic("t")
+    assert produce(broker, batch(b"new")).error_code == 0
+
+
+def test_a_leader_that_comes_back_does_not_believe_a_flush_from_before() -> None:
+    cluster = Cluster()
+    broker = cluster.topic("t")
+    cluster.flushing = False
+    produce(broker, batch(b"a"), acks=1)
+    before = broker.leader("t")
+    assert [flush.partition for flush in broker.flushes] == [TopicPartition("t", 0)]
+    path = layout.partition_state("t", 0)
+    for leader, epoch in ((-1, 1), (1, 2)):
+        state = layout.PartitionState(leader=leader, leader_epoch=epoch, isr=(1,), controller_epoch=1)  # type: ignore[arg-type]
+        cluster.store.session().submit((Op("set", path, layout.encode_partition_state(state)),), lambda result: None)
+        cluster.run()
+    now = broker.leader("t")
+    assert now is not before and now.epoch == 2 and len(broker.flushes) == 1
+    broker.flush()
+    assert broker.leader("t").high_watermark == 1
+
+
+# Filling up.
+
+
+def test_below_the_reserve_produce_is_refused_with_how_much_is_free() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    produce(broker, batch(b"before"))
+    broker.measured(free_bytes=255 * MiB)
+    answer = produce(broker, batch(b"a"))
+    assert answer.error_code == errors.KafkaStorageError.code
+    assert str(255 * MiB) in answer.error_message and "ottla.disk.reserve.bytes" in answer.error_message
+    assert broker.node.partitions.offline == {}
+
+
+def test_below_the_reserve_everything_but_produce_goes_on() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    produce(broker, batch(b"before"))
+    broker.measured(free_bytes=0)
+    assert values(fetch(broker).records) == [b"before"]
+    assert broker.ask(MetadataRequest(topics=None), 12).topics[0].error_code == 0
+    delete_topic(broker)
+    assert broker.removed
+    broker.measured(free_bytes=256 * MiB)
+    cluster.topic("u")
+    assert produce(broker, batch(b"a"), topic="u").error_code == 0
+
+
+def test_a_full_disk_is_not_a_broken_one() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    broker.disks["disk0"].fail("append", ".log", errno=ENOSPC)
+    answer = produce(broker, batch(b"a"))
+    assert answer.error_code == errors.KafkaStorageError.code and "full" in answer.error_message
+    assert broker.node.directories[0].failed is None
+    assert produce(broker, batch(b"b")).base_offset == 0
+
+
+def test_a_log_that_found_no_room_is_made_when_there_is_some() -> None:
+    cluster = Cluster()
+    broker = cluster[1]
+    broker.disks["disk0"].fail("mkdir", errno=ENOSPC, times=2)
+    broker.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 7)
+    assert produce(broker, batch(b"a")).error_code == errors.KafkaStorageError.code
+    assert broker.node.directories[0].failed is None
+    broker.measured(free_bytes=0)
+    assert produce(broker, batch(b"a")).error_code == errors.KafkaStorageError.code
+    broker.measured(free_bytes=1 << 40)
+    assert produce(broker, batch(b"a")).error_code == 0
+
+
+# By the clock.
+
+
+def test_old_segments_are_dropped_and_their_files_go_after_the_delay() -> None:
+    cluster = Cluster(settings={"log.retention.check.interval.ms": "1000"})
+    broker = cluster.topic(configs={"retention.ms": str(DAY_MS), "segment.bytes": "100", "file.delete.delay.ms": "1000"})
+    for _ in range(3):
+        produce(broker, batch(b"x" * 50))
+    cluster.jump_ms(DAY_MS - 10_000)
+    assert fetch(broker).error_code == 0
+    cluster.pass_ms(12_000)
+    assert fetch(broker).error_code == errors.OffsetOutOfRange.code
+    cluster.pass_ms(2000)
+    assert broker.removed
+    assert fetch(broker, 3).error_code == 0 and produce(broker, batch(b"new")).error_code == 0
+
+
+def test_checkpoints_are_written_by_the_minute() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    produce(broker, batch(b"a"))
+    cluster.pass_ms(MINUTE_MS)
+    assert b"t 0 1" in broker.disks["disk0"].read_file("recovery-point-offset-checkpoint")
+    assert b"t 0 1" in broker.disks["disk0"].read_file("replication-offset-checkpoint")
+
+
+def test_under_write_caching_records_are_flushed_when_the_topic_asks_for_it() -> None:
+    cluster = Cluster()
+    broker = cluster.topic(configs={"write.caching": "true", "flush.ms": "2000"})
+    cluster.flushing = False
+    produce(broker, batch(b"a"))
+    assert broker.flushes == []
+    cluster.pass_ms(4000)
+    assert [flush.plan.upto for flush in broker.flushes] == [1]
+
+
+# Coming back.
+
+
+def test_everything_acknowledged_survives_a_power_cut() -> None:
+    for seed in range(20):
+        cluster = Cluster()
+        broker = cluster.topic()
+        produce(broker, batch(b"a", b"b"))
+        produce(broker, batch(b"c"))
+        cluster.flushing = False
+        broker.send(produce_request(batch(b"never acknowledged")), 12)
+        gone = cluster.kill(1)
+        cluster.flushing = True
+        broker = cluster.start(1, gone.texts, [disk.crash(Random(seed)) for disk in gone.disks.values()])
+        assert values(fetch(broker).records)[:3] == [b"a", b"b", b"c"]
+
+
+def test_logs_of_a_topic_that_was_deleted_and_created_anew_meanwhile_are_not_served() -> None:
+    cluster = Cluster(brokers=2)
+    broker = cluster.topic("t")
+    produce(broker, batch(b"old"))
+    gone = cluster.kill(broker.broker_id)
+    delete_topic(cluster.controller)
+    wish = CreatableTopic(
+        name="t", num_partitions=-1, replication_factor=-1, assignments=[CreatableReplicaAssignment(broker_ids=[gone.broker_id])]
+    )
+    back = cluster.start(gone.broker_id, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    assert back.ask(CreateTopicsRequest(topics=[wish]), 7).topics[0].error_code == 0
+    assert back.leader("t").log.end_offset == 0
+
+
+# DescribeLogDirs.
+
+
+def test_log_directories_tell_their_partitions_and_their_room() -> None:
+    cluster = Cluster(disks=2)
+    broker = cluster.topic(partitions=3)
+    records = batch(b"x" * 100)
+    produce(broker, records)
+    broker.measured(free_bytes=700, total_bytes=1000)
+    answer = broker.ask(DescribeLogDirsRequest(topics=None), 5)
+    assert [(one.log_dir, one.error_code, one.total_bytes, one.usable_bytes, one.is_cordoned) for one in answer.results] == [
+        ("disk0", 0, 1000, 700, False),
+        ("disk1", 0, 1000, 700, False),
+    ]
+    parts = {part.partition_index: part for one in answer.results for topic in one.topics for part in topic.partitions}
+    assert {number: part.partition_size for number, part in parts.items()} == {0: len(records), 1: 0, 2: 0}
+    assert all((part.offset_lag, part.is_future_key) == (0, False) for part in parts.values())
+
+
+def test_only_the_partitions_asked_for_are_told() -> None:
+    broker = Cluster().topic(partitions=3)
+
+    def told(*topics: DescribableLogDirTopic) -> list[Any]:
+        answer = broker.ask(DescribeLogDirsRequest(topics=list(topics)), 4)
+        return [part.partition_index for topic in answer.results[0].topics for part in topic.partitions]
+
+    assert told(DescribableLogDirTopic(topic="t", partitions=[1, 9]), DescribableLogDirTopic(topic="no", partitions=[0])) == [1]
+    assert told() == []
+
+
+def test_a_directory_that_failed_tells_only_that() -> None:
+    broker = Cluster(disks=2).topic(partitions=2)
+    broker.hear(events.DirectoryFailed(directory="disk1", reason="test"))
+    good, bad = broker.ask(DescribeLogDirsRequest(topics=None), 4).results
+    assert (good.error_code, len(good.topics)) == (0, 1)
+    assert (bad.log_dir, bad.error_code, bad.topics, bad.total_bytes) == ("disk1", errors.KafkaStorageError.code, [], -1)

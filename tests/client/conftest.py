@@ -1,0 +1,34 @@
+"""Clients of a cluster in memory."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from memory_cluster import MemoryCluster
+
+#: Patience in milliseconds, so that a test of failures takes no time.
+QUICK: dict[str, Any] = {
+    "bootstrap_servers": "boot:1",
+    "reconnect_backoff_ms": 1,
+    "reconnect_backoff_max_ms": 5,
+    "retry_backoff_ms": 1,
+    "retry_backoff_max_ms": 5,
+}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    """One node; a topic `t` with one partition, a topic `many` with three."""
+    made = MemoryCluster()
+    made.create("t")
+    made.create("many", 3)
+    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    return made
+
+
+@pytest.fixture
+def quick() -> dict[str, Any]:
+    """Settings for a client of `cluster`."""
+    return {**QUICK, "rng": Random(7)}

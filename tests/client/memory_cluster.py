@@ -1,0 +1,387 @@
+"""A cluster in memory that speaks real frames: nodes without sockets, logs without files, and accidents on order.
+
+`MemoryCluster.connect` stands in for `open_link`: it gives a real `Link` whose transport hands the bytes to a node, which decodes the
+request, does what a broker does, and feeds the encoded response back through the loop.
+
+An accident is a function `(node, request) -> response | CUT | CUT_AFTER | None`, asked before each request of its kind; None lets the
+request through and keeps the accident, any other answer uses it up. CUT breaks the connection before the request is done, CUT_AFTER
+after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+from ottla.net.link import Link, LinkBroken
+from ottla.records.batch import parse_header, patch
+from ottla.wire import messages as m
+from ottla.wire.compile import decode
+from ottla.wire.framing import decode_request_header, encode_response
+from ottla.wire.messages import API
+from ottla.wire.messages.fetch import FetchableTopicResponse, PartitionData
+
+CUT = "cut"
+CUT_AFTER = "cut after"
+SEQUENCES = 2**31
+
+
+class MemoryLog:
+    """One partition: its batches, and what the leader remembers of producers."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.start = 0
+        self.end = 0
+        self.epoch = 0
+        #: (producer id) -> (epoch, [(base sequence, last sequence, base offset)] of five batches)
+        self.producers: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
+
+    def append(self, data: bytes) -> tuple[int, int]:
+        """(error code, base offset), as a broker checks numbers: five batches are remembered, an epoch begins at 0."""
+        batch = bytearray(data)
+        header = parse_header(batch)
+        if header.has_producer:
+            epoch, past = self.producers.get(header.producer_id, (-1, []))
+            for first, last, offset in past if epoch == header.producer_epoch else ():
+                if (first, last) == (header.base_sequence, header.last_sequence):
+                    return 0, offset
+            if header.producer_epoch < epoch:
+                return 47, -1
+            if header.producer_epoch > epoch:
+                past = []
+                if epoch >= 0 and header.base_sequence:
+                    return 45, -1
+            elif past and header.base_sequence != (past[-1][1] + 1) % SEQUENCES:
+                return 45, -1
+            entry = (header.base_sequence, header.last_sequence, self.end)
+            self.producers[header.producer_id] = (header.producer_epoch, [*past, entry][-5:])
+        offset = self.end
+        patch(batch, base_offset=offset, leader_epoch=self.epoch)
+        self.batches.append(bytes(batch))
+        self.end += header.last_offset_delta + 1
+        return 0, offset
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        found = b""
+        for batch in self.batches:
+            if parse_header(batch).last_offset >= offset and (not found or len(found) + len(batch) <= bytes_max):
+                found += batch
+        return found
+
+
+class MemoryTransport(asyncio.Transport):
+    """What a Link writes to. A closed one swallows."""
+
+    def __init__(self, node: MemoryNode, link: Link) -> None:
+        super().__init__()
+        self.node = node
+        self.link = link
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.writelines([data])
+
+    def writelines(self, chunks: Any) -> None:
+        frame = b"".join(chunks)
+        if not self.closed:
+            asyncio.get_running_loop().call_soon(self.node.receive, self, frame[4:])
+
+    def abort(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def cut(self) -> None:
+        """The other side hangs up."""
+        if not self.closed:
+            self.closed = True
+            self.link.connection_lost(None)
+
+    def feed(self, data: bytes) -> None:
+        """Bytes arrive, in the pieces that the link has room for."""
+        while data and not self.closed:
+            room = self.link.get_buffer(-1)
+            piece = data[: len(room)]
+            room[: len(piece)] = piece
+            data = data[len(piece) :]
+            self.link.buffer_updated(len(piece))
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+class MemoryNode:
+    """One broker."""
+
+    def __init__(self, cluster: MemoryCluster, node_id: int) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.up = True
+        self.transports: list[MemoryTransport] = []
+        self.sessions: dict[int, dict[tuple[str, int], Any]] = {}
+        self.parked: list[tuple[MemoryTransport, Any, Any]] = []
+
+    def receive(self, transport: MemoryTransport, frame: bytes) -> None:
+        if not self.up or transport.closed:
+            return
+        header, position = decode_request_header(frame)
+        request = decode(API[header.api_key].request, frame, header.api_version, position)
+        self.cluster.requests.append((self.node_id, request))
+        name = type(request).__name__.removesuffix("Request")
+        response = None
+        for accident in list(self.cluster.accidents[name]):
+            response = accident(self, request)
+            if response is not None:
+                self.cluster.accidents[name].remove(accident)
+                break
+        if response == CUT:
+            transport.cut()
+            return
+        if response is None or response == CUT_AFTER:
+            cut = response == CUT_AFTER
+            response = getattr(self, f"on_{name}")(request, header)
+            if cut:
+                transport.cut()
+                return
+        if response is not None:
+            self.answer(transport, header, response)
+        elif name == "Fetch":
+            self.parked.append((transport, header, request))
+
+    def answer(self, transport: MemoryTransport, header: Any, response: Any) -> None:
+        data = b"".join(bytes(chunk) for chunk in encode_response(response, header.api_version, header.correlation_id))
+        asyncio.get_running_loop().call_soon(transport.feed, data)
+
+    def stop(self) -> None:
+        self.up = False
+        self.sessions.clear()
+        self.parked.clear()
+        for transport in self.transports:
+            transport.cut()
+        self.transports.clear()
+
+    # -- APIs
+
+    def on_ApiVersions(self, request: Any, header: Any) -> Any:
+        keys = [m.ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[1]) for key, api in API.items()]
+        for key, (first, last) in self.cluster.versions.items():
+            keys = [one for one in keys if one.api_key != key] + [m.ApiVersion(api_key=key, min_version=first, max_version=last)]
+        return m.ApiVersionsResponse(api_keys=keys)
+
+    def on_Metadata(self, request: Any, header: Any) -> Any:
+        wanted = list(self.cluster.logs) if request.topics is None else [topic.name for topic in request.topics]
+        return m.MetadataResponse(
+            brokers=[
+                m.MetadataResponseBroker(node_id=node.node_id, host=f"node{node.node_id}", port=9092)
+                for node in self.cluster.nodes.values()
+                if node.up
+            ],
+            cluster_id="memory",
+            controller_id=self.cluster.controller,
+            topics=[self._topic(name) for name in dict.fromkeys(wanted)],
+        )  # fmt: skip
+
+    def _topic(self, name: str) -> Any:
+        logs = self.cluster.logs.get(name)
+        if logs is None:
+            return m.MetadataResponseTopic(error_code=3, name=name)
+        partitions = []
+        for index, log in enumerate(logs):
+            leader = self.cluster.leaders[name, index]
+            up = leader in self.cluster.nodes and self.cluster.nodes[leader].up
+            partitions.append(
+                m.MetadataResponsePartition(
+                    partition_index=index, leader_id=leader if up else -1, leader_epoch=log.epoch, replica_nodes=[leader]
+                )
+            )
+        return m.MetadataResponseTopic(name=name, topic_id=self.cluster.topic_ids[name], partitions=partitions)
+
+    def on_InitProducerId(self, request: Any, header: Any) -> Any:
+        self.cluster.last_producer_id += 1
+        return m.InitProducerIdResponse(producer_id=self.cluster.last_producer_id, producer_epoch=0)
+
+    def on_Produce(self, request: Any, header: Any) -> Any:
+        response = m.ProduceResponse(responses=[])
+        for topic in request.topic_data:
+            name = self.cluster.name_of(topic)
+            answers = []
+            for data in topic.partition_data:
+                code, offset = self.produce(name, data.index, bytes(data.records))
+                answers.append(m.PartitionProduceResponse(index=data.index, error_code=code, base_offset=offset))
+            response.responses.append(m.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+        self.look_again()
+        return response if request.acks else None
+
+    def look_again(self) -> None:
+        """Answer the fetches that waited, if there is something for them now."""
+        for entry in list(self.parked):
+            transport, header, request = entry
+            answer = self.on_Fetch(request, header, waited=True)
+            if answer is not None:
+                self.parked.remove(entry)
+                self.answer(transport, header, answer)
+
+    def produce(self, name: str, partition: int, data: bytes) -> tuple[int, int]:
+        for accident in list(self.cluster.batch_accidents):
+            code = accident(name, partition, parse_header(data))
+            if code is not None:
+                self.cluster.batch_accidents.remove(accident)
+                return code, -1
+        if self.cluster.leaders.get((name, partition)) != self.node_id:
+            return 6, -1
+        return self.cluster.logs[name][partition].append(data)
+
+    def on_Fetch(self, request: Any, header: Any, *, waited: bool = False) -> Any:
+        session_id, wanted = self._session(request)
+        if session_id is None:
+            return m.FetchResponse(error_code=70)
+        topics: dict[str, Any] = {}
+        news = False
+        for (name, partition), ask in wanted.items():
+            data = self._fetch(name, partition, ask, request)
+            if data.error_code or data.records or request.session_epoch <= 0:
+                news |= bool(data.error_code or data.records)
+                topic_id = self.cluster.topic_ids.get(name, bytes(16))
+                topics.setdefault(name, FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=[])).partitions.append(data)
+        if not news and wanted and request.max_wait_ms:
+            if not waited:
+                asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, self._wait_over, header)
+            return None
+        return m.FetchResponse(session_id=session_id, responses=list(topics.values()))
+
+    def _wait_over(self, header: Any) -> None:
+        for entry in list(self.parked):
+            transport, parked_header, request = entry
+            if parked_header is header:
+                self.parked.remove(entry)
+                self.answer(transport, header, m.FetchResponse(session_id=request.session_id or self._last_session, responses=[]))
+
+    _last_session = 0
+
+    def _session(self, request: Any) -> tuple[int | None, dict[tuple[str, int], Any]]:
+        asked = {
+            (self.cluster.name_of_fetch(topic), partition.partition): partition
+            for topic in request.topics
+            for partition in topic.partitions
+        }
+        if request.session_epoch == -1:
+            return 0, asked
+        if request.session_epoch == 0:
+            self.sessions.pop(request.session_id, None)
+            self._last_session = session_id = self.cluster.next_session()
+            self.sessions[session_id] = asked
+            return session_id, asked
+        held = self.sessions.get(request.session_id)
+        if held is None:
+            return None, {}
+        held.update(asked)
+        for topic in request.forgotten_topics_data:
+            for partition in topic.partitions:
+                held.pop((self.cluster.name_of_fetch(topic), partition), None)
+        return request.session_id, held
+
+    def _fetch(self, name: str, partition: int, ask: Any, request: Any) -> Any:
+        log = self.cluster.logs[name][partition] if name in self.cluster.logs else None
+        if log is None or self.cluster.leaders[name, partition] != self.node_id:
+            return PartitionData(partition_index=partition, error_code=6 if log else 3)
+        if not log.start <= ask.fetch_offset <= log.end:
+            return PartitionData(partition_index=partition, error_code=1, log_start_offset=log.start)
+        records = log.read(ask.fetch_offset, ask.partition_max_bytes)
+        return PartitionData(
+            partition_index=partition,
+            high_watermark=log.end,
+            last_stable_offset=log.end,
+            log_start_offset=log.start,
+            aborted_transactions=self.cluster.aborted.get((name, partition)),
+            records=records,
+        )
+
+    def on_ListOffsets(self, request: Any, header: Any) -> Any:
+        response = m.ListOffsetsResponse(topics=[])
+        for topic in request.topics:
+            answers = []
+            for one in topic.partitions:
+                log = self.cluster.logs[topic.name][one.partition_index]
+                if self.cluster.leaders[topic.name, one.partition_index] != self.node_id:
+                    answers.append(m.ListOffsetsPartitionResponse(partition_index=one.partition_index, error_code=6))
+                    continue
+                offset = log.end if one.timestamp == -1 else log.start
+                answers.append(
+                    m.ListOffsetsPartitionResponse(
+                        partition_index=one.partition_index, offset=offset, leader_epoch=log.epoch if header.api_version > 3 else -1
+                    )
+                )
+            response.topics.append(m.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        return response
+
+    def on_CreateTopics(self, request: Any, header: Any) -> Any:
+        results = []
+        for topic in request.topics:
+            code = 41 if self.node_id != self.cluster.controller else 36 if topic.name in self.cluster.logs else 0
+            if not code:
+                self.cluster.create(topic.name, max(topic.num_partitions, 1))
+            results.append(
+                m.CreatableTopicResult(name=topic.name, error_code=code, topic_id=self.cluster.topic_ids.get(topic.name, bytes(16)))
+            )
+        return m.CreateTopicsResponse(topics=results)
+
+
+class MemoryCluster:
+    """Nodes, topics, leaders, and the accidents that are to happen."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        self.nodes = {node_id: MemoryNode(self, node_id) for node_id in range(1, nodes + 1)}
+        self.controller = 1
+        self.logs: dict[str, list[MemoryLog]] = {}
+        self.leaders: dict[tuple[str, int], int] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self.versions: dict[int, tuple[int, int]] = {}
+        self.accidents: dict[str, list[Callable[[MemoryNode, Any], Any]]] = defaultdict(list)
+        #: (topic, partition, header) -> error code to answer instead of appending, or None.
+        self.batch_accidents: list[Callable[[str, int, Any], int | None]] = []
+        self.aborted: dict[tuple[str, int], Any] = {}
+        self.requests: deque[tuple[int, Any]] = deque()
+        self.last_producer_id = 1000
+        self.refused = 0
+        self._sessions = 0
+
+    def create(self, name: str, partitions: int = 1) -> None:
+        self.logs[name] = [MemoryLog() for _ in range(partitions)]
+        self.topic_ids[name] = len(self.topic_ids).to_bytes(15, "big") + b"\x01"
+        for index in range(partitions):
+            self.leaders[name, index] = 1 + index % len(self.nodes)
+
+    def move(self, name: str, partition: int, node_id: int) -> None:
+        self.leaders[name, partition] = node_id
+        self.logs[name][partition].epoch += 1
+
+    def name_of(self, topic: Any) -> str:
+        return topic.name or next(name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id)
+
+    def name_of_fetch(self, topic: Any) -> str:
+        return topic.topic or next(name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id)
+
+    def next_session(self) -> int:
+        self._sessions += 1
+        return self._sessions
+
+    def sent(self, kind: type[Any]) -> list[Any]:
+        """Requests of a kind that arrived."""
+        return [request for _, request in self.requests if isinstance(request, kind)]
+
+    async def connect(self, host: str, port: int, *, client_id: str, frame_bytes_max: int, lost: Any, **_: Any) -> Link:
+        """In place of `open_link`."""
+        await asyncio.sleep(0)
+        node = next((node for node in self.nodes.values() if node.up and host in (f"node{node.node_id}", "boot")), None)
+        if node is None:
+            self.refused += 1
+            raise LinkBroken(f"connection refused by {host}:{port}: nothing listens on that port; is the broker running?")
+        link = Link(f"{host}:{port}", client_id=client_id, frame_bytes_max=frame_bytes_max, lost=lost)
+        transport = MemoryTransport(node, link)
+        link.connection_made(transport)
+        node.transports.append(transport)
+        return link

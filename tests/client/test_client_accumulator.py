@@ -1,0 +1,358 @@
+"""The accumulator alone: what is sent when, in which order, under which numbers."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from ottla.client.accumulator import EPOCH_MAX, Accumulator
+from ottla.client.batches import SEQUENCES, Batch
+from ottla.client.errors import AlreadyClosed, DeliveryTimedOut
+from ottla.client.options import ProducerOptions, from_keywords
+from ottla.records.batch import crc_ok, parse_header
+from ottla.records.build import build_batch
+from ottla.records.read import records
+from ottla.wire.errors import MessageTooLarge, NotLeaderOrFollower, OutOfOrderSequenceNumber, error_for
+
+NOW = 1_000_000.0
+
+
+def an_accumulator(**settings: Any) -> Accumulator:
+    settings = {"linger_ms": 0, "retry_backoff_ms": 10, "retry_backoff_max_ms": 10, **settings}
+    made = Accumulator(from_keywords(ProducerOptions, settings), Random(1))
+    made.producer = (77, 0)
+    return made
+
+
+def add(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch:
+    batch = offer(accumulator, value, partition=partition, now_ms=now_ms)
+    assert batch is not None
+    return batch
+
+
+def offer(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch | None:
+    """Add a record if there is memory for it."""
+    added = accumulator.add("t", partition, 1, None, value, ())
+    return added[0] if added is not None else accumulator.begin("t", partition, 1, None, value, (), now_ms)
+
+
+def drain(accumulator: Accumulator, now_ms: float = NOW) -> list[Batch]:
+    drained = accumulator.drain(now_ms, lambda topic, partition: 1, lambda node: True)
+    return [batch for batches in drained.requests.values() for batch in batches]
+
+
+def flown(accumulator: Accumulator, count: int) -> list[Batch]:
+    """So many batches of one record each, all in flight, behind one that the broker has acknowledged."""
+    made: list[Batch] = []
+    if ("t", 0) not in accumulator._partitions:
+        add(accumulator, b"first")
+        (first,) = drain(accumulator)
+        accumulator.succeeded(first, 0)
+    for index in range(count):
+        add(accumulator, b"%d" % index)
+        made += drain(accumulator)
+    return made
+
+
+def one_by_one(accumulator: Accumulator, count: int) -> list[Batch]:
+    """Batches sent again, each after the one before was acknowledged."""
+    made = []
+    for _ in range(count):
+        (batch,) = drain(accumulator, NOW + 100)
+        assert not accumulator._partitions["t", 0].retries or not drain(accumulator, NOW + 100)
+        accumulator.succeeded(batch, 0)
+        made.append(batch)
+    return made
+
+
+def test_records_of_a_partition_share_a_batch_until_it_is_full() -> None:
+    accumulator = an_accumulator(batch_size=300, linger_ms=1000)
+    batches = [add(accumulator, b"x" * 100) for _ in range(5)]
+    assert len(set(batches)) == 3
+    assert drain(accumulator) == [batches[0]]
+    assert batches[0].count == 2
+
+
+def test_an_open_batch_waits_for_its_linger_and_no_longer() -> None:
+    accumulator = an_accumulator(linger_ms=20)
+    batch = add(accumulator)
+    assert drain(accumulator, NOW + 19) == []
+    assert accumulator.drain(NOW + 19, lambda t, p: 1, lambda n: True).next_ms == NOW + 20
+    assert drain(accumulator, NOW + 20) == [batch]
+
+
+def test_flush_sends_open_batches_at_once() -> None:
+    accumulator = an_accumulator(linger_ms=1000)
+    batch = add(accumulator)
+    assert accumulator.close_open() == [batch]
+    assert drain(accumulator) == [batch]
+
+
+def test_one_request_takes_at_most_one_batch_of_a_partition_and_no_more_bytes_than_allowed() -> None:
+    accumulator = an_accumulator(batch_size=1000, max_request_size=2500)
+    for partition in range(3):
+        for _ in range(2):
+            add(accumulator, b"x" * 900, partition=partition)
+    first, second, third = drain(accumulator), drain(accumulator), drain(accumulator)
+    assert [batch.partition for batch in first] == [0]
+    # The partition that was served goes behind the others.
+    assert [batch.partition for batch in (*second, *third)] == [1, 2]
+
+
+def test_a_record_larger_than_a_request_is_refused_and_leaves_no_trace() -> None:
+    accumulator = an_accumulator(max_request_size=1000)
+    with pytest.raises(MessageTooLarge, match="max_request_size"):
+        add(accumulator, b"x" * 1000)
+    assert accumulator.empty
+    assert accumulator.used_bytes == 0
+
+
+def test_memory_is_taken_until_the_outcome_and_then_given_back() -> None:
+    accumulator = an_accumulator(buffer_memory=1024, batch_size=100)
+    while offer(accumulator, b"x" * 100) is not None:
+        pass
+    assert accumulator.used_bytes >= 1024
+    (batch,) = drain(accumulator)
+    assert offer(accumulator) is None
+    accumulator.succeeded(batch, 0)
+    assert offer(accumulator) is not None
+
+
+def test_an_open_batch_does_not_linger_when_the_memory_is_full() -> None:
+    accumulator = an_accumulator(buffer_memory=1024, linger_ms=60_000)
+    add(accumulator, b"x" * 2000)
+    assert len(drain(accumulator)) == 1
+
+
+def test_batches_are_numbered_one_after_the_other_per_partition() -> None:
+    accumulator = an_accumulator(linger_ms=10)
+    for index in range(6):
+        add(accumulator, partition=index % 2)
+    for batch in drain(accumulator, NOW + 10):
+        header = parse_header(batch.seal())
+        assert (header.producer_id, header.producer_epoch, header.base_sequence, header.count) == (77, 0, 0, 3)
+    for batch in flown(accumulator, 1):
+        assert parse_header(batch.seal()).base_sequence == 3
+
+
+def test_numbers_wrap_after_the_largest_int32() -> None:
+    accumulator = an_accumulator()
+    (first,) = flown(accumulator, 1)
+    accumulator.succeeded(first, 0)
+    accumulator._partitions["t", 0].next_sequence = SEQUENCES
+    (batch,) = flown(accumulator, 1)
+    assert parse_header(batch.seal()).base_sequence == 0
+
+
+def test_nothing_is_sent_without_a_producer_id() -> None:
+    accumulator = an_accumulator()
+    accumulator.producer = None
+    batch = add(accumulator)
+    assert drain(accumulator) == []
+    accumulator.producer = (5, 3)
+    assert drain(accumulator) == [batch]
+    assert parse_header(batch.seal()).producer_epoch == 3
+
+
+def test_after_a_failure_nothing_new_is_sent_until_all_in_flight_is_answered() -> None:
+    accumulator = an_accumulator()
+    first, second = flown(accumulator, 2)
+    third = add(accumulator, b"third")
+    assert accumulator.failed(first, NotLeaderOrFollower(), NOW)
+    assert drain(accumulator, NOW + 100) == []
+    assert accumulator.failed(second, OutOfOrderSequenceNumber(), NOW)
+    assert one_by_one(accumulator, 3) == [first, second, third]
+
+
+def test_a_retry_waits_for_its_backoff_and_keeps_number_and_bytes() -> None:
+    accumulator = an_accumulator()
+    (batch,) = flown(accumulator, 1)
+    sent = bytes(batch.seal())
+    accumulator.failed(batch, NotLeaderOrFollower(), NOW)
+    assert drain(accumulator, NOW + 1) == []
+    assert drain(accumulator, NOW + 20) == [batch]
+    assert bytes(batch.seal()) == sent
+
+
+def test_retries_go_in_the_order_of_their_numbers_however_they_failed() -> None:
+    accumulator = an_accumulator()
+    first, second, third = flown(accumulator, 3)
+    for batch in (third, first, second):
+        accumulator.failed(batch, NotLeaderOrFollower(), NOW)
+    assert one_by_one(accumulator, 3) == [first, second, third]
+
+
+def test_a_late_repeat_that_the_broker_calls_a_duplicate_counts_as_written() -> None:
+    accumulator = an_accumulator()
+    (batch,) = flown(accumulator, 1)
+    assert not accumulator.failed(batch, error_for(46), NOW)
+    assert batch.done
+    assert batch.error is None
+    assert batch.outcome(0, 5).offset == -1
+
+
+def test_a_refused_batch_leaves_a_hole_and_what_follows_is_numbered_anew_only_when_the_broker_confirms_it() -> None:
+    accumulator = an_accumulator()
+    first, second, third = flown(accumulator, 3)
+    assert not accumulator.failed(first, MessageTooLarge(), NOW)
+    assert accumulator.failed(second, OutOfOrderSequenceNumber(), NOW)
+    assert accumulator.failed(third, OutOfOrderSequenceNumber(), NOW)
+    assert one_by_one(accumulator, 2) == [second, third]
+    for batch, sequence in ((second, 0), (third, 1)):
+        header = parse_header(batch.seal())
+        assert (header.producer_epoch, header.base_sequence) == (1, sequence)
+        assert crc_ok(batch.seal())
+    assert [record[3] for record in records(second.seal())] == [b"1"]
+
+
+def test_a_hole_that_was_written_after_all_changes_no_number() -> None:
+    accumulator = an_accumulator(delivery_timeout_ms=40_000)
+    (first,) = flown(accumulator, 1)
+    accumulator.failed(first, error_for(13), NOW)
+    add(accumulator, b"later", now_ms=NOW + 39_000)
+    accumulator.expire(NOW + 40_000)
+    assert isinstance(first.error, DeliveryTimedOut)
+    (second,) = drain(accumulator, NOW + 41_000)
+    assert second.sequence == 2
+    accumulator.succeeded(second, 1)
+    add(accumulator)
+    (third,) = drain(accumulator, NOW + 41_000)
+    assert (third.epoch, third.sequence) == (0, 3)
+
+
+def test_an_order_error_without_a_hole_fails_the_batch_and_starts_over_for_the_next() -> None:
+    accumulator = an_accumulator()
+    (first,) = flown(accumulator, 1)
+    accumulator.succeeded(first, 0)
+    (lost,) = flown(accumulator, 1)
+    assert not accumulator.failed(lost, OutOfOrderSequenceNumber(), NOW)
+    assert isinstance(lost.error, OutOfOrderSequenceNumber)
+    (following,) = flown(accumulator, 1)
+    assert (following.epoch, following.sequence) == (1, 0)
+
+
+def test_numbers_do_not_start_over_while_a_batch_is_in_flight() -> None:
+    accumulator = an_accumulator()
+    first, second, third = flown(accumulator, 3)
+    accumulator.failed(first, MessageTooLarge(), NOW)
+    accumulator.failed(second, OutOfOrderSequenceNumber(), NOW)
+    assert drain(accumulator, NOW + 100) == []
+    accumulator.failed(third, OutOfOrderSequenceNumber(), NOW)
+    assert drain(accumulator, NOW + 100) == [second]
+
+
+def test_a_broker_that_forgot_the_producer_gets_the_batch_under_the_next_epoch() -> None:
+    accumulator = an_accumulator()
+    (first,) = flown(accumulator, 1)
+    accumulator.succeeded(first, 0)
+    (second,) = flown(accumulator, 1)
+    assert accumulator.failed(second, error_for(59), NOW)
+    assert drain(accumulator, NOW + 100) == [second]
+    assert (second.epoch, second.sequence) == (1, 0)
+
+
+def test_after_the_last_epoch_a_new_producer_id_is_awaited() -> None:
+    accumulator = an_accumulator()
+    accumulator.producer = (77, EPOCH_MAX)
+    (first,) = flown(accumulator, 1)
+    accumulator.failed(first, OutOfOrderSequenceNumber(), NOW)
+    add(accumulator)
+    assert drain(accumulator) == []
+    assert accumulator.producer is None
+    accumulator.producer = (78, 0)
+    (second,) = drain(accumulator)
+    assert (second.producer_id, second.epoch, second.sequence) == (78, 0, 0)
+
+
+def test_a_batch_that_may_not_be_retried_again_fails_with_its_last_error() -> None:
+    accumulator = an_accumulator(retries=1)
+    (batch,) = flown(accumulator, 1)
+    assert accumulator.failed(batch, NotLeaderOrFollower(), NOW)
+    drain(accumulator, NOW + 100)
+    assert not accumulator.failed(batch, NotLeaderOrFollower("again"), NOW + 100)
+    with pytest.raises(NotLeaderOrFollower, match="again"):
+        batch.outcome(0, 0)
+
+
+def test_a_batch_that_was_never_sent_expires_and_says_so() -> None:
+    accumulator = an_accumulator(delivery_timeout_ms=40_000)
+    batch = add(accumulator)
+    assert accumulator.expire(NOW + 39_999) == NOW + 40_000
+    assert accumulator.expire(NOW + 40_000) == float("inf")
+    with pytest.raises(DeliveryTimedOut, match=r"1 records for t-0 .* 40000 ms, never sent"):
+        batch.outcome(0, 0)
+    assert accumulator.used_bytes == 0
+    assert drain(accumulator) == []
+
+
+def test_a_batch_that_expires_in_flight_keeps_its_outcome_when_the_answer_comes_late() -> None:
+    accumulator = an_accumulator(delivery_timeout_ms=40_000)
+    (batch,) = flown(accumulator, 1)
+    accumulator.expire(NOW + 40_000)
+    accumulator.succeeded(batch, 9)
+    assert isinstance(batch.error, DeliveryTimedOut)
+    (following,) = flown(accumulator, 1)
+    assert following.sequence == 2
+
+
+def test_abandoning_tells_everyone() -> None:
+    accumulator = an_accumulator()
+    flying, waiting = *flown(accumulator, 1), add(accumulator)
+    told: list[Batch] = []
+    for batch in (flying, waiting):
+        batch.when_done(lambda batch=batch: told.append(batch))  # type: ignore[misc]
+    accumulator.abandon(AlreadyClosed())
+    assert set(told) == {flying, waiting}
+    assert accumulator.empty
+
+
+def test_partitions_without_a_leader_are_named_and_the_others_sent() -> None:
+    accumulator = an_accumulator()
+    add(accumulator, partition=0)
+    sent = add(accumulator, partition=1)
+    drained = accumulator.drain(NOW, lambda topic, partition: 1 if partition else None, lambda node: True)
+    assert drained.leaderless == [("t", 0)]
+    assert drained.requests == {1: [sent]}
+
+
+def test_an_encoded_batch_is_sent_behind_earlier_records_and_numbered() -> None:
+    accumulator = an_accumulator(linger_ms=1000)
+    earlier = add(accumulator)
+    data = build_batch([(5, b"k", b"v", ()), (6, None, b"w", ())])
+    batch = accumulator.append_batch("t", 0, data, NOW)
+    assert batch is not None
+    assert drain(accumulator) == [earlier]
+    accumulator.succeeded(earlier, 0)
+    assert drain(accumulator) == [batch]
+    header = parse_header(batch.seal())
+    assert (header.producer_id, header.base_sequence, header.count) == (77, 1, 2)
+    assert crc_ok(batch.seal())
+
+
+def test_two_batches_in_one_buffer_are_refused() -> None:
+    accumulator = an_accumulator()
+    data = build_batch([(5, b"k", b"v", ())])
+    with pytest.raises(ValueError, match="given are"):
+        accumulator.append_batch("t", 0, data + data, NOW)
+
+
+def test_the_first_batch_of_a_producer_travels_alone() -> None:
+    accumulator = an_accumulator()
+    first, second = add(accumulator), None
+    assert drain(accumulator) == [first]
+    second = add(accumulator)
+    assert drain(accumulator) == []
+    accumulator.succeeded(first, 0)
+    assert drain(accumulator) == [second]
+
+
+def test_without_idempotence_batches_carry_no_numbers_and_still_retry_in_order() -> None:
+    accumulator = an_accumulator(enable_idempotence=False)
+    accumulator.producer = None
+    first, second = flown(accumulator, 2)
+    assert parse_header(first.seal()).base_sequence == -1
+    accumulator.failed(second, error_for(13), NOW)
+    accumulator.failed(first, error_for(13), NOW)
+    assert one_by_one(accumulator, 2) == [first, second]

@@ -1,0 +1,457 @@
+"""Producer, consumer and admin client against a cluster in memory that speaks real frames, with accidents."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from memory_cluster import CUT, CUT_AFTER, MemoryCluster
+
+from ottla.aio import Admin, Consumer, Producer
+from ottla.base.ids import TopicPartition
+from ottla.client.errors import AlreadyClosed, BrokerIncompatible, BufferExhausted, ConnectionFailed, DeliveryTimedOut, MetadataTimedOut
+from ottla.client.results import NewTopic
+from ottla.records.batch import parse_header
+from ottla.records.build import build_batch
+from ottla.records.read import records
+from ottla.wire import messages as m
+from ottla.wire.errors import MessageTooLarge, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+
+T = TopicPartition("t", 0)
+
+
+def stored(cluster: MemoryCluster, topic: str = "t", partition: int = 0) -> list[bytes]:
+    """Values in a log, in order."""
+    return [record[3] or b"" for batch in cluster.logs[topic][partition].batches for record in records(batch)]
+
+
+# -- producing
+
+
+async def test_a_record_is_written_and_its_place_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        first = await (await producer.send("t", b"a", key=b"k", headers=[("h", b"x")], timestamp_ms=5))
+        second = await (await producer.send("t", b"b"))
+    assert (first.topic, first.partition, first.offset, first.timestamp) == ("t", 0, 0, 5)
+    assert second.offset == 1
+    ((offset, timestamp, key, value, headers),) = records(cluster.logs["t"][0].batches[0])
+    assert (offset, timestamp, key, value, list(headers)) == (0, 5, b"k", b"a", [("h", b"x")])
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_every_codec_is_written_and_read_back(cluster: MemoryCluster, quick: dict[str, Any], codec: str) -> None:
+    values = [b"value %d" % index * 20 for index in range(50)]
+    async with Producer(compression_type=codec, **quick) as producer:
+        for value in values:
+            await producer.send("t", value)
+    assert parse_header(cluster.logs["t"][0].batches[0]).codec.wire_name == codec
+    assert await consumed(quick, len(values)) == values
+
+
+async def consumed(quick: dict[str, Any], count: int, topic: str = "t", **settings: Any) -> list[bytes]:
+    found: list[bytes] = []
+    async with Consumer(auto_offset_reset="earliest", **{**quick, **settings}) as consumer:
+        consumer.assign(await consumer.partitions_for(topic))
+        while len(found) < count:
+            batch = await consumer.poll(2000)
+            assert batch, f"{len(found)} of {count} came"
+            found += [record.value for record in batch]
+    return found
+
+
+ACCIDENTS = {
+    "the connection breaks before the append": lambda node, request: CUT,
+    "the connection breaks after the append": lambda node, request: CUT_AFTER,
+}
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS.values(), ids=ACCIDENTS)
+@pytest.mark.parametrize("number", [0, 1, 4, 7])
+async def test_nothing_is_lost_doubled_or_reordered_when_a_connection_breaks(
+    cluster: MemoryCluster, quick: dict[str, Any], accident: Any, number: int
+) -> None:
+    waited = [number]
+
+    def later(node: Any, request: Any) -> Any:
+        waited[0] -= 1
+        return accident(node, request) if waited[0] < 0 else None
+
+    cluster.accidents["Produce"].append(later)
+    values = [b"%d" % index for index in range(200)]
+    async with Producer(batch_size=150, linger_ms=0, **quick) as producer:
+        for value in values:
+            delivery = await producer.send("t", value)
+        assert (await delivery).offset == 199
+    assert stored(cluster) == values
+
+
+async def test_errors_that_pass_are_tried_again_in_order(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    # Not enough replicas, then not the leader, for whichever batch comes second and fifth.
+    seen: list[int] = []
+
+    def sometimes(topic: str, partition: int, header: Any) -> int | None:
+        seen.append(header.base_sequence)
+        return {2: 19, 5: 6}.get(len(seen))
+
+    cluster.batch_accidents += [sometimes, sometimes]
+    values = [b"%d" % index for index in range(100)]
+    async with Producer(batch_size=150, linger_ms=0, **quick) as producer:
+        for value in values:
+            await producer.send("t", value)
+    assert stored(cluster) == values
+
+
+async def test_a_batch_refused_for_good_fails_alone(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.batch_accidents.append(lambda topic, partition, header: 10 if header.base_sequence >= 2 else None)
+    failed, written = [], []
+    async with Producer(batch_size=80, linger_ms=0, **quick) as producer:
+        deliveries = [(b"%d" % index, await producer.send("t", b"%d" % index)) for index in range(50)]
+        for value, delivery in deliveries:
+            try:
+                await delivery
+                written.append(value)
+            except MessageTooLarge as error:
+                assert "t-0 at node1:9092" in str(error)
+                failed.append(value)
+    assert failed
+    assert stored(cluster) == written
+
+
+async def test_a_leader_that_moves_is_followed(cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    two = MemoryCluster(nodes=2)
+    two.create("t")
+    monkeypatch.setattr("ottla.client.network.open_link", two.connect)
+    async with Producer(linger_ms=0, **quick) as producer:
+        await (await producer.send("t", b"a"))
+        two.move("t", 0, 2)
+        assert (await (await producer.send("t", b"b"))).offset == 1
+    assert stored(two) == [b"a", b"b"]
+    assert [node for node, request in two.requests if isinstance(request, m.ProduceRequest)][-1] == 2
+
+
+async def test_a_hint_saves_asking_for_metadata(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    two = MemoryCluster(nodes=2)
+    two.create("t")
+    monkeypatch.setattr("ottla.client.network.open_link", two.connect)
+
+    def moved(node: Any, request: Any) -> Any:
+        two.move("t", 0, 2)
+        hint = m.LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
+        refused = m.PartitionProduceResponse(index=0, error_code=6, current_leader=hint)
+        topic = request.topic_data[0]
+        answer = m.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[refused])
+        return m.ProduceResponse(responses=[answer], node_endpoints=[m.NodeEndpoint(node_id=2, host="node2", port=9092)])
+
+    two.accidents["Produce"].append(moved)
+    async with Producer(linger_ms=0, **quick) as producer:
+        assert (await (await producer.send("t", b"a"))).offset == 0
+    assert [node for node, request in two.requests if isinstance(request, m.ProduceRequest)] == [1, 2]
+
+
+async def test_a_broker_that_restarts_in_the_middle_loses_and_doubles_nothing(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    values = [b"%d" % index for index in range(300)]
+    node = cluster.nodes[1]
+    async with Producer(batch_size=150, linger_ms=0, **quick) as producer:
+        for index, value in enumerate(values):
+            await producer.send("t", value)
+            if index in (100, 200):
+                node.stop()
+                asyncio.get_running_loop().call_later(0.02, setattr, node, "up", True)
+        await producer.flush(5000)
+    assert stored(cluster) == values
+
+
+async def test_acks_0_does_not_wait_for_an_answer(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(acks=0, **quick) as producer:
+        assert (await (await producer.send("t", b"a"))).offset == -1
+        await (await producer.send("t", b"b"))
+        await producer.partitions_for("many")
+    assert stored(cluster) == [b"a", b"b"]
+
+
+async def test_records_with_a_key_go_where_the_key_says_and_a_partition_overrides_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        places = {(await (await producer.send("many", b"v", key=b"same"))).partition for _ in range(5)}
+        assert len(places) == 1
+        assert (await (await producer.send("many", b"v", key=b"same", partition=2))).partition == 2
+        with pytest.raises(ValueError, match="count from 0"):
+            await producer.send("many", b"v", partition=-1)
+
+
+async def test_an_encoded_batch_is_written_as_it_is(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        data = bytes(build_batch([(5, b"k", b"v", ()), (6, None, b"w", ())]))
+        metadata = await (await producer.send_batch("t", 0, data))
+        assert (metadata.offset, metadata.timestamp) == (0, 5)
+    assert stored(cluster) == [b"v", b"w"]
+
+
+async def test_send_waits_for_memory_and_then_fails_with_what_is_in_the_way(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.accidents["Produce"].append(lambda node, request: None)
+    async with Producer(buffer_memory=1024, max_block_ms=50, **quick) as producer:
+        await producer.send("t", b"first")
+        await producer.flush()
+        cluster.nodes[1].stop()
+        await producer.send("t", b"x" * 2000)
+        with pytest.raises(BufferExhausted, match=r"within 50 ms.*of 1024 bytes \(buffer_memory\).*t-0"):
+            await producer.send("t", b"y")
+        cluster.nodes[1].up = True
+        await producer.send("t", b"z")
+    assert stored(cluster) == [b"first", b"x" * 2000, b"z"]
+
+
+async def test_a_record_that_cannot_be_delivered_fails_with_the_last_error(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(delivery_timeout_ms=60, request_timeout_ms=50, linger_ms=0, **quick) as producer:
+        await producer.partitions_for("t")
+        cluster.batch_accidents += [lambda topic, partition, header: 19] * 1000
+        with pytest.raises(DeliveryTimedOut, match=r"1 records for t-0.*within 60 ms, sent \d+ times; last: .*t-0 at node1:9092"):
+            await (await producer.send("t", b"a"))
+
+
+async def test_a_topic_that_does_not_come_into_being_is_an_error_that_names_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(max_block_ms=30, **quick) as producer:
+        with pytest.raises(MetadataTimedOut, match="after 30 ms: topic nope"):
+            await producer.send("nope", b"a")
+
+
+async def test_text_without_a_serializer_is_refused_with_the_remedy(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        with pytest.raises(TypeError, match="value_serializer"):
+            await producer.send("t", "text")
+    async with Producer(value_serializer=str.encode, key_serializer=str.encode, **quick) as producer:
+        await producer.send("t", "text", key="k")
+    assert stored(cluster) == [b"text"]
+
+
+async def test_closing_delivers_what_was_sent_and_refuses_what_comes_later(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    producer = Producer(linger_ms=60_000, **quick)
+    delivery = await producer.send("t", b"a")
+    await producer.close()
+    assert (await delivery).offset == 0
+    with pytest.raises(AlreadyClosed):
+        await producer.send("t", b"b")
+    await producer.close()
+
+
+async def test_closing_with_a_timeout_fails_what_has_no_outcome(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    producer = Producer(**quick)
+    await producer.partitions_for("t")
+    cluster.nodes[1].stop()
+    delivery = await producer.send("t", b"a")
+    await producer.close(timeout_ms=20)
+    with pytest.raises(AlreadyClosed, match="before the record was acknowledged"):
+        await delivery
+
+
+# -- brokers and versions
+
+
+async def test_a_cluster_that_is_not_there_is_named_with_the_cause(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.nodes[1].stop()
+    async with Producer(max_block_ms=30, **quick) as producer:
+        with pytest.raises(MetadataTimedOut, match="connection refused by boot:1: nothing listens"):
+            await producer.send("t", b"a")
+    assert cluster.refused > 1
+
+
+async def test_a_client_finds_its_cluster_again_through_the_bootstrap_addresses(
+    quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = MemoryCluster(nodes=2)
+    two.nodes[2].up = False
+    two.create("t")
+    monkeypatch.setattr("ottla.client.network.open_link", two.connect)
+    async with Producer(linger_ms=0, **quick) as producer:
+        await (await producer.send("t", b"a"))
+        two.nodes[1].stop()
+        two.nodes[2].up = True
+        two.move("t", 0, 2)
+        assert (await (await producer.send("t", b"b"))).offset == 1
+
+
+@pytest.mark.parametrize(
+    ("produce", "fetch", "metadata"), [((0, 3), (0, 4), (0, 4)), ((0, 9), (4, 11), (0, 9)), ((0, 12), (4, 12), (0, 12))]
+)
+async def test_older_brokers_are_spoken_to_in_their_versions(
+    cluster: MemoryCluster, quick: dict[str, Any], produce: tuple[int, int], fetch: tuple[int, int], metadata: tuple[int, int]
+) -> None:
+    cluster.versions = {0: produce, 1: fetch, 3: metadata, 2: (1, 1), 22: (0, 1)}
+    async with Producer(**quick) as producer:
+        await producer.send("t", b"a")
+    assert await consumed(quick, 1) == [b"a"]
+
+
+async def test_a_broker_that_knows_only_the_first_apiversions_is_asked_again(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    asked: list[Any] = []
+
+    def old(node: Any, request: Any) -> Any:
+        asked.append(request)
+        return m.ApiVersionsResponse(error_code=35) if request.client_software_name else None
+
+    # In the first form, as brokers answer a version they do not know.
+    cluster.accidents["ApiVersions"] += [old] * 4
+    original = cluster.nodes[1].answer
+
+    def in_first_form(transport: Any, header: Any, response: Any) -> None:
+        refused = isinstance(response, m.ApiVersionsResponse) and response.error_code == 35
+        original(transport, header._replace(api_version=0) if refused else header, response)
+
+    cluster.nodes[1].answer = in_first_form  # type: ignore[method-assign]
+    async with Producer(**quick) as producer:
+        await (await producer.send("t", b"a"))
+    assert [bool(request.client_software_name) for request in asked[:2]] == [True, False]
+
+
+async def test_a_broker_too_old_to_produce_to_is_an_error_that_tells_the_versions(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.versions = {0: (0, 2)}
+    async with Producer(**quick) as producer:
+        with pytest.raises(BrokerIncompatible, match="Produce: the broker at node1:9092 has versions 0 to 2, needed are 3 to"):
+            await (await producer.send("t", b"a"))
+
+
+# -- consuming
+
+
+async def test_a_consumer_reads_all_partitions_from_the_beginning(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(batch_size=150, **quick) as producer:
+        for index in range(60):
+            await producer.send("many", b"%d" % index, partition=index % 3)
+    assert sorted(map(int, await consumed(quick, 60, "many", max_poll_records=7, max_partition_fetch_bytes=200))) == list(range(60))
+    incremental = [request for request in cluster.sent(m.FetchRequest) if request.session_epoch > 0]
+    assert incremental
+    assert all(request.session_id for request in incremental)
+
+
+async def test_a_consumer_at_the_end_gets_what_is_written_then(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(linger_ms=0, **quick) as producer, Consumer(auto_offset_reset="latest", **quick) as consumer:
+        await (await producer.send("t", b"before"))
+        consumer.assign([T])
+        assert await consumer.position(T) == 1
+        assert await consumer.poll(20) == []
+        await producer.send("t", b"after")
+        assert [record.value for record in await consumer.poll(2000)] == [b"after"]
+        assert consumer.high_watermark(T) == 2
+
+
+async def test_seeks_move_a_consumer(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        for index in range(10):
+            await producer.send("t", b"%d" % index)
+    async with Consumer(**quick) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek(T, 7)
+        assert [record.offset for record in await consumer.poll(2000)] == [7, 8, 9]
+        consumer.seek_to_beginning()
+        assert (await consumer.poll(2000, max_records=1))[0].offset == 0
+        consumer.seek_to_end(T)
+        assert await consumer.position(T) == 10
+        assert await consumer.beginning_offsets([T]) == {T: 0}
+        assert await consumer.end_offsets([T]) == {T: 10}
+
+
+async def test_a_consumer_goes_on_after_its_broker_restarted(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(linger_ms=0, **quick) as producer, Consumer(auto_offset_reset="earliest", **quick) as consumer:
+        consumer.assign([T])
+        await (await producer.send("t", b"a"))
+        assert [record.value for record in await consumer.poll(2000)] == [b"a"]
+        cluster.nodes[1].stop()
+        cluster.nodes[1].up = True
+        await (await producer.send("t", b"b"))
+        assert [record.value for record in await consumer.poll(2000)] == [b"b"]
+
+
+async def test_a_consumer_follows_the_leader(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    two = MemoryCluster(nodes=2)
+    two.create("t")
+    monkeypatch.setattr("ottla.client.network.open_link", two.connect)
+    async with (
+        Producer(linger_ms=0, **quick) as producer,
+        Consumer(auto_offset_reset="earliest", fetch_max_wait_ms=10, **quick) as consumer,
+    ):
+        consumer.assign([T])
+        await (await producer.send("t", b"a"))
+        assert len(await consumer.poll(2000)) == 1
+        two.move("t", 0, 2)
+        await (await producer.send("t", b"b"))
+        assert [record.value for record in await consumer.poll(2000)] == [b"b"]
+
+
+async def test_iterating_gives_record_after_record(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        for index in range(5):
+            await producer.send("t", b"%d" % index)
+    offsets = []
+    async with Consumer(auto_offset_reset="earliest", value_deserializer=lambda raw: int(raw or b"0"), **quick) as consumer:
+        consumer.assign([T])
+        async for record in consumer:
+            offsets.append((record.offset, record.value))
+            if record.offset == 4:
+                break
+    assert offsets == [(index, index) for index in range(5)]
+
+
+async def test_a_raw_fetch_gives_the_bytes_of_the_log_and_its_ends(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(batch_size=150, **quick) as producer:
+        for index in range(20):
+            await producer.send("t", b"%d" % index * 20)
+    log = cluster.logs["t"][0]
+    async with Consumer(**quick) as consumer:
+        raw = await consumer.fetch_raw(T, 0, 10_000)
+        assert bytes(raw.records) == b"".join(log.batches)
+        assert (raw.high_watermark, raw.log_start_offset, raw.last_stable_offset) == (20, 0, 20)
+        assert bytes((await consumer.fetch_raw(T, 0, 1)).records) == log.batches[0]
+        assert len((await consumer.fetch_raw(T, 20, max_wait_ms=0)).records) == 0
+        with pytest.raises(Exception, match="t-0 at offset 21"):
+            await consumer.fetch_raw(T, 21)
+    assert all(request.session_epoch == -1 for request in cluster.sent(m.FetchRequest))
+
+
+async def test_a_poll_ends_when_the_consumer_is_closed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    consumer = Consumer(**quick)
+    consumer_task = asyncio.ensure_future(_polled(consumer))
+    await asyncio.sleep(0)
+    await consumer.close()
+    with pytest.raises(AlreadyClosed):
+        await consumer_task
+
+
+async def _polled(consumer: Consumer) -> Any:
+    await consumer.start()
+    consumer.assign([T])
+    return await consumer.poll()
+
+
+# -- administering
+
+
+async def test_the_controller_is_asked_also_when_it_moves(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    two = MemoryCluster(nodes=2)
+    monkeypatch.setattr("ottla.client.network.open_link", two.connect)
+    async with Admin(**quick) as admin:
+        assert (await admin.create_topic(NewTopic("a"))).topic_id == two.topic_ids["a"]
+        two.controller = 2
+        await admin.create_topic(NewTopic("b", num_partitions=3))
+        outcomes = await admin.create_topics([NewTopic("b"), NewTopic("c")])
+    assert isinstance(outcomes["b"], TopicAlreadyExists)
+    assert set(two.logs) == {"a", "b", "c"}
+
+
+async def test_an_unknown_topic_is_an_answer_not_something_to_wait_for(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Admin(**quick) as admin:
+        found = await admin.describe_topics(["t", "nope"])
+        assert isinstance(found["nope"], UnknownTopicOrPartition)
+        offsets = await admin.list_offsets({("nope", 0): -1, ("t", 5): -1, ("t", 0): -1})
+        assert isinstance(offsets[TopicPartition("nope", 0)], UnknownTopicOrPartition)
+        assert isinstance(offsets[TopicPartition("t", 5)], UnknownTopicOrPartition)
+        assert not isinstance(offsets[T], Exception)
+
+
+async def test_an_admin_call_without_a_cluster_fails_after_its_time_with_the_cause(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.nodes[1].stop()
+    async with Admin(default_api_timeout_ms=30, **quick) as admin:
+        with pytest.raises(RequestTimedOut, match=r"within 30 ms: .*connection refused by boot:1"):
+            await admin.list_topics()
+    async with Admin(retries=1, **quick) as admin:
+        with pytest.raises(ConnectionFailed, match="connection refused by boot:1"):
+            await admin.list_topics()

@@ -1,0 +1,138 @@
+"""A log directory as a whole: creating, removing, checkpointing and closing logs."""
+
+import pytest
+from log_builders import NOW_MS, ORDERS, TOPIC_ID, append, flush, opened, options
+
+from ottla.base.ids import TopicPartition
+from ottla.log.errors import PartitionExists
+from ottla.sim.disk import SimDisk
+
+OTHER = TopicPartition("other", 3)
+
+
+def test_a_new_log_is_a_directory_with_empty_files_and_its_topic_id() -> None:
+    disk = SimDisk()
+    log = opened(disk).create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    assert disk.listdir("orders-0") == [
+        *(f"00000000000000000000{suffix}" for suffix in (".index", ".log", ".timeindex")), "leader-epoch-checkpoint", "partition.metadata",
+    ]  # fmt: skip
+    assert (log.start_offset, log.end_offset, log.recovery_point, log.size) == (0, 0, 0, 0)
+    assert log.locate(0, max_bytes=10, upto=0) is None
+
+
+def test_the_first_flush_plan_of_a_new_log_makes_its_names_durable() -> None:
+    plan = opened(SimDisk()).create(ORDERS, TOPIC_ID, options(), NOW_MS).flush_plan()
+    assert plan is not None and plan.upto == 0
+    assert set(plan.directories) == {"", "orders-0"} and [file.path for file in plan.files] == ["orders-0/partition.metadata"]
+
+
+def test_a_partition_that_exists_is_not_created_again() -> None:
+    directory = opened(SimDisk())
+    directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    with pytest.raises(PartitionExists, match="orders-0 already exists"):
+        directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+
+
+def test_a_creation_for_which_there_is_no_room_leaves_nothing() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    disk.capacity_bytes = disk.used_bytes
+    with pytest.raises(OSError, match="full"):
+        directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    assert not directory.logs and not disk.exists("orders-0")
+
+
+def test_a_removed_log_is_out_of_the_way_at_once_and_can_be_created_again() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    append(directory.create(ORDERS, TOPIC_ID, options(), NOW_MS), 3)
+    first = directory.remove(ORDERS)
+    again = directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    assert again.end_offset == 0
+    second = directory.remove(ORDERS)
+    assert first != second and disk.exists(first) and disk.exists(second)
+    disk.remove_tree(first)
+    assert not disk.exists(first)
+
+
+def test_a_slice_of_a_removed_log_still_reads() -> None:
+    directory = opened(SimDisk())
+    log = directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    append(log, 3)
+    found = log.locate(0, max_bytes=1000, upto=3)
+    assert found is not None
+    before = found.read()
+    directory.remove(ORDERS)
+    assert found.read() == before
+
+
+def test_a_flush_of_a_log_that_was_removed_meanwhile_does_no_harm() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    append(log, 3, epoch=1)
+    plan = log.flush_plan()
+    assert plan is not None
+    disk.remove_tree(directory.remove(ORDERS))
+    plan.carry_out(disk)
+
+
+def test_checkpoints_hold_what_each_log_says_now() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    first, second = (directory.create(partition, TOPIC_ID, options(), NOW_MS) for partition in (ORDERS, OTHER))
+    append(first, 5)
+    append(second, 7)
+    flush(first)
+    second.delete_before(2, NOW_MS)
+    assert directory.write_checkpoints({ORDERS: 5, OTHER: 6, TopicPartition("gone", 0): 1})
+    assert dict(directory.checkpoint_files()) == {name: disk.read_file(name) for name in disk.listdir() if "checkpoint" in name}
+    again = opened(disk.restart())
+    assert again.high_watermarks == {ORDERS: 5, OTHER: 6}
+    assert again.logs[OTHER].start_offset == 2
+
+
+def test_a_full_disk_keeps_the_old_checkpoints() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    directory.write_checkpoints()
+    before = disk.read_file("recovery-point-offset-checkpoint")
+    directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    disk.capacity_bytes = disk.used_bytes
+    assert not directory.write_checkpoints()
+    assert disk.read_file("recovery-point-offset-checkpoint") == before
+
+
+def test_a_full_disk_or_a_failed_one_is_not_called_cleanly_stopped() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    append(directory.create(ORDERS, TOPIC_ID, options(), NOW_MS), 3)
+    disk.capacity_bytes = disk.used_bytes
+    assert not directory.close(now_ms=NOW_MS)
+    assert not disk.exists(".kafka_cleanshutdown")
+    other = opened(SimDisk())
+    other.failed = "it clicks"
+    assert not other.close(now_ms=NOW_MS) and not other.disk.exists(".kafka_cleanshutdown")
+
+
+def test_high_watermarks_begin_where_the_creator_says() -> None:
+    directory = opened(SimDisk())
+    directory.create(ORDERS, TOPIC_ID, options(), NOW_MS, high_watermark=4)
+    assert directory.high_watermarks == {ORDERS: 4} and repr(directory) == "LogDirectory(sim, 1 logs)"
+
+
+def test_a_log_created_anew_inherits_nothing_from_the_checkpoints_of_the_one_before() -> None:
+    """Else it would begin at the old start offset, and its first crash would go unscanned up to the old recovery point."""
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    append(log, 20)
+    flush(log)
+    log.delete_before(15, NOW_MS)
+    directory.write_checkpoints({ORDERS: 20})
+    disk.remove_tree(directory.remove(ORDERS))
+    append(directory.create(ORDERS, TOPIC_ID, options(), NOW_MS), 3)
+    again = opened(disk.restart())
+    assert (again.logs[ORDERS].start_offset, again.logs[ORDERS].end_offset) == (0, 3)
+    assert again.logs[ORDERS].recovered is not None and again.logs[ORDERS].recovered.lost_records == 0
+    assert again.high_watermarks == {}

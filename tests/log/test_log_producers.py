@@ -1,0 +1,213 @@
+"""Idempotence and transactions as a partition sees them."""
+
+from random import Random
+
+import pytest
+from log_builders import NOW_MS, a_batch, a_log, a_marker, append, flush, reopened
+
+from ottla.log.errors import InvalidTransactionState, OutOfOrderSequence, StaleCoordinatorEpoch, StaleProducerEpoch
+from ottla.log.log import Log
+from ottla.log.producers import Duplicate
+from ottla.log.snapshots import read_snapshot, snapshot_file
+from ottla.sim.disk import SimDisk
+
+
+def check(log: Log, count: int = 1, *, sequence: int, epoch: int = 0, producer: int = 1, **fields: bool) -> Duplicate | None:
+    _, header = a_batch(count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, **fields)
+    return log.sequence_check(header, now_ms=NOW_MS)
+
+
+def produce(log: Log, count: int = 1, *, sequence: int, epoch: int = 0, producer: int = 1, **fields: bool) -> None:
+    assert check(log, count, sequence=sequence, epoch=epoch, producer=producer, **fields) is None
+    append(log, count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, **fields)
+
+
+def test_batches_without_a_producer_are_not_looked_at() -> None:
+    log = a_log()
+    _, header = a_batch(1)
+    assert log.sequence_check(header, now_ms=NOW_MS) is None
+
+
+def test_a_producer_not_known_here_may_begin_anywhere() -> None:
+    assert check(a_log(), sequence=77, epoch=3) is None
+
+
+def test_an_exact_repeat_of_one_of_the_last_five_batches_is_told_its_first_place() -> None:
+    log = a_log()
+    append(log, 4)
+    for number in range(7):
+        produce(log, 2, sequence=2 * number)
+    for number in range(2, 7):
+        assert check(log, 2, sequence=2 * number) == Duplicate(4 + 2 * number, 5 + 2 * number, NOW_MS)
+    with pytest.raises(OutOfOrderSequence):
+        check(log, 2, sequence=2)
+
+
+def test_a_repeat_that_is_cut_otherwise_is_out_of_order() -> None:
+    log = a_log()
+    produce(log, 3, sequence=0)
+    with pytest.raises(OutOfOrderSequence, match="sequence 0 came where 3 is due"):
+        check(log, 2, sequence=0)
+
+
+def test_a_gap_in_the_sequence_is_out_of_order() -> None:
+    log = a_log()
+    produce(log, 3, sequence=0)
+    with pytest.raises(OutOfOrderSequence):
+        check(log, sequence=4)
+    assert check(log, sequence=3) is None
+
+
+def test_sequences_wrap_to_zero() -> None:
+    log = a_log()
+    produce(log, 2, sequence=2**31 - 1)
+    assert check(log, 2, sequence=2**31 - 1) == Duplicate(0, 1, NOW_MS)
+    with pytest.raises(OutOfOrderSequence):
+        check(log, sequence=0)
+    produce(log, sequence=1)
+
+
+def test_a_new_epoch_begins_at_zero_and_the_old_one_is_fenced() -> None:
+    log = a_log()
+    produce(log, sequence=0, epoch=1)
+    with pytest.raises(OutOfOrderSequence):
+        check(log, sequence=1, epoch=2)
+    produce(log, sequence=0, epoch=2)
+    with pytest.raises(StaleProducerEpoch, match="epoch 1, 2 is known"):
+        check(log, sequence=1, epoch=1)
+    with pytest.raises(StaleProducerEpoch):
+        check(log, sequence=0, epoch=1)
+
+
+def test_a_coordinators_batch_has_no_sequence_and_only_its_epoch_counts() -> None:
+    log = a_log()
+    produce(log, sequence=0, epoch=1)
+    assert check(log, sequence=-1, epoch=1) is None
+    with pytest.raises(StaleProducerEpoch):
+        check(log, sequence=-1, epoch=0)
+
+
+def test_a_batch_outside_the_transaction_that_is_open_is_refused() -> None:
+    log = a_log()
+    produce(log, sequence=0, transactional=True)
+    with pytest.raises(InvalidTransactionState, match="open since offset 0"):
+        check(log, sequence=1)
+    produce(log, sequence=1, transactional=True)
+    a_marker(log, 1, commit=True)
+    assert check(log, sequence=2) is None
+
+
+def test_the_last_stable_offset_waits_for_the_oldest_open_transaction_and_for_its_marker_to_be_replicated() -> None:
+    log = a_log()
+    append(log, 2)
+    assert log.last_stable_offset(2) == 2
+    produce(log, 2, sequence=0, producer=1, transactional=True)
+    produce(log, 1, sequence=0, producer=2, transactional=True)
+    append(log, 1)
+    assert log.last_stable_offset(6) == 2 and log.last_stable_offset(1) == 1
+    a_marker(log, 1, commit=True)
+    assert log.last_stable_offset(6) == 2, "the marker at offset 6 could still be lost"
+    assert log.last_stable_offset(7) == 4
+    a_marker(log, 2, commit=False)
+    assert log.last_stable_offset(7) == 4 and log.last_stable_offset(8) == 8
+
+
+def test_aborted_transactions_are_told_for_the_range_they_overlap() -> None:
+    log = a_log(segment_bytes=500)
+    produce(log, 2, sequence=0, producer=1, transactional=True)
+    produce(log, 2, sequence=0, producer=2, transactional=True)
+    a_marker(log, 1, commit=False)
+    for _ in range(6):
+        append(log, 1, sizes=100)
+    produce(log, 1, sequence=0, producer=3, transactional=True)
+    a_marker(log, 2, commit=False)
+    a_marker(log, 3, commit=True)
+    assert len(log.segments) > 2
+
+    def told(first: int, upto: int) -> list[tuple[int, int, int]]:
+        return [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in log.aborted_transactions(first, upto)]
+
+    assert told(0, 14) == [(1, 0, 4), (2, 2, 12)]
+    assert told(0, 2) == [(1, 0, 4)]
+    assert told(5, 12) == told(7, 12) == [(2, 2, 12)]
+    assert told(13, 14) == []
+
+
+def test_a_marker_without_data_of_its_producer_is_no_transaction() -> None:
+    log = a_log()
+    a_marker(log, 9, commit=False)
+    assert log.aborted_transactions(0, 1) == [] and log.last_stable_offset(1) == 1
+    assert log.producers.by_id[9].coordinator_epoch == 0
+
+
+def test_markers_of_older_producers_and_coordinators_are_refused() -> None:
+    log = a_log()
+    a_marker(log, 9, producer_epoch=4, coordinator_epoch=7, commit=True)
+    with pytest.raises(StaleProducerEpoch):
+        log.producers.check_marker(9, 3, 8)
+    with pytest.raises(StaleCoordinatorEpoch):
+        log.producers.check_marker(9, 4, 6)
+    log.producers.check_marker(9, 4, 7)
+    log.producers.check_marker(10, 0, 0)
+
+
+def test_a_marker_of_a_newer_epoch_fences_the_old_one_and_sequences_start_anew() -> None:
+    log = a_log()
+    produce(log, 2, sequence=0, epoch=3, transactional=True)
+    a_marker(log, 1, producer_epoch=4, commit=False)
+    with pytest.raises(StaleProducerEpoch):
+        check(log, sequence=2, epoch=3)
+    with pytest.raises(OutOfOrderSequence):
+        check(log, sequence=2, epoch=4)
+    produce(log, sequence=0, epoch=4)
+
+
+def test_silent_producers_are_forgotten_by_our_clock_not_by_their_timestamps() -> None:
+    log = a_log()
+    append(log, producer_id=1, producer_epoch=0, base_sequence=0, at_ms=5, now_ms=NOW_MS)
+    append(log, producer_id=2, producer_epoch=0, base_sequence=0, at_ms=NOW_MS * 2, now_ms=NOW_MS - 1)
+    append(log, producer_id=3, producer_epoch=0, base_sequence=0, now_ms=NOW_MS - 5000, transactional=True)
+    assert log.expire_producers(NOW_MS + 999, 1000) == 1
+    assert sorted(log.producers.by_id) == [1, 3], "an open transaction keeps its producer"
+
+
+def test_snapshots_read_back_what_they_were_given() -> None:
+    log = a_log()
+    produce(log, 3, sequence=5, epoch=2, producer=11, transactional=True)
+    a_marker(log, 12, producer_epoch=1, coordinator_epoch=6, commit=True)
+    found = read_snapshot(snapshot_file(log.producers.by_id), NOW_MS)
+    assert found == log.producers.by_id
+
+
+def test_a_torn_snapshot_is_no_snapshot() -> None:
+    log = a_log()
+    produce(log, sequence=0)
+    data = snapshot_file(log.producers.by_id)
+    random = Random(1)
+    for length in range(len(data)):
+        assert read_snapshot(data[:length], 0) is None
+        assert read_snapshot(data[:length] + bytes(len(data) - length), 0) is None or not any(data[length:])
+    for _ in range(100):
+        harmed = bytearray(data)
+        harmed[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        assert read_snapshot(bytes(harmed), 0) is None
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_repeats_are_known_after_a_restart(clean: bool) -> None:
+    """A client with five requests in flight may repeat all of them, whatever happened to the broker."""
+    disk = SimDisk()
+    log = a_log(disk)
+    for number in range(8):
+        append(log, 1, sizes=40)
+        produce(log, 2, sequence=2 * number)
+    flush(log)
+    if clean:
+        from log_builders import opened
+
+        opened(disk.restart()).close(now_ms=NOW_MS)
+    again = reopened(disk.restart())
+    for number in range(3, 8):
+        found = check(again, 2, sequence=2 * number)
+        assert found is not None and found.base_offset == 3 * number + 1
+    produce(again, sequence=16)

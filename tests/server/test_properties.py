@@ -1,0 +1,71 @@
+"""Kafka's settings files and names."""
+
+import pytest
+
+from ottla.base.options import ConfigError
+from ottla.broker.configs import SPECS_BY_NAME
+from ottla.server.addresses import address_text, parse_address, parse_listener
+from ottla.server.properties import MEANINGLESS, REFUSED, adopted, parse_properties
+
+pytestmark = pytest.mark.server
+
+
+def test_a_properties_file_is_read_as_java_reads_it() -> None:
+    text = """
+# a comment
+! another
+a=1
+  b : two words \n\
+c three
+d=first,\\
+    second
+e\\ f=g\\=h\\\\i
+u=\\u00e4\\tx
+empty=
+alone
+a=last
+"""
+    assert parse_properties(text) == {
+        "a": "last", "b": "two words ", "c": "three", "d": "first,second", "e f": "g=h\\i", "u": "ä\tx", "empty": "", "alone": "",
+    }  # fmt: skip
+
+
+def test_names_without_meaning_are_dropped_with_a_reason_each() -> None:
+    kept, warnings = adopted({"num.network.threads": "3", "zookeeper.connect": "x:2181", "num.partitions": "3", "node.id": "5"})
+    assert kept == {"num.partitions": "3", "broker.id": "5"}
+    assert len(warnings) == 2 and "zookeeper.connect: the coordination store is embedded" in warnings[1]
+
+
+@pytest.mark.parametrize("name", ["ssl.keystore.location", "sasl.enabled.mechanisms", "authorizer.class.name", "super.users"])
+def test_names_whose_loss_would_weaken_what_was_asked_for_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        adopted({name: "x"})
+
+
+def test_a_listener_with_encryption_is_refused_unless_it_is_the_controllers() -> None:
+    with pytest.raises(ConfigError, match="listener INTERNAL asks for SSL"):
+        adopted({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SSL"})
+    adopted({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,C:SSL", "controller.listener.names": "C"})
+
+
+def test_unknown_names_are_left_for_the_options_to_refuse() -> None:
+    assert adopted({"no.such.thing": "1"}) == ({"no.such.thing": "1"}, [])
+
+
+def test_no_option_of_ours_stands_in_the_tables_of_names_without_meaning() -> None:
+    assert not set(SPECS_BY_NAME) & {*MEANINGLESS, *REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("text", "address"), [("h:1", ("h", 1)), (":9092", ("", 9092)), ("[::1]:0", ("::1", 0)), ("127.0.0.1:65535", ("127.0.0.1", 65535))]
+)
+def test_addresses_are_host_and_port(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text, name="x") == address
+    assert parse_listener(f"PLAINTEXT://{text}", name="x") == address
+    assert address_text(address) == text
+
+
+@pytest.mark.parametrize("text", ["", "h", "h:", "h:x", "h:65536", "::1:9092", "h:-1"])
+def test_other_addresses_are_refused_by_the_settings_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="--listen"):
+        parse_address(text, name="--listen")

@@ -1,0 +1,264 @@
+"""The tree keeps its own rules: who may import whom, what pure parts may touch, how long a file is, what no file says.
+
+``LAYERS`` is the picture of the layers; whoever wants to change it changes the design. Reasons stand beside every exception, and an
+exception that is no longer needed fails the test, so that the lists only shrink.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.handlers import HANDLERS
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "ottla"
+
+#: What each package may import of the others. Modules that stand beside the packages (``ottla/aio.py``) are faces of the client.
+LAYERS: dict[str, set[str]] = {
+    "base": set(),
+    "wire": {"base"},
+    "records": {"base"},
+    "store": {"base"},
+    "log": {"base", "records"},
+    "net": {"base", "wire"},
+    "broker": {"base", "wire", "records", "log", "store"},
+    "client": {"base", "wire", "records", "net"},
+    "server": {"base", "wire", "records", "log", "net", "broker", "store", "console"},
+    "sim": {"base", "wire", "records", "log", "net", "broker", "store", "server", "client"},
+    "spark": {"base", "wire", "records", "net", "client"},
+    "console": {"base", "wire", "records", "net", "client"},
+    "cli": {"base", "wire", "records", "log", "net", "client", "spark", "console", "server", "sim"},
+    "testing": {"base", "wire", "records", "net", "client", "server", "sim", "store"},
+    "demo": {"base", "wire", "records", "net", "client", "server", "spark", "cli"},
+}
+#: Finer than packages: what of a package is open to whom.
+ONLY: dict[tuple[str, str], str] = {
+    # Paths and contents of the store are pure, and the words in which the broker's effects on it are said.
+    ("broker", "store"): "ottla.store.layout",
+}
+#: In cli, the one module that may import the package.
+DOORS = {"server": {"serve"}, "sim": {"sim"}, "spark": {"pipeline"}, "log": {"log"}}
+
+PURE = ("base", "wire", "records", "log", "broker")
+IMPURE_MODULES = {
+    "asyncio",
+    "socket",
+    "os",
+    "time",
+    "random",
+    "threading",
+    "logging",
+    "datetime",
+    "subprocess",
+    "secrets",
+    "uuid",
+    "pathlib",
+}
+#: (file, module) -> why.
+IMPURE_ALLOWED = {
+    ("log/checkpoints.py", "datetime"): "meta.properties begins with a printed date; the time comes in as an argument",
+}
+
+LENGTH_MAX = 500
+TABLES = ("wire/messages/", "wire/errors.py", "broker/configs.py", "log/options.py", "client/options.py", "base/options.py")
+#: file -> why it may be longer than that.
+LONGER = {"client/admin.py": "one method for each admin request, which know nothing of each other"}
+#: file -> why it may catch everything without raising it again.
+CATCH_ALL = {
+    "server/shell.py": "a failure of the broker is recorded before the process ends",
+    "net/server.py": "whatever a connection does, the others go on",
+    "sim/sweep.py": "whatever a simulated world raises is a finding, told with its seed",
+}
+#: Kafka's words are exempt nowhere: these say nothing about what a class is.
+EMPTY_WORDS = ("Manager", "Helper", "Util", "Utils", "Impl")
+
+SKIPPED = {".git", ".venv", "build", "dist", "__pycache__", "results", "artifacts", "spark-warehouse", "metastore_db"}
+TEXT = {".py", ".pyi", ".pyx", ".pxi", ".pxd", ".md", ".toml", ".sh", ".cfg", ".txt", ".yml", ".yaml", ".json", ".html", ".css", ".js", ""}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Syntax trees of the package, by path below ``src/ottla``."""
+    return {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def package_of(path: str) -> str | None:
+    """The package a module is in; None for those beside the packages."""
+    return path.split("/")[0] if "/" in path else None
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, full name) of everything imported, at whatever depth."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"line {node.lineno}: imports are written out in full"
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+@cache
+def files() -> dict[str, str]:
+    """Text of everything in the tree that people wrote, by path."""
+    found = {}
+    for path in sorted(ROOT.rglob("*")):
+        relative = path.relative_to(ROOT)
+        if SKIPPED.intersection(relative.parts) or any(part.startswith(".") and part != ".ci" for part in relative.parts[:-1]):
+            continue
+        if path.is_file() and path.suffix in TEXT and path.name != "_native.c":
+            try:
+                found[relative.as_posix()] = path.read_text()
+            except UnicodeDecodeError:
+                continue
+    return found
+
+
+def test_every_package_has_its_place_in_the_layers() -> None:
+    found = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert found <= set(LAYERS), "say in LAYERS what the new package may import"
+
+
+def test_no_package_imports_one_to_its_right() -> None:
+    wrong = []
+    for path, tree in modules().items():
+        package = package_of(path)
+        if package is None or package not in LAYERS:
+            continue
+        for line, name in imports(tree):
+            parts = name.split(".")
+            if parts[0] != "ottla" or len(parts) < 2 or parts[1] == package or not (SOURCE / parts[1]).is_dir():
+                continue
+            if parts[1] not in LAYERS[package]:
+                wrong.append(f"{path}:{line} imports {name}")
+            only = ONLY.get((package, parts[1]))
+            if only is not None and not name.startswith(only):
+                wrong.append(f"{path}:{line} imports {name}; only {only} is open to {package}")
+            doors = DOORS.get(parts[1]) if package == "cli" else None
+            if doors is not None and path.removeprefix("cli/").removesuffix(".py") not in doors:
+                wrong.append(f"{path}:{line} imports {name}; in cli only {', '.join(sorted(doors))} may")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_layers_have_no_circle() -> None:
+    settled: set[str] = set()
+    while rest := set(LAYERS) - settled:
+        free = {package for package in rest if LAYERS[package] <= settled}
+        assert free, f"{sorted(rest)} import each other"
+        settled |= free
+
+
+def test_pure_parts_touch_no_clock_socket_thread_file_or_chance() -> None:
+    wrong, used = [], set()
+    for path, tree in modules().items():
+        if package_of(path) not in PURE:
+            continue
+        for line, name in imports(tree):
+            module = name.split(".")[0]
+            if module not in IMPURE_MODULES or name == "random.Random":
+                continue
+            if (path, module) in IMPURE_ALLOWED:
+                used.add((path, module))
+            else:
+                wrong.append(f"{path}:{line} imports {name}")
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        named = [(call.lineno, call.func.id) for call in calls if isinstance(call.func, ast.Name)]
+        wrong += [f"{path}:{line} calls {name}()" for line, name in named if name in ("open", "print", "input", "Random")]
+    assert not wrong, "\n".join(wrong)
+    assert used == set(IMPURE_ALLOWED), f"no longer needed: {set(IMPURE_ALLOWED) - used}"
+
+
+def test_every_module_says_what_it_is_about() -> None:
+    silent = [path for path, tree in modules().items() if not ast.get_docstring(tree)]
+    for folder in ("tests", "bench", "tools"):
+        silent += [
+            str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py") if not ast.get_docstring(ast.parse(path.read_text()))
+        ]
+    assert not silent, f"modules without a docstring: {silent}"
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    lengths = {path: len((SOURCE / path).read_text().splitlines()) for path in modules() if not path.startswith(TABLES)}
+    long = {path for path, lines in lengths.items() if lines > LENGTH_MAX}
+    assert long <= set(LONGER), f"more than {LENGTH_MAX} lines: {sorted(long - set(LONGER))}"
+
+
+def test_nothing_is_caught_wholesale_but_where_that_is_the_point() -> None:
+    caught = set()
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            names = {part.id for part in ast.walk(node.type) if isinstance(part, ast.Name)} if node.type else {"BaseException"}
+            raised_again = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+            if names & {"Exception", "BaseException"} and not raised_again:
+                caught.add(path)
+    assert caught == set(CATCH_ALL), f"too many, or no longer needed: {sorted(caught ^ set(CATCH_ALL))}"
+
+
+def test_classes_have_names_that_say_something() -> None:
+    empty = [
+        f"{path}: {node.name}"
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name.endswith(EMPTY_WORDS)
+    ]
+    assert not empty
+
+
+def test_each_api_file_carries_the_key_of_its_api() -> None:
+    for key, served in HANDLERS.items():
+        assert served.run.__module__ == f"ottla.broker.apis.k{key:02}_{served.name}"
+
+
+@pytest.mark.parametrize(
+    ("what", "pattern"),
+    [
+        ("a note to do it later", r"\b(TODO|FIXME|HACK)\b"),
+        ("a path of one machine", r"(?<![\w.])/(work|root|home/\w+|Users)/"),
+        (
+            "the host of a package registry",
+            "|".join(map(re.escape, ("pypi" + ".org", "python" + "hosted.org", "npm" + "js.", "repo1." + "maven", "crates" + ".io"))),
+        ),
+    ],
+)
+def test_no_file_holds(what: str, pattern: str) -> None:
+    here = Path(__file__).relative_to(ROOT).as_posix()
+    found = [
+        f"{path}:{number}: {line.strip()[:100]}"
+        for path, text in files().items()
+        if path != here
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.search(pattern, line)
+    ]
+    assert not found, f"{what}:\n" + "\n".join(found)
+
+
+# docs/architecture.md
+
+
+def mapped() -> tuple[set[str], set[str]]:
+    """Packages and modules that the file map names: ``### `base/``` heads a package, ``| `ids.py` |`` a module in it."""
+    packages, named, package = set(), set(), ""
+    for line in (ROOT / "docs" / "architecture.md").read_text().splitlines():
+        if heading := re.match(r"### `([\w/]+)/`", line):
+            package = heading[1]
+            packages.add(package)
+        elif module := re.match(r"\| `([\w/]+\.py)` \|", line):
+            named.add(f"{package}/{module[1]}")
+    return packages, named
+
+
+def test_the_file_map_names_exactly_the_packages_there_are() -> None:
+    packages, _ = mapped()
+    assert packages == {path.parent.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("__init__.py")}
+
+
+def test_every_module_in_the_file_map_exists() -> None:
+    _, named = mapped()
+    assert named and not [path for path in named if not (ROOT / "src" / path).is_file()]
