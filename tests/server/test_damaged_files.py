@@ -37,6 +37,7 @@ PRODUCER = {"producer_id": 4_000, "producer_epoch": 0}
 #: A few batches to a segment, an index entry every other batch.
 TOPIC = {"segment.bytes": "5000", "index.interval.bytes": "600"}
 Damage = Callable[[Path], None]
+Servers = Callable[[str], Serving]
 
 
 def at_ms(offset: int) -> int:
@@ -185,16 +186,9 @@ def left_behind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"killed": root / "killed", "stopped": root / "stopped"}
 
 
-@pytest.fixture(scope="module", params=ENDS)
-def end(request: pytest.FixtureRequest) -> str:
-    """How the server ended."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def server(end: str, left_behind: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def damaged(end: str, left_behind: dict[str, Path], data: Path) -> Path:
+    """A copy of what was left behind, damaged."""
     how, _, checkpoints = end.partition(", ")
-    data = tmp_path_factory.mktemp("damaged") / "data"
     shutil.copytree(left_behind[how], data)
     for when, name in cases():
         if when == end:
@@ -205,13 +199,27 @@ def server(end: str, left_behind: dict[str, Path], tmp_path_factory: pytest.Temp
             file.unlink(missing_ok=True)
         elif checkpoints.endswith("scrambled") and file.exists():
             scramble(file)
-    with Serving(data) as served:
-        yield served
+    return data
 
 
-@pytest.mark.parametrize(("end", "name"), cases(), indirect=["end"], scope="module")
-def test_records_are_found_whatever_was_damaged(server: Serving, end: str, name: str) -> None:
-    address = server.address
+@pytest.fixture(scope="module")
+def servers(left_behind: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """A server for each end, started when it is first asked for."""
+    running: dict[str, Serving] = {}
+
+    def server(end: str) -> Serving:
+        if end not in running:
+            running[end] = Serving(damaged(end, left_behind, tmp_path_factory.mktemp("damaged") / "data")).start()
+        return running[end]
+
+    yield server
+    for served in running.values():
+        served.kill()
+
+
+@pytest.mark.parametrize(("end", "name"), cases())
+def test_records_are_found_whatever_was_damaged(servers: Servers, end: str, name: str) -> None:
+    address = servers(end).address
     found = [record for batch in fetch_all(address, name) for record in batch.records]
     assert [(r.offset, r.timestamp_ms, r.value) for r in found] == [(o, at_ms(o), value(o)) for o in range(BATCHES * RECORDS)]
     for offset in range(1, BATCHES * RECORDS, 37):
@@ -225,9 +233,9 @@ def test_records_are_found_whatever_was_damaged(server: Serving, end: str, name:
     assert offset_at(address, name, 0, -2) == (0, 0) and offset_at(address, name, 0, -1) == (0, BATCHES * RECORDS)
 
 
-@pytest.mark.parametrize(("end", "name"), cases(), indirect=["end"], scope="module")
-def test_writing_goes_on_and_repeats_are_known_whatever_was_damaged(server: Serving, end: str, name: str) -> None:
-    address, last = server.address, BATCHES - 1
+@pytest.mark.parametrize(("end", "name"), cases())
+def test_writing_goes_on_and_repeats_are_known_whatever_was_damaged(servers: Servers, end: str, name: str) -> None:
+    address, last = servers(end).address, BATCHES - 1
     assert produce(address, name, 0, sent(last)) == (0, last * RECORDS), "a repeat gets the offset it had"
     out_of_order_sequence = 45
     assert produce(address, name, 0, sent(BATCHES + 5))[0] == out_of_order_sequence
@@ -236,7 +244,9 @@ def test_writing_goes_on_and_repeats_are_known_whatever_was_damaged(server: Serv
     assert [batch.base_offset for batch in fetch_all(address, name, 0, last * RECORDS)] == [last * RECORDS, BATCHES * RECORDS]
 
 
-def test_it_stops_cleanly_and_a_next_life_has_it_all(server: Serving, end: str) -> None:
+@pytest.mark.parametrize("end", ENDS)
+def test_it_stops_cleanly_and_a_next_life_has_it_all(servers: Servers, end: str) -> None:
+    server = servers(end)
     topics = [name for when, name in cases() if when == end]
     ends = {name: offset_at(server.address, name, 0, -1) for name in topics}
     server.stop()
