@@ -29,7 +29,7 @@ from plain_kafka import (
 )
 from serving import Serving
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("damaged_files")]
 
 BATCHES, RECORDS = 60, 4
 BASE_MS = time.time_ns() // 1_000_000 - 1_000_000
