@@ -7,6 +7,7 @@ from pathlib import Path
 from ottla.base.options import OptionSpec
 from ottla.broker.configs import BrokerOptions, topic_defaults
 from ottla.broker.node import HANDLERS
+from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
 from ottla.wire.messages import API
 from ottla.wire.reference import protocol_reference
@@ -28,6 +29,29 @@ def configuration() -> str:
         *_table(topic_defaults().values()),
     ]
     return "\n".join(parts) + "\n"
+
+
+def clients() -> str:
+    """Every setting of producers, consumers and admin clients, as Markdown."""
+    common = ClientOptions.SPECS
+    parts = [
+        "# Settings of the clients\n\nGenerated from the declarations in `src/ottla/client/options.py`.\n\n"
+        "In Python a setting is a keyword argument, its name with underscores: `ottla.Producer(linger_ms=20)`.\n"
+        "A name that is not here is refused.\n",
+        "## All clients\n",
+        *_client_table(common.values()),
+    ]
+    for title, table in (("Producer", ProducerOptions), ("Consumer", ConsumerOptions), ("Admin", AdminOptions)):
+        parts += [f"\n## {title}\n", *_client_table(spec for name, spec in table.SPECS.items() if name not in common)]
+    return "\n".join(parts) + "\n"
+
+
+def _client_table(specs: Iterable[OptionSpec]) -> list[str]:
+    rows = ["| name | type | default | allowed | |", "|---|---|---|---|---|"]
+    for spec in sorted(specs, key=lambda spec: spec.name):
+        row = (f"`{spec.attribute}`", spec.kind.name.lower(), f"`{spec.render(spec.default)}`", _allowed(spec), spec.doc)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+    return rows
 
 
 def _table(specs: Iterable[OptionSpec]) -> list[str]:
@@ -68,7 +92,7 @@ def coverage() -> str:
 
 def main() -> int:
     """Write the pages, or compare them; 1 when one is out of date."""
-    pages = {"configuration.md": configuration(), "protocol.md": coverage() + protocol_reference()}
+    pages = {"configuration.md": configuration(), "clients.md": clients(), "protocol.md": coverage() + protocol_reference()}
     stale = []
     for name, text in pages.items():
         path = REFERENCE / name

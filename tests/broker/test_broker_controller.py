@@ -12,6 +12,7 @@ from ottla.base.ports import Op
 from ottla.broker.controller.election import elections
 from ottla.broker.controller.placement import place
 from ottla.broker.image import Image, Registration, Topic
+from ottla.sim.disk import SimDisk
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
@@ -134,8 +135,6 @@ def test_a_quick_restart_that_nobody_saw_still_begins_an_epoch() -> None:
 
 def test_a_broker_id_is_taken_once() -> None:
     cluster = Cluster()
-    from ottla.sim.disk import SimDisk
-
     twin = cluster.start(1, {}, [SimDisk("twin")])
     assert twin.halted is not None and "already registered" in twin.halted
 

@@ -6,6 +6,8 @@ import pytest
 from cluster import Broker, Cluster, Sent, batch, fetch, fetch_request, produce, produce_request, values
 
 from ottla.wire import errors
+from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 
 
@@ -82,8 +84,6 @@ def test_a_fetch_that_wants_more_bytes_than_an_answer_can_have_gets_what_fits() 
 
 def test_a_fetch_that_waits_is_answered_when_its_partition_is_deleted() -> None:
     """Line 47."""
-    from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-
     broker = Cluster().topic()
     sent = broker.send(fetch_request(max_wait_ms=10_000), 12)
     broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000), 6)
@@ -134,8 +134,6 @@ def test_the_batch_that_contains_the_offset_is_given_whole() -> None:
 
 def test_the_end_of_the_log_is_empty_and_what_lies_beyond_is_out_of_range() -> None:
     """Line 49."""
-    from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-
     broker = Cluster().topic()
     for _ in range(3):
         produce(broker, batch(b"v"))

@@ -1,5 +1,6 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords. Numbers are lines of the protocol's list of semantics."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -238,8 +239,6 @@ def test_records_are_deleted_by_the_leader_and_not_in_internal_topics() -> None:
 
 
 def test_deleted_records_stay_deleted_after_a_power_cut() -> None:
-    from random import Random
-
     cluster = Cluster()
     broker = cluster.topic()
     produce(broker, batch(b"a", b"b", b"c"))

@@ -7,9 +7,12 @@ from typing import Any
 from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values
 
 from ottla.base.ids import TopicPartition
+from ottla.base.ports import Op
 from ottla.base.units import DAY_MS, MINUTE_MS, MiB
 from ottla.broker import events
+from ottla.store import layout
 from ottla.wire import errors
+from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -150,9 +153,6 @@ def test_a_leader_that_comes_back_does_not_believe_a_flush_from_before() -> None
     produce(broker, batch(b"a"), acks=1)
     before = broker.leader("t")
     assert [flush.partition for flush in broker.flushes] == [TopicPartition("t", 0)]
-    from ottla.base.ports import Op
-    from ottla.store import layout
-
     path = layout.partition_state("t", 0)
     for leader, epoch in ((-1, 1), (1, 2)):
         state = layout.PartitionState(leader=leader, leader_epoch=epoch, isr=(1,), controller_epoch=1)  # type: ignore[arg-type]
@@ -206,8 +206,6 @@ def test_a_log_that_found_no_room_is_made_when_there_is_some() -> None:
     cluster = Cluster()
     broker = cluster[1]
     broker.disks["disk0"].fail("mkdir", errno=ENOSPC, times=2)
-    from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-
     broker.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 7)
     assert produce(broker, batch(b"a")).error_code == errors.KafkaStorageError.code
     assert broker.node.directories[0].failed is None
@@ -276,8 +274,6 @@ def test_logs_of_a_topic_that_was_deleted_and_created_anew_meanwhile_are_not_ser
     produce(broker, batch(b"old"))
     gone = cluster.kill(broker.broker_id)
     delete_topic(cluster.controller)
-    from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-
     wish = CreatableTopic(
         name="t", num_partitions=-1, replication_factor=-1, assignments=[CreatableReplicaAssignment(broker_ids=[gone.broker_id])]
     )

@@ -179,6 +179,17 @@ def test_a_topic_whose_last_override_was_removed_can_be_deleted_and_created_with
     cluster.topic("t", configs={"retention.ms": "2"})
 
 
+@pytest.mark.parametrize("overrides", [{}, {"segment.ms": "7"}])
+def test_settings_that_an_earlier_topic_left_behind_are_not_the_new_ones(overrides: dict[str, str]) -> None:
+    """A change of settings that passes a deletion on its way to the store can leave them there."""
+    cluster = Cluster()
+    left = Op("create", "/config/topics/t", b'{"version":1,"config":{"retention.ms":"1"}}')
+    cluster.store.session().submit((left,), lambda result: None)
+    cluster.run()
+    broker = cluster.topic("t", configs=overrides)
+    assert broker.node.image.overrides("topics", "t") == overrides
+
+
 @pytest.mark.parametrize(
     ("state", "error"),
     [

@@ -119,3 +119,20 @@ def test_high_watermarks_begin_where_the_creator_says() -> None:
     directory = opened(SimDisk())
     directory.create(ORDERS, TOPIC_ID, options(), NOW_MS, high_watermark=4)
     assert directory.high_watermarks == {ORDERS: 4} and repr(directory) == "LogDirectory(sim, 1 logs)"
+
+
+def test_a_log_created_anew_inherits_nothing_from_the_checkpoints_of_the_one_before() -> None:
+    """Else it would begin at the old start offset, and its first crash would go unscanned up to the old recovery point."""
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    append(log, 20)
+    flush(log)
+    log.delete_before(15, NOW_MS)
+    directory.write_checkpoints({ORDERS: 20})
+    disk.remove_tree(directory.remove(ORDERS))
+    append(directory.create(ORDERS, TOPIC_ID, options(), NOW_MS), 3)
+    again = opened(disk.restart())
+    assert (again.logs[ORDERS].start_offset, again.logs[ORDERS].end_offset) == (0, 3)
+    assert again.logs[ORDERS].recovered is not None and again.logs[ORDERS].recovered.lost_records == 0
+    assert again.high_watermarks == {}

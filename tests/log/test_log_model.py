@@ -138,7 +138,8 @@ class LogMachine(RuleBasedStateMachine):
         self._reopen(self.disk.crash(Random(seed)))
         assert self.durable <= self.log.end_offset <= max(end, self.log.start_offset)
         known = {(written.offset, written.epoch): written for written in [*self.cut, *self.model]}
-        self.model = [
+        before = [written for written in self.model if written.offset < self.log.start_offset]
+        self.model = before + [
             known[offset, header.leader_epoch]
             for header, _ in self._batches()
             for offset in range(max(header.base_offset, self.log.start_offset), header.last_offset + 1)
@@ -168,7 +169,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.directory.logs[ORDERS]
 
     def _after_crash(self) -> None:
-        self.model = [written for written in self.model if self.log.start_offset <= written.offset < self.log.end_offset]
+        self.model = [written for written in self.model if written.offset < self.log.end_offset and self.log.size]
         self.durable = self.log.end_offset
         self.cut = []
         self.start = self.log.start_offset

@@ -284,3 +284,17 @@ def test_trimming_is_there_after_a_clean_stop(change: Callable[[Log], object]) -
     directory.close(now_ms=NOW_MS)
     again = reopened(crashed(disk))
     assert (again.start_offset, again.end_offset) == (log.start_offset, log.end_offset)
+
+
+def test_deleted_records_stay_deleted_when_a_crash_brings_their_segment_back() -> None:
+    for seed in range(20):
+        disk = SimDisk()
+        directory = opened(disk)
+        log = directory.create(ORDERS, bytes(16), options(segment_bytes=100), NOW_MS)  # type: ignore[arg-type]
+        for _ in range(3):
+            append(log)
+        flush(log)
+        for path in log.delete_before(2, NOW_MS):
+            disk.unlink(path)
+        directory.write_checkpoints(kinds=("log_starts",))
+        assert reopened(crashed(disk, seed), segment_bytes=100).start_offset == 2

@@ -95,6 +95,8 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
         ("trigger = 'often'\n" + SMALL, "p.toml:1", "trigger", "expected available-now, or a time"),
         ("name = 3\n" + SMALL, "p.toml:1", "name", "expected text, not 3"),
         ("bootstrap = '${nobody_set_this}'\n" + SMALL, "p.toml:1", "bootstrap", "give one with --var nobody_set_this=VALUE"),
+        (SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT ${c}'\n", "p.toml:7", "step[0].sql", "--var c=VALUE"),
+        (SMALL.replace("[[", "options = { groupIdPrefix = '${p}' }\n[[", 1), "p.toml:3", "source.options.groupIdPrefix", "--var p=VALUE"),
         ("", "p.toml", "source", "is missing; say which topic is read"),
         ("[source]\ntopic = 't'\n", "p.toml", "sink", "say where results go"),
         ("[source]\n[[sink]]\ntype = 'console'\n", "p.toml:1", "source.topic", "exactly one of topic, topics and pattern"),

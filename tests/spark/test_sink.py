@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.t
 Topics = Callable[..., Topic]
 
 
-def write(frame: Any, topic: Topic, **options: str) -> None:
-    frame.write.format("ottla").option("kafka.bootstrap.servers", topic.bootstrap).options(**options).mode("append").save()
+def write(frame: Any, target: Topic, **options: str) -> None:
+    frame.write.format("ottla").option("kafka.bootstrap.servers", target.bootstrap).options(**options).mode("append").save()
 
 
 def rows(spark: Any, topic: Topic, **options: str) -> list[Any]:

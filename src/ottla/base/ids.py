@@ -30,6 +30,17 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def as_partition(named: "TopicPartition | tuple[str, int]") -> TopicPartition:
+    """A partition that a user named, perhaps by a plain pair.
+
+    Raises: TypeError when it is no topic and number.
+    """
+    topic, partition = named
+    if not isinstance(topic, str) or not isinstance(partition, int):
+        raise TypeError(f"a partition is named by its topic and number, such as ('orders', 0), not by {tuple(named)!r}")
+    return named if isinstance(named, TopicPartition) else TopicPartition(topic, partition)
+
+
 def topic_id_text(topic_id: bytes) -> str:
     """A topic id as Kafka prints it: 22 characters of URL-safe base64 without padding."""
     return urlsafe_b64encode(topic_id).rstrip(b"=").decode()

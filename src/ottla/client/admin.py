@@ -16,12 +16,12 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import TopicPartition, as_partition
 from ottla.client import results as r
 from ottla.client.backoff import Backoff
 from ottla.client.cluster import Cluster
 from ottla.client.errors import AlreadyClosed
-from ottla.client.network import Network
+from ottla.client.network import METADATA_VERSION_MIN, Network
 from ottla.client.offsets import OffsetAndTime, list_offsets
 from ottla.client.options import AdminOptions, from_keywords
 from ottla.client.routing import NOT_CONTROLLER, Share, ask_controller, ask_leaders
@@ -125,7 +125,8 @@ class Admin:
 
     async def list_topics(self, *, internal: bool = False, timeout_ms: float | None = None) -> list[r.TopicListing]:
         """All topics that the client may see, by name. Raises: ConnectionFailed, RequestTimedOut."""
-        cluster = await self._picture(None, timeout_ms)
+        response = await self._any(_metadata_request(None), timeout_ms, "listing topics", at_least=METADATA_VERSION_MIN)
+        cluster = _picture(response, None)
         return [
             r.TopicListing(
                 topic.name,
@@ -142,7 +143,8 @@ class Admin:
         """Partitions, leaders and replicas of topics."""
 
         async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[r.TopicDescription]]:
-            cluster = await self._picture(names, left_ms)
+            response = await self._network.ask_any(_metadata_request(names), at_least=METADATA_VERSION_MIN)
+            cluster = _picture(response, names)
             return {name: _described(cluster, name) if name in cluster.topics else _undescribed(cluster, name) for name in names}
 
         return await self._each(list(dict.fromkeys(names)), ask, timeout_ms, "describing topic")
@@ -150,15 +152,6 @@ class Admin:
     async def describe_topic(self, name: str, *, timeout_ms: float | None = None) -> r.TopicDescription:
         """One topic. Raises: UnknownTopicOrPartition and the like."""
         return _good((await self.describe_topics([name], timeout_ms=timeout_ms))[name])
-
-    async def _picture(self, names: list[str] | None, timeout_ms: float | None) -> Cluster:
-        request = m.MetadataRequest(
-            topics=None if names is None else [m.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
-        )
-        response = await self._any(request, timeout_ms, "reading metadata", at_least=4)
-        picture = Cluster(max_age_ms=0)
-        picture.apply(response, 0, asked=names)
-        return picture
 
     # -- records
 
@@ -180,14 +173,14 @@ class Admin:
                 for one in answer.partitions
             }
 
-        wanted = {TopicPartition(*tp): offset for tp, offset in before.items()}
+        wanted = {as_partition(tp): offset for tp, offset in before.items()}
         return await ask_leaders(self._network, wanted, ask, timeout_ms=limit_ms, doing="deleting records of", patient=False)
 
     async def list_offsets(
         self, times: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[OffsetAndTime]]:
         """Offsets by time in milliseconds, or by `offsets.LATEST`, `EARLIEST`, `MAX_TIMESTAMP`, `EARLIEST_LOCAL`, `LATEST_TIERED`."""
-        wanted = {TopicPartition(*tp): when for tp, when in times.items()}
+        wanted = {as_partition(tp): when for tp, when in times.items()}
         return await list_offsets(
             self._network, wanted, read_committed=read_committed, timeout_ms=self._limit_ms(timeout_ms), patient=False
         )
@@ -210,7 +203,7 @@ class Admin:
                 for one in topic.partitions
             }
 
-        wanted = dict.fromkeys((TopicPartition(*tp) for tp in partitions), None)
+        wanted = dict.fromkeys((as_partition(tp) for tp in partitions), None)
         return await ask_leaders(
             self._network, wanted, ask, timeout_ms=self._limit_ms(timeout_ms), doing="describing producers of", patient=False
         )
@@ -459,6 +452,18 @@ def _growing(name: str, wanted: r.NewPartitions | int) -> m.CreatePartitionsTopi
     grown = r.NewPartitions(wanted) if isinstance(wanted, int) else wanted
     assignments = None if grown.assignments is None else [m.CreatePartitionsAssignment(broker_ids=nodes) for nodes in grown.assignments]
     return m.CreatePartitionsTopic(name=name, count=grown.total_count, assignments=assignments)
+
+
+def _metadata_request(names: list[str] | None) -> m.MetadataRequest:
+    topics = None if names is None else [m.MetadataRequestTopic(name=name) for name in names]
+    return m.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+
+def _picture(response: m.MetadataResponse, names: list[str] | None) -> Cluster:
+    """An answer by itself, apart from what the client keeps to find its way."""
+    picture = Cluster(max_age_ms=0)
+    picture.apply(response, 0, asked=names)
+    return picture
 
 
 def _described(cluster: Cluster, name: str) -> r.TopicDescription:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import TopicPartition, as_partition
 from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.client.fetch_session import Ask
 from ottla.client.fetcher import ConsumerRecord, Fetcher, FetchPlan
@@ -116,7 +116,7 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position."""
-        self._fetcher.assign(TopicPartition(*tp) for tp in partitions)
+        self._fetcher.assign(as_partition(tp) for tp in partitions)
         self._pump()
 
     def assignment(self) -> list[TopicPartition]:
@@ -125,7 +125,7 @@ class Consumer:
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
         """Continue at this offset. Raises: ValueError when the partition is not assigned."""
-        self._fetcher.seek(TopicPartition(*partition), offset)
+        self._fetcher.seek(as_partition(partition), offset)
         self._pump()
 
     def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -138,14 +138,14 @@ class Consumer:
 
     def _seek_to(self, partitions: tuple[TopicPartition | tuple[str, int], ...], when: int) -> None:
         for tp in partitions or self._fetcher.assignment:
-            self._fetcher.seek_to(TopicPartition(*tp), when)
+            self._fetcher.seek_to(as_partition(tp), when)
         self._pump()
 
     async def position(self, partition: TopicPartition | tuple[str, int], timeout_ms: float | None = None) -> int:
         """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
         error.
         """
-        tp = TopicPartition(*partition)
+        tp = as_partition(partition)
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
@@ -160,12 +160,12 @@ class Consumer:
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Give no records of these partitions until they are resumed; what is buffered is kept."""
         for tp in partitions:
-            self._fetcher.pause(TopicPartition(*tp))
+            self._fetcher.pause(as_partition(tp))
 
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """End a pause."""
         for tp in partitions:
-            self._fetcher.pause(TopicPartition(*tp), False)
+            self._fetcher.pause(as_partition(tp), False)
         self._pump()
 
     def paused(self) -> list[TopicPartition]:
@@ -174,7 +174,7 @@ class Consumer:
 
     def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The end of the log, exclusive, as the last answer told; -1 before the first."""
-        return self._fetcher.ends(TopicPartition(*partition))[1]
+        return self._fetcher.ends(as_partition(partition))[1]
 
     # -- records
 
@@ -335,21 +335,21 @@ class Consumer:
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each log."""
-        found = await self._offsets(dict.fromkeys((TopicPartition(*tp) for tp in partitions), EARLIEST), timeout_ms)
+        found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), EARLIEST), timeout_ms)
         return {tp: one.offset for tp, one in found.items()}
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset after the last record of each log: the high watermark, with read_committed the last stable offset."""
-        found = await self._offsets(dict.fromkeys((TopicPartition(*tp) for tp in partitions), LATEST), timeout_ms)
+        found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), LATEST), timeout_ms)
         return {tp: one.offset for tp, one in found.items()}
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition | tuple[str, int], int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndTime | None]:
         """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
-        found = await self._offsets({TopicPartition(*tp): when for tp, when in times.items()}, timeout_ms)
+        found = await self._offsets({as_partition(tp): when for tp, when in times.items()}, timeout_ms)
         return {tp: one if one.offset >= 0 else None for tp, one in found.items()}
 
     async def _offsets(self, times: dict[TopicPartition, int], timeout_ms: float | None) -> dict[TopicPartition, OffsetAndTime]:
@@ -369,7 +369,7 @@ class Consumer:
 
         Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
         """
-        tp, options = TopicPartition(*partition), self.options
+        tp, options = as_partition(partition), self.options
         wait_ms = options.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms
         network = self._network
 

@@ -40,6 +40,8 @@ class NoOffsetToStart(OffsetOutOfRange):
 class AlreadyClosed(KafkaError):
     """The client was closed; it cannot be used again."""
 
+    sentence = "the client is closed"
+
 
 #: Errors that tell that the cluster looks different from what we know: leaders, topic ids, controllers. Asking again needs new metadata
 #: first.

@@ -312,11 +312,16 @@ class Fetcher:
     def _partition_failed(self, position: _Position, data: PartitionData, now_ms: float) -> bool:
         error = error_for(data.error_code, f"{position.tp}: {error_for(data.error_code)}")
         if isinstance(error, OffsetOutOfRange):
-            position.chunks.clear() if position.offset == position.fetch_offset else None
             if not position.chunks:
-                story = f"{position.tp}: offset {position.fetch_offset} is not in the log, which starts at {data.log_start_offset}"
+                # Kafka's brokers do not say in this answer where the log starts; an earlier one may have.
+                start = max(data.log_start_offset, position.log_start_offset)
+                begins = f", which starts at {start}" if start >= 0 else ""
+                story = f"{position.tp}: offset {position.fetch_offset} is not in the log{begins}"
                 position.generation += 1
                 self._reset(position, NoOffsetToStart(f"{story}; auto_offset_reset is none, so seek to where to go on"))
+            else:
+                # What is buffered can still be given; the next fetch would only tell the same again.
+                position.blocked_until_ms = now_ms + position.backoff.failed()
             return False
         if error.retriable or error.code in METADATA_IS_STALE:
             position.blocked_until_ms = now_ms + position.backoff.failed()

@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from ottla.client.errors import AlreadyClosed
+
 T = TypeVar("T")
 #: How long the end of the interpreter may be held up by each face that was not closed.
 EXIT_TIMEOUT_MS = 5000
@@ -42,7 +44,8 @@ class LoopThread:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result; an interrupt of the wait cancels it.
 
-        Raises: RuntimeError in a process forked after the client was made: sockets and threads do not survive that.
+        Raises: AlreadyClosed after `stop`; RuntimeError in a process forked after the client was made, since sockets and threads do not
+        survive that.
         """
         if os.getpid() != self._pid:
             work.close()
@@ -50,6 +53,9 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a callback of this client runs in the client's own thread and must not wait for it")
+        if self.loop.is_closed():
+            work.close()
+            raise AlreadyClosed()
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()

@@ -42,6 +42,8 @@ class LogDirectory:
         #: High watermarks as read at open, and as given to ``create``.
         self.high_watermarks: dict[TopicPartition, Offset] = {}
         self._removed = 0
+        #: Partitions that a checkpoint on disk may name. A new log of such a name must not inherit what is said of the old one.
+        self._named: set[TopicPartition] = set()
 
     def __repr__(self) -> str:
         return f"LogDirectory({self.root}, {len(self.logs)} logs)"
@@ -92,6 +94,7 @@ class LogDirectory:
         recovery_points = _read_offsets(disk, names.RECOVERY_POINTS)
         starts = _read_offsets(disk, names.LOG_STARTS)
         directory.high_watermarks = _read_offsets(disk, names.HIGH_WATERMARKS)
+        directory._named = {*recovery_points, *starts, *directory.high_watermarks}
         for name in entries:
             if name.endswith(names.DELETE_DIRECTORY):
                 disk.remove_tree(name)
@@ -126,6 +129,8 @@ class LogDirectory:
         name = str(partition)
         if partition in self.logs or self.disk.exists(name):
             raise PartitionExists(partition)
+        if partition in self._named and not self.write_checkpoints():
+            raise OSError(ENOSPC, f"no room for the checkpoints of {self.root}")
         log = Log(self.disk, partition, name, topic_id, options)
         try:
             self.disk.mkdir(name)
@@ -167,6 +172,8 @@ class LogDirectory:
                 if error.errno != ENOSPC:
                     raise
                 return False
+        if kinds == KINDS:
+            self._named = set(self.logs)
         return True
 
     def checkpoint_files(
@@ -175,12 +182,14 @@ class LogDirectory:
         """(path, content) of the checkpoints as of now, for a caller that replaces the files off the loop."""
         if high_watermarks is not None:
             self.high_watermarks.update({p: Offset(offset) for p, offset in high_watermarks.items() if p in self.logs})
+        self._named.update(self.logs)
         files = []
         if "recovery_points" in kinds:
             offsets = {partition: log.checkpoint_offset for partition, log in self.logs.items()}
             files.append((names.RECOVERY_POINTS, checkpoints.offsets_file(offsets)))
         if "log_starts" in kinds:
-            offsets = {partition: log.start_offset for partition, log in self.logs.items() if log.start_offset > log.bases[0]}
+            # Also where the first segment begins there: a crash can bring back the segments that were dropped before it.
+            offsets = {partition: log.start_offset for partition, log in self.logs.items() if log.start_offset > 0}
             files.append((names.LOG_STARTS, checkpoints.offsets_file(offsets)))
         if "high_watermarks" in kinds:
             offsets = {partition: offset for partition, offset in self.high_watermarks.items() if partition in self.logs}
@@ -218,7 +227,7 @@ def close_log(log: Log) -> bool:
         if log.active.aborted:
             for file in log.active.index_files():
                 log.pending.file(file)
-    log.snapshot()
+    log.snapshot(lasting=False)
     plan = log.flush_plan()
     if plan is not None:
         plan.carry_out(log.disk)

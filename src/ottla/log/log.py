@@ -211,14 +211,18 @@ class Log:
             segment.jitter_ms = int.from_bytes(digest, "big") % min(options.segment_jitter_ms, options.segment_ms)
         return segment
 
-    def snapshot(self) -> None:
-        """Writes the state of the producers before the end offset, unless it is written already or the disk has no room."""
+    def snapshot(self, *, lasting: bool = True) -> None:
+        """Writes the state of the producers before the end offset, unless it is written already or the disk has no room.
+
+        ``lasting``: the next flush syncs it. If not, a power cut may take it, and the next start replays what the one before does not hold.
+        """
         if self.producers.snapshot_offset != self.end_offset:
             file = write_snapshot(self.disk, self.directory, self.end_offset, self.producers.by_id)
             if file is not None:
                 self.producers.snapshot_offset = self.end_offset
-                self.pending.file(file)
-                self.pending.directory(self.directory)
+                if lasting:
+                    self.pending.file(file)
+                    self.pending.directory(self.directory)
 
     def segment_of(self, offset: int) -> int:
         """Index of the segment in which ``offset`` lies or would lie; 0 for offsets below the first."""

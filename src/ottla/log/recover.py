@@ -45,7 +45,8 @@ from ottla.log.replay import note_batch, rebuild_producers, snapshot_offsets
 from ottla.log.segment import Segment
 from ottla.log.trimming import begin_anew
 from ottla.log.walk import headers, whole_batches
-from ottla.records.batch import crc_ok
+from ottla.records.batch import ATTRIBUTES_AT
+from ottla.records.checksum import crc32c
 
 
 def open_log(
@@ -92,8 +93,8 @@ def open_log(
     if log.epochs.entries == epochs:
         log.epochs.saved(log.epochs.version)
     if not replayed:
-        rebuild_producers(log, log.end_offset, now_ms)
-    _remove_stray_snapshots(log)
+        rebuild_producers(log, log.end_offset, now_ms, names=names)
+    _remove_stray_snapshots(log, names)
     plan = log.flush_plan()
     if plan is not None:
         plan.carry_out(disk)
@@ -146,20 +147,25 @@ def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, 
     segment.reset_aborted()
     expected = segment.base_offset
     epoch = -1
-    for position, header, buffer, at in whole_batches(file, 0, size):
-        follows = header.base_offset == expected or (header.base_offset > expected and not dense)
-        if not follows or header.last_offset_delta < 0 or not segment.takes(header.last_offset) or not crc_ok(buffer, at):
+    for position, header, chunk, at in whole_batches(file, 0, size):
+        base_offset, _, leader_epoch, _, crc, _, delta, _, max_timestamp, producer_id, _, _, _ = header
+        if base_offset != expected and (dense or base_offset < expected):
             break
-        if header.leader_epoch >= 0 and header.leader_epoch != log.epochs.latest:
-            if header.leader_epoch < epoch:
+        last_offset = base_offset + delta
+        end = at + header.size
+        if delta < 0 or not segment.takes(last_offset) or crc32c(chunk[at + ATTRIBUTES_AT : end]) != crc:
+            break
+        if leader_epoch >= 0 and leader_epoch != epoch:
+            if leader_epoch < epoch:
                 break
-            epoch = header.leader_epoch
-            log.epochs.end_offset = Offset(header.base_offset)
-            log.epochs.assign(header.leader_epoch, header.base_offset)
-        segment.note(position, header.size, header.base_offset, header.last_offset, header.max_timestamp)
-        if header.has_producer:
-            note_batch(log.producers, header, buffer, at, now_ms, segment)
-        expected = Offset(header.last_offset + 1)
+            epoch = leader_epoch
+            if epoch > log.epochs.latest:
+                log.epochs.end_offset = Offset(base_offset)
+                log.epochs.assign(epoch, base_offset)
+        segment.note(position, end - at, base_offset, last_offset, max_timestamp)
+        if producer_id >= 0:
+            note_batch(log.producers, header, chunk, at, now_ms, segment)
+        expected = Offset(last_offset + 1)
     log.end_offset = expected
     found.scanned_bytes += segment.size
     if not segment.finish():
@@ -229,10 +235,10 @@ def _flawed_transaction_index(disk: Disk, directory: str, names: list[str]) -> i
     return None
 
 
-def _remove_stray_snapshots(log: Log) -> None:
+def _remove_stray_snapshots(log: Log, names: list[str]) -> None:
     """Keeps the snapshots at the beginnings of segments, and the newest."""
-    for offset in snapshot_offsets(log.disk.listdir(log.directory))[:-1]:
-        if offset not in log.bases:
+    for offset in snapshot_offsets(names):
+        if offset not in log.bases and offset != log.producers.snapshot_offset:
             log.disk.unlink(f"{log.directory}/{offset:020d}{SNAPSHOT}")
 
 

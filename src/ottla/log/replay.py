@@ -28,12 +28,15 @@ def snapshot_offsets(names: list[str]) -> list[int]:
     return sorted(offset for offset in found if offset is not None)
 
 
-def rebuild_producers(log: "Log", upto: int, now_ms: int) -> None:
-    """Gives the log's producers the state they had at offset ``upto``, where a batch begins. Snapshots above are removed."""
+def rebuild_producers(log: "Log", upto: int, now_ms: int, *, names: list[str] | None = None) -> None:
+    """Gives the log's producers the state they had at offset ``upto``, where a batch begins. Snapshots above are removed.
+
+    ``names``: the files of the partition's directory, if the caller has just listed them.
+    """
     producers = log.producers
     producers.restore({}, log.bases[0])
     producers.snapshot_offset = NO_OFFSET
-    for offset in reversed(snapshot_offsets(log.disk.listdir(log.directory))):
+    for offset in reversed(snapshot_offsets(log.disk.listdir(log.directory) if names is None else names)):
         path = f"{log.directory}/{segment_name(offset, SNAPSHOT)}"
         found = read_snapshot(log.disk.read_file(path), now_ms) if offset <= upto else None
         if found is None:

@@ -153,16 +153,17 @@ class Segment:
         self.size = position + size
         if position == 0:
             self._first_timestamp = max_timestamp
-        if self._max_timestamp is None or max_timestamp > self._max_timestamp[0]:
+        latest = self._max_timestamp
+        if latest is None or max_timestamp > latest[0]:
             self._max_timestamp = (max_timestamp, last_offset)
-        assert self._offsets is not None, "a segment that grows has its indexes open"
-        last = self._offsets.last
+        offsets, recent = self._offsets, self._recent_offsets
+        assert offsets is not None, "a segment that grows has its indexes open"
+        last = offsets.last
         if position - (last[1] if last else 0) > self.interval_bytes:
-            self._offsets.append(last_offset - self.base_offset, position)
+            offsets.append(last_offset - self.base_offset, position)
             self._note_time()
-            self._recent_offsets.clear()
+            recent.clear()
             self._recent_positions.clear()
-        recent = self._recent_offsets
         if not recent:
             self._recent_from = base_offset
         elif len(recent) >= RECENT_MAX:
@@ -172,11 +173,11 @@ class Segment:
         self._recent_positions.append(position)
 
     def _note_time(self) -> None:
-        timestamp, offset = self.max_timestamp
-        assert self._times is not None, "a segment that grows has its indexes open"
-        last = self._times.last
-        if timestamp > (last[0] if last else NO_TIMESTAMP):
-            self._times.append(timestamp, offset - self.base_offset)
+        times = self._times
+        assert times is not None and self._max_timestamp is not None, "a segment that grows has its indexes open"
+        timestamp, offset = self._max_timestamp
+        if timestamp > (times.last[0] if times.last else NO_TIMESTAMP):
+            times.append(timestamp, offset - self.base_offset)
 
     def position_of(self, offset: int) -> int | None:
         """Where the batch begins that holds ``offset`` or, if none does, the next one; None when there is none.

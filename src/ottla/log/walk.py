@@ -13,7 +13,7 @@ from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_he
 from ottla.records.errors import RecordsError
 
 HEADER_CHUNK = 64 * KiB
-BATCH_CHUNK = 2 * MiB
+BATCH_CHUNK = MiB
 
 
 def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK) -> Iterator[tuple[int, BatchHeader]]:
@@ -39,29 +39,30 @@ def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CH
         position = following
 
 
-def whole_batches(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, bytes, int]]:
-    """(position, header, buffer, position in the buffer) of each batch that is wholly in ``position..end``.
+def whole_batches(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview, int]]:
+    """(position, header, chunk, position in the chunk) of each batch that is wholly in ``position..end``.
 
     Stops at the first spot where none is: the caller compares how far it came. CRCs are the caller's matter.
     """
-    chunk = b""
+    chunk = memoryview(b"")
+    filled = 0
     chunk_at = position
     while position < end:
         inside = position - chunk_at
-        if inside + HEADER_SIZE > len(chunk):
-            chunk = file.read(position, min(BATCH_CHUNK, end - position))
-            chunk_at, inside = position, 0
+        if inside + HEADER_SIZE > filled:
+            chunk = memoryview(file.read(position, min(BATCH_CHUNK, end - position)))
+            chunk_at, inside, filled = position, 0, len(chunk)
         try:
             header = parse_header(chunk, inside)
         except RecordsError:
             return
-        size = header.batch_length + LOG_OVERHEAD
+        size = header[1] + LOG_OVERHEAD
         if position + size > end:
             return
-        if inside + size > len(chunk):
-            chunk = file.read(position, min(max(BATCH_CHUNK, size), end - position))
-            chunk_at, inside = position, 0
-            if size > len(chunk):
+        if inside + size > filled:
+            chunk = memoryview(file.read(position, min(max(BATCH_CHUNK, size), end - position)))
+            chunk_at, inside, filled = position, 0, len(chunk)
+            if size > filled:
                 return
         yield position, header, chunk, inside
         position += size

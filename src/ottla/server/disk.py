@@ -9,13 +9,14 @@ back. Directories are synced by opening them, which Linux and macOS allow.
 """
 
 # A path is one concatenation here; building Path objects would cost more than the calls themselves.
+
 import os
 import shutil
 from contextlib import suppress
 from errno import EIO, ENOENT
 from pathlib import Path
 from threading import RLock
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from ottla.base.ports import Buffer
 
@@ -105,6 +106,9 @@ class RealFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._disk.opened.pop(id(self), None)
+        known = self._disk.files.get(self.path)
+        if known is not None and known() is None:
+            self._disk.files.pop(self.path, None)
 
     def _pin(self) -> int:
         """The descriptor, which stays open until ``_unpin``."""
@@ -162,21 +166,19 @@ class RealDisk:
         self.clock = 0
         #: Files with a descriptor, by identity.
         self.opened: dict[int, ref[RealFile]] = {}
-        #: Live files by directory and name, so that renames reach them and a path has one file.
-        self._files: dict[str, WeakValueDictionary[str, RealFile]] = {}
+        #: Live files by path, so that renames reach them and a path has one file.
+        self.files: dict[str, ref[RealFile]] = {}
 
     @property
     def root(self) -> str:
         return str(self._root)
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        directory, _, name = path.rpartition("/")
-        known = self._files.get(directory)
-        if known is None:
-            known = self._files[directory] = WeakValueDictionary()
-        file = known.get(name)
+        known = self.files.get(path)
+        file = known() if known is not None else None
         if file is None:
-            file = known[name] = RealFile(self, path, self._descriptor(path, create=create))
+            file = RealFile(self, path, self._descriptor(path, create=create))
+            self.files[path] = ref(file)
             self._opened(file)
         return file
 
@@ -223,31 +225,32 @@ class RealDisk:
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._prefix + old, self._prefix + new)
-        moved = self._files.pop(old, None)
-        if moved is not None:  # A directory: its files go with it.
-            self._files[new] = moved
-            for name, file in moved.items():
-                file.path = f"{new}/{name}"
-            return
-        directory, _, name = old.rpartition("/")
-        file_moved = self._files[directory].pop(name, None) if directory in self._files else None
-        directory, _, name = new.rpartition("/")
-        known = self._files.get(directory)
-        if known is not None:
-            known.pop(name, None)  # Whoever holds the file that was replaced keeps it, but nobody finds it by this path.
-        if file_moved is not None:
-            file_moved.path = new
-            self._files.setdefault(directory, WeakValueDictionary())[name] = file_moved
+        self._moved(old, new)
+        if old not in self.files and os.path.isdir(self._prefix + new):
+            for name in os.listdir(self._prefix + new):
+                self._moved(f"{old}/{name}", f"{new}/{name}")
+
+    def _moved(self, old: str, new: str) -> None:
+        """Whoever holds a file that was replaced keeps it, but nobody finds it by its path any more."""
+        known = self.files.pop(old, None)
+        file = known() if known is not None else None
+        if file is None:
+            self.files.pop(new, None)
+        else:
+            assert known is not None, "a file is known by a reference"
+            file.path = new
+            self.files[new] = known
 
     def unlink(self, path: str) -> None:
-        self._forget(path)
+        self.files.pop(path, None)
         with suppress(FileNotFoundError):
             os.unlink(self._prefix + path)
 
     def remove_tree(self, path: str) -> None:
         """Removes a file or a directory with all in it; no error when it is already gone. Safe in a thread."""
-        self._files.pop(path, None)
         try:
+            for name in os.listdir(self._prefix + path):
+                self.files.pop(f"{path}/{name}", None)
             shutil.rmtree(self._prefix + path)
         except NotADirectoryError:
             self.unlink(path)
@@ -272,7 +275,7 @@ class RealDisk:
         finally:
             os.close(descriptor)
         os.replace(temporary, self._prefix + path)
-        self._forget(path)
+        self.files.pop(path, None)
         self.sync_dir(path.rpartition("/")[0])
 
     def sync_dir(self, path: str = "") -> None:
@@ -290,8 +293,3 @@ class RealDisk:
         """Of the file system that holds the directory."""
         found = os.statvfs(self._root)
         return found.f_blocks * found.f_frsize
-
-    def _forget(self, path: str) -> None:
-        directory, _, name = path.rpartition("/")
-        if directory in self._files:
-            self._files[directory].pop(name, None)

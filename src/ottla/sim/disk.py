@@ -47,8 +47,6 @@ class Directory(dict[str, "Inode | Directory"]):
         self.durable: dict[str, Inode | Directory] = {}
         self.unsynced: list[tuple[tuple[str, Inode | Directory | None], ...]] = []
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
     def change(self, *names: tuple[str, "Inode | Directory | None"]) -> None:
         """Makes and removes names in one step, as a rename does."""
         point(self, names)
@@ -182,6 +180,12 @@ class SimDisk:
         inode.data[position] ^= 1 << bit
         if position < len(inode.durable):
             inode.durable[position] ^= 1 << bit
+        inode.unsynced = [
+            (at, written[: position - at] + bytes([inode.data[position]]) + written[position - at + 1 :])
+            if written is not None and at <= position < at + len(written)
+            else (at, written)
+            for at, written in inode.unsynced
+        ]
 
     def fault(self, kind: str, path: str) -> None:
         if self._dead:

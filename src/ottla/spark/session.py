@@ -9,6 +9,7 @@ error message can name; the terminal belongs to the program. The JVM runs in a s
 stop it in order. It ends with us: its standard input is a pipe that we hold.
 """
 
+import logging
 import os
 import sys
 import tempfile
@@ -63,6 +64,9 @@ def start_session(name: str, settings: Mapping[str, str] | None = None, *, log_f
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    for noisy in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        # What they print is raised as well, and told there.
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
     home = java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

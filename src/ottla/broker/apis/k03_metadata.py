@@ -100,7 +100,7 @@ def create_on_demand(node: "Node", name: str) -> None:
         return
     topic = plan_topic(wish, node.image, node.options, node.rng)
     node.creating.add(name)
-    node.controller.write(creation(topic, node.image.controller_epoch), lambda result: node.creating.discard(name))
+    node.controller.write(creation(topic, node.image), lambda result: node.creating.discard(name))
 
 
 def _described(node: "Node", topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:

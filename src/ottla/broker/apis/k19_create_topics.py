@@ -69,7 +69,7 @@ def _write(node: "Node", writes: Writes, topic: NewTopic, result: CreatableTopic
         if error is not None:
             _fail(result, error)
 
-    writes.add(creation(topic, node.image.controller_epoch), done, exists=errors.TopicAlreadyExists)
+    writes.add(creation(topic, node.image), done, exists=errors.TopicAlreadyExists)
 
 
 def _describe(node: "Node", result: CreatableTopicResult, topic: NewTopic) -> None:

@@ -166,15 +166,20 @@ def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Ra
 # Operations on the store.
 
 
-def creation(topic: NewTopic, controller_epoch: int) -> list[Op]:
-    """Bring a topic into being."""
+def creation(topic: NewTopic, image: Image) -> list[Op]:
+    """Bring a topic into being. Overrides that an earlier topic of its name left behind are not its own."""
     ops = []
+    path = layout.config("topics", topic.name)
+    left_behind = image.versions.get(path)
     if topic.overrides:
-        ops.append(Op("create", layout.config("topics", topic.name), layout.encode_config(dict(topic.overrides))))
+        content = layout.encode_config(dict(topic.overrides))
+        ops.append(Op("create", path, content) if left_behind is None else Op("set", path, content, version=left_behind))
+    elif left_behind is not None:
+        ops.append(Op("delete", path, version=left_behind))
     assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=dict(topic.replicas))
     ops.append(Op("create", layout.topic(topic.name), layout.encode_topic(assignment)))
     ops.append(Op("create", layout.partitions(topic.name)))
-    return ops + _partition_creation(topic.name, topic.replicas, controller_epoch)
+    return ops + _partition_creation(topic.name, topic.replicas, image.controller_epoch)
 
 
 def growth(topic: Topic, added: Mapping[int, tuple[BrokerId, ...]], controller_epoch: int) -> list[Op]:

@@ -41,20 +41,38 @@ def opened(path: str) -> Any:
     return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
 
 
-def ensure(path: str, schema: "pa.Schema") -> None:
+def ensure(path: str, schema: Any) -> None:
     """Creates the table where there is none. Raises: TableMismatch when one is there with other columns."""
-    import pyarrow as pa
     from deltalake import DeltaTable
 
     table = opened(path)
     if table is None:
-        DeltaTable.create(path, schema=_schema(schema), mode="ignore")
+        DeltaTable.create(path, schema=schema, mode="ignore")
         return
-    there = {field.name: str(field.type) for field in table.schema().fields}
-    wanted = {field.name: str(field.type) for field in _schema(schema).fields}
+    there, wanted = ({field.name: str(field.type) for field in one.fields} for one in (table.schema(), schema))
     if there != wanted:
         raise TableMismatch(f"the table at {path} has the columns {there} and the results have {wanted}; write to another path")
-    assert isinstance(schema, pa.Schema), "a table is described by Arrow's schema"
+
+
+def schema_of_arrow(schema: "pa.Schema") -> Any:
+    """Delta's schema of an Arrow table. Every column may be null: what a query never leaves empty today, it may tomorrow."""
+    from deltalake import Schema
+
+    return Schema.from_arrow(_nullable(schema))
+
+
+def schema_of_frame(frame: Any) -> Any:
+    """Delta's schema of a DataFrame: Delta writes schemas as Spark does."""
+    from deltalake import Schema
+    from pyspark.sql.types import StructField, StructType
+
+    return Schema.from_json(StructType([StructField(field.name, field.dataType) for field in frame.schema.fields]).json())
+
+
+def _nullable(schema: "pa.Schema") -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def write(path: str, table: "pa.Table", *, mode: str, keys: tuple[str, ...], application: str, batch_id: int) -> bool:
@@ -63,7 +81,8 @@ def write(path: str, table: "pa.Table", *, mode: str, keys: tuple[str, ...], app
 
     if committed(path, application, batch_id):
         return False
-    ensure(path, table.schema)
+    table = table.cast(_nullable(table.schema))
+    ensure(path, schema_of_arrow(table.schema))
     properties = _properties(application, batch_id)
     if mode != "merge":
         write_deltalake(path, table, mode="overwrite" if mode == "replace" else "append", commit_properties=properties)
@@ -72,12 +91,6 @@ def write(path: str, table: "pa.Table", *, mode: str, keys: tuple[str, ...], app
     merging = opened(path).merge(table, predicate=same, source_alias="s", target_alias="t", commit_properties=properties)
     merging.when_matched_update_all().when_not_matched_insert_all().execute()
     return True
-
-
-def _schema(schema: "pa.Schema") -> Any:
-    from deltalake import Schema
-
-    return Schema.from_arrow(schema)
 
 
 def _properties(application: str, batch_id: int) -> Any:

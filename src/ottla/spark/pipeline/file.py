@@ -173,6 +173,7 @@ def _source(table: Table) -> Source:
     if not isinstance(given, dict | None):
         raise table.fail("options", 'expected a table of options of format("ottla"), such as { maxOffsetsPerTrigger = 10000 }')
     for name, value in (given or {}).items():
+        value = table.filled(f"options.{name}", value)
         options[name] = str(value).lower() if isinstance(value, bool) else str(value)
     watermark = _watermark(table)
     table.finish()
@@ -326,7 +327,7 @@ def _spark(table: Table) -> dict[str, str]:
         elif isinstance(value, bool):
             settings[prefix] = str(value).lower()
         else:
-            settings[prefix] = str(value)
+            settings[prefix] = str(table.filled(prefix, value))
 
     for name in table.values:
         collect(name if name.startswith("spark.") else f"spark.{name}", table.get(name))

@@ -46,7 +46,8 @@ def lag(report: Mapping[str, Any]) -> int:
     """Records between the batch's end and the end of the log, over all sources."""
     behind = 0
     for source in report["sources"]:
-        end, latest = (from_json(_decoded(source[name])) if source[name] else {} for name in ("endOffset", "latestOffset"))
+        # A batch that is run again after a restart has no latest offset.
+        end, latest = (from_json(_decoded(source[name]) or {}) for name in ("endOffset", "latestOffset"))
         behind += sum(max(0, offset - end.get(tp, 0)) for tp, offset in latest.items())
     return behind
 

@@ -13,6 +13,7 @@ offsets each batch has, so it is the same batch again, and sinks that can tell l
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -219,12 +220,11 @@ def reason(error: BaseException) -> str:
         if within and line and not line[0].isspace():
             raised.append(line)
             within = False
-        elif line.lstrip().startswith("Traceback (most recent call last)"):
+        elif line.endswith("Traceback (most recent call last):"):
             within = True
     ours = [line.partition(": ")[2] or line for line in raised if not line.startswith("py4j.")]
-    if ours:
-        return ours[-1]
-    return text.split(";\n")[0].splitlines()[0].strip()
+    sentence = ours[-1] if ours else text.split(";\n")[0].splitlines()[0].strip()
+    return re.sub(r"\.? SQLSTATE: \w+$", "", sentence).removeprefix("[USER_RAISED_EXCEPTION] ")
 
 
 def _offsets_of(value: Any) -> Any:

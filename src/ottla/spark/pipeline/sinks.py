@@ -72,7 +72,7 @@ class DeltaTarget:
         if delta.committed(self.path, application, batch.number):
             return 0
         try:
-            delta.ensure(self.path, frame.limit(0).toArrow().schema)
+            delta.ensure(self.path, delta.schema_of_frame(frame))
         except delta.TableMismatch as error:
             raise self.pipeline.error(f"{self.sink.key}path", str(error)) from None
         options = {"path": self.path, "application": application, "batch": str(batch.number)}

@@ -36,17 +36,17 @@ class Table:
         return PipelineError(line_of(self.path, self.source, key), key, problem)
 
     def get(self, name: str) -> Any:
+        """The raw value; tables in it are filled when they are looked into."""
         self.asked.append(name)
-        return self.filled(name, self.values.get(name))
+        value = self.values.get(name)
+        return value if isinstance(value, dict) else self.filled(name, value)
 
     def filled(self, name: str, value: Any) -> Any:
-        """`value` with its variables filled in, at any depth."""
+        """`value` with its variables filled in, in texts and lists of texts."""
         if isinstance(value, str):
             return VARIABLE.sub(lambda match: self._variable(name, match), value)
         if isinstance(value, list):
             return [self.filled(name, item) for item in value]
-        if isinstance(value, dict):
-            return {key: self.filled(name, item) for key, item in value.items()}
         return value
 
     def _variable(self, name: str, match: re.Match[str]) -> str:

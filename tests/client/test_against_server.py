@@ -1,0 +1,528 @@
+"""The clients and the command line against a real `ottla serve` in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ottla
+from ottla import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
+from ottla.client.errors import AlreadyClosed, ConnectionFailed, MetadataTimedOut
+from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime
+from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, Resource, ResourceType
+from ottla.records.build import build_batch
+from ottla.wire.errors import InvalidConfig, KafkaError, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicOrPartition
+
+pytestmark = pytest.mark.server
+START_TIMEOUT_S = 20
+
+
+class Server:
+    """A broker process, which may be killed and started again on the same port and directory."""
+
+    def __init__(self, data_dir: Path, *arguments: str) -> None:
+        self.data_dir = data_dir
+        self.arguments = arguments
+        self.address = f"127.0.0.1:{_free_port()}"
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(self.data_dir), "--listen", self.address, *self.arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], START_TIMEOUT_S)
+        line = self.process.stdout.readline() if readable else "nothing"
+        assert re.match(r"ottla: ready on", line), f"the server said {line!r}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests that leave it whole; each uses topics of its own."""
+    made = Server(tmp_path_factory.mktemp("data"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def topic(server: Server, request: pytest.FixtureRequest) -> str:
+    """A topic of three partitions for one test."""
+    name = re.sub(r"\W", ".", request.node.name)[-100:]
+    with Admin(bootstrap_servers=server.address) as admin:
+        admin.create_topic(NewTopic(name, 3))
+    return name
+
+
+def read(server: Server, topic: str, count: int, **settings: Any) -> list[ConsumerRecord]:
+    """The first so many records of a topic, of all partitions."""
+    found: list[ConsumerRecord] = []
+    with Consumer(bootstrap_servers=server.address, auto_offset_reset="earliest", **settings) as consumer:
+        consumer.assign(consumer.partitions_for(topic))
+        deadline = time.monotonic() + 20
+        while len(found) < count and time.monotonic() < deadline:
+            found += consumer.poll(1000)
+    return found
+
+
+# -- producing and consuming
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_come_back_as_they_were_sent(server: Server, topic: str, codec: str) -> None:
+    sent = [(b"k%d" % index, b"v" * index, [("h", b"%d" % index), ("n", None)], 1000 + index) for index in range(500)]
+    with Producer(bootstrap_servers=server.address, compression_type=codec) as producer:
+        for key, value, headers, timestamp_ms in sent:
+            producer.send(topic, value, key, headers, timestamp_ms=timestamp_ms)
+    found = sorted(read(server, topic, len(sent)), key=lambda record: record.timestamp)
+    assert [(record.key, record.value, list(record.headers), record.timestamp) for record in found] == sent
+
+
+def test_null_keys_and_values_are_kept_apart_from_empty_ones(server: Server, topic: str) -> None:
+    with Producer(bootstrap_servers=server.address) as producer:
+        for key, value in ((None, None), (b"", b""), (None, b""), (b"", None)):
+            producer.send(topic, value, key, partition=0)
+    assert [(record.key, record.value) for record in read(server, topic, 4)] == [(None, None), (b"", b""), (None, b""), (b"", None)]
+
+
+@pytest.mark.parametrize("acks", ["all", 1, 0])
+def test_each_level_of_acknowledgement_writes(server: Server, topic: str, acks: Any) -> None:
+    with Producer(bootstrap_servers=server.address, acks=acks) as producer:
+        places = [producer.send(topic, b"%d" % index, partition=0) for index in range(10)]
+        assert [place.result(5000).offset for place in places] == ([-1] * 10 if acks == 0 else list(range(10)))
+    assert len(read(server, topic, 10)) == 10
+
+
+def test_many_threads_may_share_a_producer(server: Server, topic: str) -> None:
+    with Producer(bootstrap_servers=server.address) as producer:
+
+        def work(number: int) -> None:
+            for index in range(500):
+                producer.send(topic, b"%d" % index, partition=0, key=b"%d" % number)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = read(server, topic, 2000)
+    for number in range(4):
+        assert [int(record.value) for record in found if record.key == b"%d" % number] == list(range(500))
+
+
+def test_a_broker_killed_under_load_loses_and_doubles_nothing_acknowledged(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    try:
+        with Admin(bootstrap_servers=server.address) as admin:
+            admin.create_topic(NewTopic("t", 2))
+        stop = threading.Event()
+
+        def accidents() -> None:
+            for _ in range(3):
+                if stop.wait(0.4):
+                    return
+                server.kill()
+                server.start()
+
+        chaos = threading.Thread(target=accidents)
+        with Producer(bootstrap_servers=server.address, linger_ms=1, batch_size=2000, buffer_memory=100_000) as producer:
+            chaos.start()
+            deliveries = []
+            index = 0
+            while chaos.is_alive() or index < 2000:
+                deliveries.append(producer.send("t", b"%d" % index, partition=index % 2))
+                index += 1
+            stop.set()
+            chaos.join()
+            producer.flush(30_000)
+        offsets = [delivery.result().offset for delivery in deliveries]
+        found = read(server, "t", index)
+        for partition in range(2):
+            values = [int(record.value) for record in found if record.partition == partition]
+            assert values == list(range(partition, index, 2))
+            assert [record.offset for record in found if record.partition == partition] == list(range(len(values)))
+        assert sorted(offset for offset in offsets) == sorted(record.offset for record in found)
+    finally:
+        server.stop()
+
+
+def test_a_consumer_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    try:
+        with (
+            Producer(bootstrap_servers=server.address) as producer,
+            Consumer(bootstrap_servers=server.address, auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer,
+        ):
+            producer.send("t", b"before").result()
+            consumer.assign([("t", 0)])
+            assert [record.value for record in consumer.poll(5000)] == [b"before"]
+            server.kill()
+            server.start()
+            assert producer.send("t", b"after").result().offset == 1
+            assert [record.value for record in consumer.poll(10_000)] == [b"after"]
+    finally:
+        server.stop()
+
+
+def test_a_batch_encoded_elsewhere_is_written_and_raw_bytes_are_read(server: Server, topic: str) -> None:
+    with Producer(bootstrap_servers=server.address) as producer:
+        data = build_batch([(1000, b"k", b"v", ()), (1001, None, b"w", ())])
+        assert producer.send_batch(topic, 1, bytes(data)).result(5000).offset == 0
+        assert producer.send_batch(topic, 1, data).result(5000).offset == 2
+    with Consumer(bootstrap_servers=server.address) as consumer:
+        raw = consumer.fetch_raw((topic, 1), 0)
+        assert (raw.high_watermark, raw.log_start_offset, raw.last_stable_offset) == (4, 0, 4)
+        assert len(raw.records) == 2 * len(data)
+        assert len(consumer.fetch_raw((topic, 1), 4, max_wait_ms=0).records) == 0
+        with pytest.raises(OffsetOutOfRange, match=r"-1 at offset 5"):
+            consumer.fetch_raw((topic, 1), 5, max_wait_ms=0)
+
+
+def test_a_consumer_seeks_pauses_and_knows_the_ends(server: Server, topic: str) -> None:
+    a, b = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Producer(bootstrap_servers=server.address) as producer:
+        for index in range(20):
+            producer.send(topic, b"%d" % index, partition=index % 2, timestamp_ms=1000 + index)
+    with Consumer(bootstrap_servers=server.address, max_poll_records=5) as consumer:
+        consumer.assign([a, b])
+        assert (consumer.assignment(), consumer.position(a)) == ([a, b], 10)
+        assert consumer.beginning_offsets([a, b]) == {a: 0, b: 0}
+        assert consumer.end_offsets([a, (topic, 2)]) == {a: 10, TopicPartition(topic, 2): 0}
+        found = consumer.offsets_for_times({a: 1005, b: 99_999})
+        assert (found[a], found[b]) == (OffsetAndTime(3, 1006, 0), None)
+        consumer.pause(b)
+        consumer.seek_to_beginning()
+        assert {record.partition for _ in range(2) for record in consumer.poll(5000)} == {0}
+        consumer.resume(b)
+        consumer.pause(a)
+        assert consumer.paused() == [a]
+        assert [record.offset for record in consumer.poll(5000)] == [0, 1, 2, 3, 4]
+        consumer.seek(a, 9)
+        consumer.resume(a)
+        consumer.seek_to_end(b)
+        assert [(record.partition, record.offset) for record in consumer.poll(5000)] == [(0, 9)]
+        assert consumer.poll(0) == []
+
+
+def test_positions_before_the_start_of_the_log_are_reset_or_told(server: Server, topic: str) -> None:
+    with Producer(bootstrap_servers=server.address) as producer:
+        for index in range(10):
+            producer.send(topic, b"%d" % index, partition=0)
+    with Admin(bootstrap_servers=server.address) as admin:
+        assert admin.delete_records({(topic, 0): 6}) == {TopicPartition(topic, 0): 6}
+    for policy in ("earliest", "none"):
+        with Consumer(bootstrap_servers=server.address, auto_offset_reset=policy) as consumer:
+            consumer.assign([(topic, 0)])
+            consumer.seek((topic, 0), 2)
+            if policy == "earliest":
+                assert consumer.poll(5000)[0].offset == 6
+            else:
+                with pytest.raises(OffsetOutOfRange, match="offset 2 is not in the log"):
+                    consumer.poll(5000)
+
+
+# -- administering
+
+
+def test_topics_are_created_described_grown_and_deleted(server: Server) -> None:
+    with Admin(bootstrap_servers=server.address) as admin:
+        made = admin.create_topic(NewTopic("admin.one", 2, 1, {"retention.ms": "60000"}))
+        assert (made.num_partitions, made.replication_factor, made.configs["retention.ms"]) == (2, 1, "60000")
+        again = admin.create_topics([NewTopic("admin.one"), NewTopic("admin.two")])
+        assert isinstance(again["admin.one"], TopicAlreadyExists)
+        assert not isinstance(again["admin.two"], KafkaError)
+        assert admin.create_topics([NewTopic("admin.three")], validate_only=True)["admin.three"]
+        names = {listing.name: listing.partition_count for listing in admin.list_topics()}
+        assert (names["admin.one"], "admin.three" in names) == (2, False)
+        assert admin.create_partitions({"admin.one": NewPartitions(4), "nope": 2})["admin.one"] is None
+        described = admin.describe_topic("admin.one")
+        assert described.topic_id == made.topic_id
+        assert [(one.partition, one.isr) for one in described.partitions] == [
+            (index, one.replicas) for index, one in enumerate(described.partitions)
+        ]
+        assert len(described.partitions) == 4
+        admin.delete_topic("admin.one")
+        with pytest.raises(UnknownTopicOrPartition, match=r"admin\.one"):
+            admin.describe_topic("admin.one")
+        assert isinstance(admin.delete_topics(["admin.two", "nope"])["nope"], UnknownTopicOrPartition)
+
+
+def test_settings_are_described_and_changed(server: Server, topic: str) -> None:
+    resource = Resource.topic(topic)
+    with Admin(bootstrap_servers=server.address) as admin:
+        changes = {resource: [ConfigChange("retention.ms", "5000"), ConfigChange("cleanup.policy", "compact", ConfigOperation.APPEND)]}
+        assert admin.incremental_alter_configs(changes) == {resource: None}
+        bad = admin.incremental_alter_configs({resource: [ConfigChange("retention.ms", "soon")]})[resource]
+        assert isinstance(bad, InvalidConfig)
+        configs = admin.describe_configs([resource], documentation=True, synonyms=True)[resource]
+        assert isinstance(configs, dict)
+        assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == ("5000", "delete,compact")
+        assert configs["retention.ms"].documentation
+        assert not configs["retention.ms"].is_default
+        assert configs["segment.ms"].is_default
+        assert admin.alter_configs({resource: {"retention.ms": "7000"}}) == {resource: None}
+        after = admin.describe_configs([resource], names=["retention.ms", "cleanup.policy"])[resource]
+        assert isinstance(after, dict)
+        assert {name: entry.value for name, entry in after.items()} == {"retention.ms": "7000", "cleanup.policy": "delete"}
+        assert resource in admin.list_config_resources([ResourceType.TOPIC])
+
+
+def test_offsets_producers_and_directories_are_told(server: Server, topic: str) -> None:
+    place = TopicPartition(topic, 0)
+    with Admin(bootstrap_servers=server.address) as admin, Producer(bootstrap_servers=server.address) as producer:
+        for index in range(10):
+            producer.send(topic, b"x", partition=0, timestamp_ms=1000 + index)
+        producer.flush()
+        for when, offset in ((EARLIEST, 0), (LATEST, 10), (MAX_TIMESTAMP, 9), (1003, 3)):
+            found = admin.list_offsets({place: when})[place]
+            assert isinstance(found, OffsetAndTime)
+            assert found.offset == offset
+        (active,) = admin.describe_producers([place])[place]  # type: ignore[misc]
+        assert active.last_sequence == 9
+        cluster = admin.describe_cluster()
+        assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [server.address]
+        (directories,) = admin.describe_log_dirs(topics=[topic]).values()
+        assert isinstance(directories, list)
+        sizes = {(one.topic, one.partition): one.size_bytes for one in directories[0].replicas}
+        assert sizes[place] > 0
+        assert sizes[topic, 1] == 0
+
+
+# -- what goes wrong
+
+
+def test_nothing_behind_the_port_is_said_in_one_sentence() -> None:
+    address = f"127.0.0.1:{_free_port()}"
+    with Admin(bootstrap_servers=address, retries=1) as admin, pytest.raises(ConnectionFailed, match=f"connection refused by {address}"):
+        admin.list_topics()
+    with Consumer(bootstrap_servers=address) as consumer, pytest.raises(MetadataTimedOut, match=f"after 200 ms: .*refused by {address}"):
+        consumer.partitions_for("t", timeout_ms=200)
+    with (
+        Admin(bootstrap_servers="no.such.host.invalid:9092", retries=0) as admin,
+        pytest.raises(ConnectionFailed, match="cannot find the host"),
+    ):
+        admin.list_topics()
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP server answers"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "speaks TLS"),
+        (b"", "closed the connection before it answered ApiVersions"),
+        (None, "did not answer ApiVersions v4 within 300 ms"),
+    ],
+)
+def test_what_is_not_kafka_behind_the_port_is_recognized(reply: bytes | None, said: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepted: list[socket.socket] = []
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer, _ = listener.accept()
+                    accepted.append(peer)
+                    if reply is not None:
+                        peer.recv(1000)
+                        peer.sendall(reply)
+                        peer.close()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        settings = {"retries": 0, "socket_connection_setup_timeout_ms": 300}
+        with Admin(bootstrap_servers=address, **settings) as admin, pytest.raises(KafkaError, match=said):
+            admin.list_topics()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+        for peer in accepted:
+            peer.close()
+
+
+def test_ctrl_c_ends_a_poll_at_once(server: Server, topic: str) -> None:
+    program = (
+        "import sys, ottla\n"
+        "with ottla.Consumer(bootstrap_servers=sys.argv[1]) as consumer:\n"
+        "    consumer.assign([(sys.argv[2], 0)])\n"
+        "    print('polling', flush=True)\n"
+        "    consumer.poll()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, server.address, topic], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+    assert b"KeyboardInterrupt" in err
+    assert time.monotonic() - started < 3
+
+
+def test_records_of_a_producer_that_was_not_closed_are_sent_when_the_program_ends(server: Server, topic: str) -> None:
+    program = "import sys, ottla; p = ottla.Producer(bootstrap_servers=sys.argv[1], linger_ms=60000); p.send(sys.argv[2], b'last')"
+    subprocess.run([sys.executable, "-c", program, server.address, topic], check=True, timeout=20)
+    assert [record.value for record in read(server, topic, 1)] == [b"last"]
+
+
+def test_closed_clients_say_so(server: Server, topic: str) -> None:
+    producer, consumer, admin = (face(bootstrap_servers=server.address) for face in (Producer, Consumer, Admin))
+    for face in (producer, consumer, admin):
+        face.close()
+        face.close()
+    for call in (lambda: producer.send(topic, b"x"), lambda: consumer.poll(0), admin.list_topics):
+        with pytest.raises(AlreadyClosed):
+            call()
+
+
+def test_the_package_is_imported_fast_and_without_its_parts() -> None:
+    program = "import sys, ottla; print([name for name in sys.modules if name.startswith('ottla.')])"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+    for name in ottla.__all__:
+        assert getattr(ottla, name) is not None
+
+
+# -- the command line
+
+
+def run(server: Server, *arguments: str, given: str | bytes = b"", code: int = 0) -> str:
+    """Standard output of a command; standard error when it is to fail."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ottla", *arguments],
+        input=given.encode() if isinstance(given, str) else given,
+        capture_output=True,
+        timeout=40,
+        env={**os.environ, "OTTLA_BOOTSTRAP": server.address},
+    )
+    assert done.returncode == code, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    return (done.stderr if code else done.stdout).decode()
+
+
+def test_topics_on_the_command_line(server: Server) -> None:
+    assert run(server, "topic", "create", "cli.a", "cli.b", "-p", "2", "-c", "retention.ms=60000") == "cli.a\tcreated\ncli.b\tcreated\n"
+    assert "already exists" in run(server, "topic", "create", "cli.a", code=1)
+    assert run(server, "topic", "create", "cli.a", "--if-not-exists") == "cli.a\texists\n"
+    assert "cli.a\t2\t1\n" in run(server, "topic", "list")
+    assert {"name": "cli.b", "partitions": 2, "replicas": 1, "internal": False}.items() <= next(
+        one for one in json.loads(run(server, "topic", "list", "-o", "json")) if one["name"] == "cli.b"
+    ).items()
+    run(server, "topic", "alter", "cli.a", "-p", "3", "-c", "segment.ms=10000", "-d", "retention.ms")
+    (described,) = json.loads(run(server, "topic", "describe", "cli.a", "-o", "json"))
+    assert len(described["partitions"]) == 3
+    assert described["configs"] == {"segment.ms": "10000"}
+    assert "there is no topic nope" in run(server, "topic", "describe", "nope", code=1)
+    assert run(server, "topic", "delete", "cli.a", "cli.b") == "cli.a\tdeleted\ncli.b\tdeleted\n"
+    assert run(server, "topic", "delete", "cli.a", "--if-exists") == "cli.a\tnot there\n"
+
+
+def test_what_consume_prints_as_json_produce_takes(server: Server, topic: str) -> None:
+    run(server, "produce", topic, "-K", ":", "-H", "from=test", "-z", "zstd", "-p", "0", given="a:1\nb:2\nno key\n")
+    run(server, "produce", topic, "-p", "0", given=b"\xff\xfe\n")
+    printed = run(server, "consume", topic, "--from-beginning", "-e", "-o", "json")
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert [(line["key"], line["value"], line["headers"]) for line in lines] == [
+        ("a", "1", [["from", "test"]]),
+        ("b", "2", [["from", "test"]]),
+        (None, "no key", [["from", "test"]]),
+        (None, {"base64": "//4="}, []),
+    ]
+    run(server, "topic", "create", f"{topic}.2")
+    run(server, "produce", f"{topic}.2", "-o", "json", given=printed)
+    again = [json.loads(line) for line in run(server, "consume", f"{topic}.2", "-O", "0", "-e", "-o", "json").splitlines()]
+    assert [{**line, "topic": ""} for line in again] == [{**line, "topic": ""} for line in lines]
+
+
+def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Server, topic: str) -> None:
+    run(
+        server,
+        "produce",
+        topic,
+        "-o",
+        "json",
+        given="".join(f'{{"value": "{index}", "partition": 0, "timestamp": {1000 + index}}}\n' for index in range(10)),
+    )
+    assert run(server, "consume", topic, "-O", "-2", "-e") == "8\n9\n"
+    assert (
+        run(server, "consume", topic, "-O", "@1007", "-n", "2", "-f", "%p/%o=%s(%S) %k%K %T%% %h;")
+        == "0/7=7(1) -1 1007% ;0/8=8(1) -1 1008% ;"
+    )
+    assert run(server, "consume", topic, "-O", "end", "-e") == ""
+    assert run(server, "consume", topic, "-O", "3", "-p", "0", "-n", "1") == "3\n"
+    assert "no partition 7" in run(server, "consume", topic, "-p", "7", code=1)
+    assert "unknown token %q" in run(server, "consume", topic, "-f", "%q", code=2)
+    assert "-O expects" in run(server, "consume", topic, "-O", "yesterday", code=2)
+
+
+def test_bad_lines_are_named_by_number(server: Server, topic: str) -> None:
+    assert "line 2: no field 'value'" in run(server, "produce", topic, "-o", "json", given='{"value": 1}\n{"key": "x"}\n', code=1)
+    assert "line 1: unknown field 'vlaue'" in run(server, "produce", topic, "-o", "json", given='{"vlaue": 1}\n', code=1)
+
+
+def test_an_unreachable_cluster_is_one_line_and_soon(server: Server) -> None:
+    address = f"127.0.0.1:{_free_port()}"
+    started = time.monotonic()
+    for command in (["topic", "list"], ["topic", "create", "x"], ["consume", "x"], ["produce", "x"]):
+        said = run(server, *command, "-b", address, given="x\n", code=1)
+        assert len(said.splitlines()) == 1
+        assert f"connection refused by {address}" in said
+    assert time.monotonic() - started < 20
+
+
+def test_log_dump_reads_the_files_of_a_running_broker(server: Server, topic: str) -> None:
+    run(server, "produce", topic, "-K", ":", "-p", "0", given="k:one\nk:two\n")
+    directory = server.data_dir / f"{topic}-0"
+    (found,) = [path for path in server.data_dir.rglob(f"{topic}-0") if path.is_dir()] if not directory.is_dir() else [directory]
+    rows = [json.loads(line) for line in run(server, "log", "dump", "--deep", "-o", "json", str(found)).splitlines()]
+    batch = next(row for row in rows if row["file"].endswith(".log") and "record" not in row)
+    assert (batch["offset"], batch["last"], batch["count"], batch["codec"], batch["sequence"]) == (0, 1, 2, "none", 0)
+    assert [row["value"] for row in rows if "record" in row] == ["one", "two"]
+    assert any("topic_id" in row for row in rows)
+    text = run(server, "log", "dump", str(found / "00000000000000000000.log"))
+    assert text.startswith("offset 0\tlast 1\tcount 2\t")
+
+
+def test_log_dump_tells_damage_by_its_exit_code(server: Server, tmp_path: Path) -> None:
+    data = bytearray(build_batch([(1, b"k", b"v", ())]))
+    whole, torn, damaged = (
+        tmp_path / name for name in ("00000000000000000000.log", "00000000000000000001.log", "00000000000000000002.log")
+    )
+    whole.write_bytes(data)
+    torn.write_bytes(data + data[:30])
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    assert "count 1" in run(server, "log", "dump", str(whole))
+    assert "tail no whole batch" in run(server, "log", "dump", str(torn))
+    run(server, "log", "dump", str(damaged), code=1)
+    assert "not a file of a log directory" in run(server, "log", "dump", __file__, code=1)

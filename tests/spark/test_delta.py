@@ -1,0 +1,72 @@
+"""Transactions of a Delta table, without a session of Spark."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ottla.spark.pipeline.delta import DeltaAppendWriter, TableMismatch, committed, ensure, opened, schema_of_arrow, write
+
+
+def rows(path: Path) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in opened(str(path)).to_pyarrow_table().to_pylist()), key=str)
+
+
+def put(path: Path, keys: list[str | None], counts: list[int], *, batch: int, mode: str = "append", application: str = "q") -> bool:
+    data = pa.table({"k": pa.array(keys, pa.string()), "n": pa.array(counts, pa.int64())})
+    return write(str(path), data, mode=mode, keys=("k",), application=application, batch_id=batch)
+
+
+def test_a_batch_is_appended_once(tmp_path: Path) -> None:
+    assert put(tmp_path / "t", ["a"], [1], batch=0)
+    assert not put(tmp_path / "t", ["a"], [1], batch=0)
+    assert put(tmp_path / "t", ["a"], [1], batch=1)
+    assert rows(tmp_path / "t") == [("a", 1), ("a", 1)]
+
+
+def test_another_query_has_batch_numbers_of_its_own(tmp_path: Path) -> None:
+    put(tmp_path / "t", ["a"], [1], batch=5)
+    assert put(tmp_path / "t", ["b"], [1], batch=0, application="other")
+
+
+def test_merge_replaces_rows_with_the_same_keys_also_null(tmp_path: Path) -> None:
+    put(tmp_path / "t", ["a", "b"], [1, 1], batch=0, mode="merge")
+    put(tmp_path / "t", ["b", None], [2, 7], batch=1, mode="merge")
+    put(tmp_path / "t", [None], [8], batch=2, mode="merge")
+    assert rows(tmp_path / "t") == [("a", 1), ("b", 2), (None, 8)]
+
+
+def test_replace_leaves_only_the_last_batch(tmp_path: Path) -> None:
+    put(tmp_path / "t", ["a"], [1], batch=0, mode="replace")
+    put(tmp_path / "t", ["b"], [2], batch=1, mode="replace")
+    assert rows(tmp_path / "t") == [("b", 2)]
+
+
+def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "t", ["a"], [1], batch=0)
+    with pytest.raises(TableMismatch, match="write to another path"):
+        write(str(tmp_path / "t"), pa.table({"k": [1]}), mode="append", keys=(), application="q", batch_id=1)
+
+
+def test_files_of_tasks_become_one_transaction(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    data = pa.record_batch({"k": ["a", "b"], "n": pa.array([1, 2], pa.int64())})
+    ensure(path, schema_of_arrow(data.schema))
+    writer = DeltaAppendWriter(path, "q", 3, str(tmp_path / "rows"))
+    messages = [writer.write(iter([data, data])), writer.write(iter([])), writer.write(iter([data]))]
+    assert rows(tmp_path / "t") == []
+    writer.commit([*messages, None])
+    assert rows(tmp_path / "t") == [("a", 1)] * 3 + [("b", 2)] * 3
+    assert committed(path, "q", 3)
+    assert (tmp_path / "rows").read_text() == "6"
+
+
+def test_files_of_a_task_that_is_given_up_are_removed(tmp_path: Path) -> None:
+    data = pa.record_batch({"k": ["a"]})
+    ensure(str(tmp_path / "t"), schema_of_arrow(data.schema))
+    writer = DeltaAppendWriter(str(tmp_path / "t"), "q", 0, None)
+    message = writer.write(iter([data]))
+    assert list((tmp_path / "t").glob("*.parquet"))
+    writer.abort([message, None])
+    assert not list((tmp_path / "t").glob("*.parquet"))

@@ -1,0 +1,214 @@
+"""Pipelines end to end: decode, SQL, sinks, restarts, errors, in the shared session."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.spark.pipeline.file import PipelineError, parse
+from ottla.spark.pipeline.progress import Progress
+from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
+
+from .conftest import Topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+Topics = Callable[..., Topic]
+JSON = """
+[decode]
+format = "json"
+[decode.fields]
+user = "string"
+n = "bigint"
+at = { type = "timestamp", format = "epoch_ms" }
+"""
+KEEP = '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n'
+SUMS = """
+[[step]]
+name = "sums"
+sql = "SELECT user, count(*) AS records, sum(n) AS n FROM records GROUP BY user"
+[[sink]]
+type = "delta"
+path = "${dir}/table"
+mode = "merge"
+keys = ["user"]
+[[sink]]
+type = "topic"
+topic = "${out}"
+key = "user"
+"""
+
+
+@pytest.fixture
+def run(spark: Any, tmp_path: Path) -> Callable[..., list[Progress]]:
+    """Runs a pipeline over what is in a topic now; the batches it reported."""
+
+    def run(topic: Topic, text: str, **variables: str) -> list[Progress]:
+        head = f'bootstrap = "{topic.bootstrap}"\ncheckpoint = "${{dir}}/checkpoint"\ntrigger = "available-now"\n'
+        source = f'[source]\ntopic = "{topic.name}"\n'
+        pipeline = parse(head + source + text, tmp_path / "p.toml", {"dir": str(tmp_path), **variables})
+        running = RunningPipeline(pipeline, spark, lambda *_: None)
+        reports: list[Progress] = []
+        try:
+            running.start()
+            for query in running.queries:
+                _ended(query.query)
+            reports = running.reports()
+        finally:
+            running.stop()
+        return reports
+
+    return run
+
+
+def _ended(query: Any) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    with suppress(StreamingQueryException):  # It is told by reports().
+        assert query.awaitTermination(60), "the query ends by itself"
+
+
+def table(path: Path) -> list[dict[str, Any]]:
+    from deltalake import DeltaTable
+
+    rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def records(start: int, end: int) -> list[bytes]:
+    return [json.dumps({"user": f"u{n % 3}", "n": n, "at": 1_700_000_000_000 + n}).encode() for n in range(start, end)]
+
+
+def test_every_record_is_appended_once_over_restarts(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic(partitions=2)
+    topic.add(*records(0, 50))
+    first = run(topic, JSON + KEEP)
+    assert [(report.rows_in, report.rows_out, report.lag) for report in first if report.rows_in] == [(50, 50, 0)]
+    topic.add(*records(50, 60))
+    run(topic, JSON + KEEP)
+    found = table(tmp_path / "table")
+    assert sorted(row["n"] for row in found) == list(range(60))
+    assert {row["at"].timestamp() * 1000 - row["n"] for row in found} == {1_700_000_000_000}
+
+
+def test_a_batch_that_spark_runs_again_is_written_once(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.add(*records(0, 20))
+    run(topic, JSON + KEEP)
+    # As after a power cut between the table's commit and Spark's own note of it.
+    for note in (tmp_path / "checkpoint" / "records-append" / "commits").iterdir():
+        note.unlink()
+    topic.add(*records(20, 30))
+    run(topic, JSON + KEEP)
+    assert sorted(row["n"] for row in table(tmp_path / "table")) == list(range(30))
+
+
+def test_aggregates_are_merged_by_key_into_a_table_and_a_topic(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic, out = a_topic(), a_topic()
+    topic.add(*records(0, 30))
+    run(topic, JSON + SUMS, out=out.name)
+    topic.add(*records(30, 33), b"not json")
+    run(topic, JSON + SUMS, out=out.name)
+    found = {row["user"]: (row["records"], row["n"]) for row in table(tmp_path / "table")}
+    assert found == {"u0": (11, 165), "u1": (11, 176), "u2": (11, 187), None: (1, None)}
+    newest = {row.key and bytes(row.key): json.loads(row.value) for row in out.source(spark.read).load().orderBy("offset").collect()}
+    assert newest[b"u0"] == {"user": "u0", "records": 11, "n": 165}
+    assert newest[None] == {"user": None, "records": 1, "n": None}
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [("keep", [("good", False), (None, True), ("half", True), (None, False)]), ("drop", [("good", False), (None, False)])],
+)
+def test_records_that_cannot_be_decoded_are_kept_and_marked_or_dropped(
+    run: Any, a_topic: Topics, tmp_path: Path, policy: str, kept: list[Any]
+) -> None:
+    topic = a_topic()
+    topic.add(b'{"user": "good", "n": 1, "at": 5}', b"nonsense", b'{"user": "half", "n": "one"}', None)
+    run(topic, JSON.replace("[decode.fields]", f'bad_records = "{policy}"\n[decode.fields]') + KEEP)
+    assert [(row["user"], row["_malformed"]) for row in sorted(table(tmp_path / "table"), key=lambda row: row["_offset"])] == kept
+
+
+def test_a_record_that_cannot_be_decoded_fails_the_query_with_its_place(run: Any, a_topic: Topics) -> None:
+    topic = a_topic()
+    topic.add(b'{"user": "good", "n": 1, "at": 5}', b"nonsense")
+    with pytest.raises(QueryFailed, match=f"cannot decode the value of {topic.name}-0 at offset 1"):
+        run(topic, JSON.replace("[decode.fields]", 'bad_records = "fail"\n[decode.fields]') + KEEP)
+
+
+def test_a_regular_expression_makes_typed_columns(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.add(b'h1 [17/May/2015:10:05:03 +0000] "a b" 12', b'h2 [17/May/2015:10:05:04 +0200] "" -', b"something else", b'h3 [x] "q" 1')
+    run(
+        topic,
+        r"""
+[decode]
+format = "regex"
+pattern = '^(?<host>\S+) \[(?P<at>[^\]]+)\] "(?<said_it>[^"]*)" (?<size>\S+)'
+nulls = ["-"]
+fields = { at = { type = "timestamp", format = "dd/MMM/yyyy:HH:mm:ss Z" }, size = "int" }
+"""
+        + KEEP,
+    )
+    rows = sorted(table(tmp_path / "table"), key=lambda row: row["_offset"])
+    assert [(row["host"], row["said_it"], row["size"], row["_malformed"]) for row in rows] == [
+        ("h1", "a b", 12, False),
+        ("h2", "", None, False),
+        (None, None, None, True),
+        ("h3", "q", 1, True),
+    ]
+    assert [row["at"] and row["at"].isoformat() for row in rows] == ["2015-05-17T10:05:03+00:00", "2015-05-17T08:05:04+00:00", None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "key", "sentence"),
+    [
+        (JSON + '[[step]]\nname = "a"\nsql = "SELECT usr FROM records"\n' + KEEP, ":15", "step[0].sql", "`usr`"),
+        (JSON + '[[step]]\nname = "a"\nsql = "SELEC"\n' + KEEP, ":15", "step[0].sql", "SELEC"),
+        (JSON.replace('"bigint"', '"bigit"') + KEEP, ":11", "decode.fields.n", "'bigit' is not a type of Spark"),
+        (
+            JSON + '[[step]]\nname = "a"\nsql = "SELECT * FROM records"\nwatermark = { column = "n", delay = "1 minute" }\n' + KEEP,
+            ":16",
+            "step[0].watermark.column",
+            "column n is bigint; a watermark needs a column of type timestamp",
+        ),
+        (JSON + '[[sink]]\ntype = "topic"\ntopic = "x"\nkey = "usr"\n', ":16", "sink[0].key", "`usr`"),
+    ],
+)
+def test_an_error_in_what_spark_must_check_points_into_the_file(
+    run: Any, a_topic: Topics, text: str, where: str, key: str, sentence: str
+) -> None:
+    with pytest.raises(PipelineError) as refused:
+        run(a_topic(), text)
+    assert refused.value.key == key
+    assert refused.value.where.endswith(where)
+    assert sentence in refused.value.problem
+    assert "\n" not in refused.value.problem
+
+
+def test_a_table_with_other_columns_is_not_written(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.add(*records(0, 3))
+    run(topic, JSON + KEEP)
+    topic.add(*records(3, 4))
+    with pytest.raises(QueryFailed, match="write to another path"):
+        run(topic, JSON.replace('n = "bigint"', 'n = "int"') + KEEP)
+
+
+def test_a_window_with_a_watermark_is_appended_when_it_closes(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    windows = """
+[[step]]
+name = "timed"
+sql = "SELECT at, n FROM records"
+watermark = { column = "at", delay = "2 seconds" }
+[[step]]
+name = "windows"
+sql = "SELECT window(at, '10 seconds').start AS start, count(*) AS records FROM timed GROUP BY window(at, '10 seconds')"
+"""
+    topic.add(*[json.dumps({"user": "u", "n": s, "at": 1000 * s}).encode() for s in range(25)])
+    run(topic, JSON + windows + KEEP)
+    assert [(row["start"].timestamp(), row["records"]) for row in table(tmp_path / "table")] in ([(0, 10), (10, 10)], [(10, 10), (0, 10)])

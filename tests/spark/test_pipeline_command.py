@@ -1,0 +1,91 @@
+"""``ottla pipeline`` as a user runs it: a process of its own, stopped with Ctrl-C, started again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+from ottla.cli.pipeline import command
+from ottla.spark.pipeline.file import load
+from ottla.spark.pipeline.run import RunningPipeline
+
+from .conftest import Topic
+
+PIPELINE = """
+bootstrap = "${bootstrap}"
+checkpoint = "${dir}/checkpoint"
+trigger = "100 milliseconds"
+[source]
+topic = "${topic}"
+[[sink]]
+type = "delta"
+path = "${dir}/table"
+[spark]
+"driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"
+"""
+
+
+def test_check_says_what_a_pipeline_has(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(PIPELINE)
+    done = CliRunner().invoke(command, ["check", str(file), "--var", "bootstrap=h:1", "--var", "dir=/d", "--var", "topic=t"])
+    assert (done.exit_code, done.output) == (0, f"{file}: pipeline p: 0 steps, 1 sinks\n")
+
+
+def test_check_refuses_with_file_line_and_key(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(PIPELINE)
+    done = CliRunner().invoke(command, ["check", str(file), "--var", "bootstrap=h:1", "--var", "dir=/d"])
+    assert done.exit_code == 2
+    assert f"ottla: {file}:6: source.topic: ${{topic}} has no value" in done.output
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_ctrl_c_stops_a_pipeline_and_a_restart_goes_on(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+    topic = a_topic()
+    file = tmp_path / "p.toml"
+    file.write_text(PIPELINE)
+    topic.add(*[b"%d" % number for number in range(10)])
+    events = stopped_after_progress(file, topic, tmp_path)
+    assert [event["rows_out"] for event in events if event["event"] == "progress"] == [10]
+    assert events[-1]["event"] == "stopped"
+    topic.add(*[b"%d" % number for number in range(10, 15)])
+    pipeline = replace(load(file, variables(topic, tmp_path)), trigger="available-now")
+    again = RunningPipeline(pipeline, spark, lambda *_: None)
+    again.start()
+    assert again.queries[0].query.awaitTermination(60)
+    assert [report.rows_out for report in again.reports() if report.rows_in] == [5]
+    rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()
+    assert sorted(map(int, rows.column("value").to_pylist())) == list(range(15))
+
+
+def variables(topic: Topic, directory: Path) -> dict[str, str]:
+    return {"bootstrap": topic.bootstrap, "dir": str(directory), "topic": topic.name}
+
+
+def stopped_after_progress(file: Path, topic: Topic, directory: Path) -> list[dict[str, Any]]:
+    """Runs the pipeline until it reported a batch, presses Ctrl-C for the whole process group, and gives what it said."""
+    given = [part for name, value in variables(topic, directory).items() for part in ("--var", f"{name}={value}")]
+    run = [sys.executable, "-c", "from ottla.cli.main import main; main()", "pipeline", "run", str(file), *given]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    events = []
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True, start_new_session=True) as child:
+        assert child.stdout is not None and child.stderr is not None
+        for line in child.stdout:
+            events.append(json.loads(line))
+            if events[-1]["event"] == "progress":
+                os.killpg(child.pid, signal.SIGINT)
+        assert child.wait(60) == 0, child.stderr.read()
+        assert child.stderr.read() == ""
+    return events
