@@ -19,8 +19,8 @@ def configuration() -> str:
     """Every setting of brokers and topics, as Markdown."""
     parts = [
         "# Settings\n\nGenerated from the declarations in `src/ottla/broker/configs.py` and `src/ottla/log/options.py`.\n\n"
-        "A broker takes its settings from `--config FILE` (Kafka's properties format), then from `--set name=value`. A topic takes its own,\n"
-        "set when it is created or with `ottla topic alter`, over the broker's default for topics.\n",
+        "A broker takes its settings from `--config FILE` (Kafka's properties format), then from `--set name=value`.\n"
+        "A topic takes its own, set when it is created or with `ottla topic alter`, over the broker's default for topics.\n",
         "## Brokers\n",
         *_table(BrokerOptions.SPECS.values()),
         "\n## Topics\n",

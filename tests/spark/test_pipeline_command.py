@@ -77,7 +77,7 @@ def variables(topic: Topic, directory: Path) -> dict[str, str]:
 def stopped_after_progress(file: Path, topic: Topic, directory: Path) -> list[dict[str, Any]]:
     """Runs the pipeline until it reported a batch, presses Ctrl-C for the whole process group, and gives what it said."""
     given = [part for name, value in variables(topic, directory).items() for part in ("--var", f"{name}={value}")]
-    run = [sys.executable, "-c", "from ottla.cli.main import main; main()", "pipeline", "run", str(file), *given]
+    run = [sys.executable, "-m", "ottla", "pipeline", "run", str(file), *given]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     events = []
     with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True, start_new_session=True) as child:

@@ -124,7 +124,7 @@ def _process(chosen: Any, bootstrap: str, directory: Path, feed: Any, story: Sto
         running.start()
         story.step(f"Spark runs the pipeline {chosen.file.name}: windowed SQL into a Delta table and topic {chosen.result_topic}")
         try:
-            with story.doing("the first batch is on its way"):
+            with story.doing("the first batch is on its way; it takes longest"):
                 _until_everything_is_read(running, feed, story)
         finally:
             running.stop()
@@ -134,13 +134,12 @@ def _process(chosen: Any, bootstrap: str, directory: Path, feed: Any, story: Sto
 
 
 def _until_everything_is_read(running: Any, feed: Any, story: Story) -> None:
-    read, ends, deadline = 0, None, float("inf")
+    counted, batch, ends, deadline = 0, "the first batch is on its way", None, float("inf")
     while ends is None or not running.caught_up(ends):
         for report in running.reports():
-            read += report.rows_in
-            story.now(
-                f"{feed.sent:,} records produced, {read:,} counted; batch {report.batch} took {report.batch_ms} ms, lag {report.lag:,}"
-            )
+            counted += report.rows_in
+            batch = f"batch {report.batch} took {report.batch_ms} ms, lag {report.lag:,}"
+        story.now(f"{feed.sent:,} records produced, {counted:,} counted; {batch}")
         if ends is None and not feed.is_alive():
             if feed.failure is not None:
                 raise feed.failure

@@ -14,7 +14,6 @@ READY = re.compile(r"^ottla: ready on (\S+)$", re.MULTILINE)
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 LOOK_S = 0.02
-SERVE = "from ottla.cli.main import main; main()"
 
 
 class ServerFailed(RuntimeError):
@@ -24,7 +23,7 @@ class ServerFailed(RuntimeError):
 @contextmanager
 def serving(data_dir: Path, log_file: Path, *, brokers: int = 3) -> Iterator[str]:
     """`ottla serve` on free ports; gives the addresses, with commas between. Raises: ServerFailed."""
-    command = [sys.executable, "-c", SERVE, "serve", "--brokers", str(brokers), "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "ottla", "serve", "--brokers", str(brokers), "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
     path = os.pathsep.join(filter(None, sys.path))
     with log_file.open("wb") as log:
         # A session of its own, so that Ctrl-C stops the server after the pipeline and not before it.

@@ -68,6 +68,8 @@ class Sampler:
 
 def _counters() -> Iterator[Measurement]:
     for name, disk in (psutil.disk_io_counters(perdisk=True) or {}).items():
+        if name.startswith(("loop", "ram")):
+            continue
         yield "disk", name, "read_kib_per_s", disk.read_bytes
         yield "disk", name, "write_kib_per_s", disk.write_bytes
     for name, net in psutil.net_io_counters(pernic=True).items():
