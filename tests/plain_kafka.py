@@ -257,13 +257,13 @@ def fetch(address: tuple[str, int], topic: str, partition: int, offset: int, *, 
     return error, high_watermark, body.take(max(0, body.unpack("i")))
 
 
-def fetch_all(address: tuple[str, int], topic: str, partition: int = 0, offset: int = 0) -> list[Batch]:
+def fetch_all(address: tuple[str, int], topic: str, partition: int = 0, offset: int = 0, *, check_crc: bool = True) -> list[Batch]:
     """Every batch of a partition from an offset up to the high watermark."""
     found: list[Batch] = []
     while True:
         error, high_watermark, data = fetch(address, topic, partition, offset)
         assert error == 0, f"the fetch at {offset} is answered, not refused with {error}"
-        found += batches(whole(data))
+        found += batches(whole(data), check_crc=check_crc)
         if not data or offset >= high_watermark:
             return found
         offset = found[-1].last_offset + 1
