@@ -257,13 +257,13 @@ def fetch(address: tuple[str, int], topic: str, partition: int, offset: int, *, 
     return error, high_watermark, body.take(max(0, body.unpack("i")))
 
 
-def fetch_all(address: tuple[str, int], topic: str, partition: int = 0, offset: int = 0) -> list[Batch]:
+def fetch_all(address: tuple[str, int], topic: str, partition: int = 0, offset: int = 0, *, check_crc: bool = True) -> list[Batch]:
     """Every batch of a partition from an offset up to the high watermark."""
     found: list[Batch] = []
     while True:
         error, high_watermark, data = fetch(address, topic, partition, offset)
         assert error == 0, f"the fetch at {offset} is answered, not refused with {error}"
-        found += batches(whole(data))
+        found += batches(whole(data), check_crc=check_crc)
         if not data or offset >= high_watermark:
             return found
         offset = found[-1].last_offset + 1
@@ -278,3 +278,86 @@ def whole(data: bytes) -> bytes:
             break
         end += size
     return data[:end]
+
+
+def varint(number: int) -> bytes:
+    """A zigzag varint."""
+    left = number << 1 ^ number >> 63
+    out = bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
+def batch_of(
+    records: list[tuple[int, bytes | None, bytes | None]], *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
+) -> bytes:
+    """An uncompressed batch of (timestamp, key, value), as a producer sends it."""
+    base = records[0][0]
+    payload = bytearray()
+    for i, (timestamp_ms, key, value) in enumerate(records):
+        body = b"\0" + varint(timestamp_ms - base) + varint(i) + _sized(key) + _sized(value) + varint(0)
+        payload += varint(len(body)) + body
+    last = max(timestamp_ms for timestamp_ms, _, _ in records)
+    head = (0, len(records) - 1, base, last, producer_id, producer_epoch, base_sequence, len(records))
+    checked = struct.pack(">hiqqqhii", *head) + payload
+    return struct.pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c(checked)) + checked
+
+
+def produce_request(topic: str, partition: int, records: bytes, *, acks: int = -1) -> bytes:
+    """Produce v3 of one partition."""
+    return frame(
+        0,
+        3,
+        string(None)
+        + struct.pack(">hii", acks, 10_000, 1)
+        + string(topic)
+        + struct.pack(">iii", 1, partition, len(records))
+        + records,
+    )  # fmt: skip
+
+
+def produced(response: bytes) -> tuple[int, int]:
+    """Error code and base offset of the only partition in the body of a response to Produce v3."""
+    body = Cursor(response)
+    assert body.unpack("i") == 1, "one topic was written"
+    body.string()
+    assert body.unpack("i") == 1, "one partition was written"
+    body.unpack("i")
+    return body.unpack("h"), body.unpack("q")
+
+
+def produce(address: tuple[str, int], topic: str, partition: int, records: bytes, *, acks: int = -1) -> tuple[int, int]:
+    """Error code and base offset."""
+    return produced(ask(address, produce_request(topic, partition, records, acks=acks)))
+
+
+def offset_at(address: tuple[str, int], topic: str, partition: int, timestamp_ms: int) -> tuple[int, int]:
+    """ListOffsets v1: error code and offset (-1: none); -1 and -2 as times are the end and the beginning."""
+    body = struct.pack(">ii", -1, 1) + string(topic) + struct.pack(">iiq", 1, partition, timestamp_ms)
+    response = Cursor(ask(address, frame(2, 1, body)))
+    response.take(4)
+    response.string()
+    response.take(8)
+    error = response.unpack("h")
+    response.take(8)
+    return error, response.unpack("q")
+
+
+def create_topics(address: tuple[str, int], topics: dict[str, int], settings: dict[str, str] | None = None) -> None:
+    """CreateTopics v2, one replica each; the value is the number of partitions."""
+    config = b"".join(string(name) + string(value) for name, value in (settings or {}).items())
+    body = struct.pack(">i", len(topics))
+    for name, partitions in topics.items():
+        body += string(name) + struct.pack(">ihii", partitions, 1, 0, len(settings or {})) + config
+    response = Cursor(ask(address, frame(19, 2, body + struct.pack(">ib", 10_000, 0))))
+    response.take(4)
+    for _ in range(response.unpack("i")):
+        name, error, why = response.string(), response.unpack("h"), response.string()
+        assert error == 0, f"{name} is made, not refused with {error}: {why}"

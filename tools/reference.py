@@ -19,8 +19,8 @@ def configuration() -> str:
     """Every setting of brokers and topics, as Markdown."""
     parts = [
         "# Settings\n\nGenerated from the declarations in `src/ottla/broker/configs.py` and `src/ottla/log/options.py`.\n\n"
-        "A broker takes its settings from `--config FILE` (Kafka's properties format), then from `--set name=value`. A topic takes its own,\n"
-        "set when it is created or with `ottla topic alter`, over the broker's default for topics.\n",
+        "A broker takes its settings from `--config FILE` (Kafka's properties format), then from `--set name=value`.\n"
+        "A topic takes its own, set when it is created or with `ottla topic alter`, over the broker's default for topics.\n",
         "## Brokers\n",
         *_table(BrokerOptions.SPECS.values()),
         "\n## Topics\n",
@@ -36,7 +36,8 @@ def clients() -> str:
     common = ClientOptions.SPECS
     parts = [
         "# Settings of the clients\n\nGenerated from the declarations in `src/ottla/client/options.py`.\n\n"
-        "In Python a setting is a keyword argument, its name with underscores: `ottla.Producer(linger_ms=20)`. A name that is not here is refused.\n",
+        "In Python a setting is a keyword argument, its name with underscores: `ottla.Producer(linger_ms=20)`.\n"
+        "A name that is not here is refused.\n",
         "## All clients\n",
         *_client_table(common.values()),
     ]

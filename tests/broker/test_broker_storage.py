@@ -178,6 +178,16 @@ def test_below_the_reserve_produce_is_refused_with_how_much_is_free() -> None:
     assert broker.node.partitions.offline == {}
 
 
+def test_what_was_appended_since_the_disk_was_looked_at_counts_against_the_reserve() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    broker.measured(free_bytes=256 * MiB + 1)
+    assert produce(broker, batch(b"a")).error_code == 0
+    assert produce(broker, batch(b"b")).error_code == errors.KafkaStorageError.code
+    broker.measured(free_bytes=256 * MiB + 1)
+    assert produce(broker, batch(b"b")).error_code == 0
+
+
 def test_below_the_reserve_everything_but_produce_goes_on() -> None:
     cluster = Cluster()
     broker = cluster.topic()

@@ -8,6 +8,7 @@ from log_builders import (
     NOW_MS,
     ORDERS,
     TOPIC_ID,
+    a_batch,
     a_log,
     a_marker,
     append,
@@ -560,3 +561,32 @@ def test_many_partitions_recover_each_for_itself() -> None:
     disk.flip_bit("many-7/00000000000000000000.log", 30)
     again = opened(disk.restart())
     assert [again.logs[TopicPartition("many", n)].end_offset for n in range(20)] == [n + 1 if n != 7 else 0 for n in range(20)]
+
+
+def test_an_epoch_table_that_contradicts_the_batches_yields_to_them() -> None:
+    disk = SimDisk()
+    log = a_log(disk)
+    append(log, 3, epoch=1)
+    append(log, 3, epoch=2)
+    disk.replace_file("orders-0/leader-epoch-checkpoint", b"0\n2\n1 0\n9 3\n")
+    assert reopened(disk.restart()).epochs.entries == [(1, 0), (2, 3)]
+
+
+def test_aborted_transactions_for_whose_index_there_was_no_room_are_found_after_a_crash() -> None:
+    disk = SimDisk()
+    directory = filled(disk, 0, segment_bytes=300)
+    log = directory.logs[ORDERS]
+    append(log, 1, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    a_marker(log, 1, commit=False)
+    flush(log)
+    disk.capacity_bytes = disk.used_bytes
+    with pytest.raises(OSError, match="full"):
+        append(log, 1, sizes=200)
+    disk.capacity_bytes = disk.used_bytes + a_batch(1, sizes=200)[1].size
+    append(log, 1, sizes=200)
+    flush(log)
+    assert log.pending.unwritten == log.segments[:1] and log.recovery_point == 3
+    disk.capacity_bytes = 1 << 30
+    assert directory.write_checkpoints()
+    again = reopened(crashed(disk), segment_bytes=300)
+    assert [entry.producer_id for entry in again.aborted_transactions(0, 3)] == [1]

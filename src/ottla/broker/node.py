@@ -38,6 +38,7 @@ FORWARD_MS = 30_000
 class Space:
     """Free and total bytes of a log directory's disk, as measured last."""
 
+    #: What was appended to its logs since then is taken off: at the speed of a disk, a second is enough to use up a reserve.
     free_bytes: int
     total_bytes: int
 

@@ -153,7 +153,7 @@ def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, 
             break
         last_offset = base_offset + delta
         end = at + header.size
-        if delta < 0 or not segment.takes(last_offset) or crc32c(chunk[at + ATTRIBUTES_AT : end]) != crc:
+        if delta < 0 or not segment.takes(last_offset) or not crc_fits(chunk[at:end], crc):
             break
         if leader_epoch >= 0 and leader_epoch != epoch:
             if leader_epoch < epoch:
@@ -176,6 +176,11 @@ def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, 
     found.cut_bytes += size - segment.size
     file.truncate(segment.size)
     return True
+
+
+def crc_fits(batch: memoryview, crc: int) -> bool:
+    """Whether the bytes of a whole batch have this checksum."""
+    return crc32c(batch[ATTRIBUTES_AT:]) == crc
 
 
 def _remove_from(log: Log, index: int, found: Recovered) -> None:

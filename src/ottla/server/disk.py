@@ -162,6 +162,7 @@ class RealDisk:
         self._prefix = f"{self._root}/"
         self._descriptors_max = descriptors_max
         self.lock = RLock()
+        self._one_at_a_time = RLock()
         #: Grows with each use of a file.
         self.clock = 0
         #: Files with a descriptor, by identity.
@@ -263,6 +264,10 @@ class RealDisk:
             return file.read()
 
     def replace_file(self, path: str, data: bytes) -> None:
+        with self._one_at_a_time:  # A checkpoint may be written by the owner while a thread still writes the one before.
+            self._replace_file(path, data)
+
+    def _replace_file(self, path: str, data: bytes) -> None:
         temporary = f"{self._prefix}{path}.tmp"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
         try:

@@ -14,6 +14,7 @@ everything on disk, marked as left in order.
 
 import asyncio
 import gc
+import logging
 import os
 import random
 import resource
@@ -53,6 +54,8 @@ from ottla.store.embedded import EmbeddedSession, EmbeddedStore, StoreFileError
 
 #: Exit codes: stopped as asked, cannot go on, our own mistake (BSD's EX_SOFTWARE).
 STOPPED, FAILED, BROKEN = 0, 1, 70
+log = logging.getLogger("ottla.server")
+
 #: How long a start waits for its brokers to lead what they should.
 READY_S = 60.0
 #: How long a stop waits for clients to take their last answers.
@@ -312,6 +315,10 @@ class Process:
         except (OSError, LogError) as error:
             raise CannotStart(f"cannot open the log directory {path}: {error}") from None
         self.disks[directory.root] = disk
+        for partition, held in directory.logs.items():
+            if held.recovered is not None and held.recovered.lost_records:
+                lost, root = held.recovered.lost_records, directory.root
+                log.warning("%s in %s lost %d records that were on disk: the medium has changed them", partition, root, lost)
         return directory
 
 

@@ -34,7 +34,7 @@ from ottla.wire.messages.produce import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.node import Node, Space
 
 #: zstd may be used from this version on. Source: KIP-110.
 ZSTD_SINCE = 7
@@ -101,7 +101,7 @@ def _append(
         leader = node.partitions.leader(name, data.index)
         if name in INTERNAL:
             raise errors.InvalidTopic(f"{name} is an internal topic; only brokers write to it")
-        _check_space(node, leader)
+        space = _check_space(node, leader)
         records = data.records
         if records is None or len(records) == 0:
             raise errors.InvalidRecord("a produce request carries exactly one record batch per partition")
@@ -124,6 +124,8 @@ def _append(
         log_start_offset=leader.log.start_offset,
     )
     if accepted.appended:
+        if space is not None:
+            space.free_bytes -= len(records)
         node.partitions.wrote(leader)
     waiting.append((answer, leader, accepted))
     return answer
@@ -136,13 +138,15 @@ def _name(node: "Node", call: RequestArrived, topic: TopicProduceData) -> str | 
     return found.name if found else None
 
 
-def _check_space(node: "Node", leader: Leader) -> None:
+def _check_space(node: "Node", leader: Leader) -> "Space | None":
+    """What is free on the leader's disk, if it was measured. Raises: KafkaStorageError below the reserve."""
     space = node.space.get(leader.directory.root)
     if space is not None and space.free_bytes < node.options.disk_reserve_bytes:
         raise errors.KafkaStorageError(
             f"{space.free_bytes} bytes are free on the disk of {leader.directory.root}, below the reserve of "
             f"{node.options.disk_reserve_bytes} (ottla.disk.reserve.bytes); delete topics or records, or lower retention"
         )
+    return space
 
 
 def _refused(index: int, error: KafkaError) -> PartitionProduceResponse:
