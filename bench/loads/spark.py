@@ -7,8 +7,8 @@ The first pass counts the rows, which checks the source and warms the JVM and it
 from __future__ import annotations
 
 import os
-import sys
 import statistics
+import sys
 import time
 from typing import Any
 
