@@ -35,6 +35,9 @@ def read_request(connection: Connection, frame: memoryview) -> RequestArrived | 
         if header.api_key == API_VERSIONS and version > served.versions[1]:
             return framing.encode_response(_range(served.versions), 0, header.correlation_id)
         raise Refused(f"version {version} of API {header.api_key} is not served")
+    if version < API[header.api_key].versions[0]:
+        # Produce 0 to 2: in the advertised range for the sake of old clients that look for them there, and served by nobody any more.
+        raise Refused(f"version {version} of API {header.api_key} is advertised only")
     return RequestArrived(
         connection=connection.number,
         correlation_id=header.correlation_id,
