@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from random import Random
+from weakref import WeakSet
 
 import pytest
 
@@ -18,6 +19,13 @@ class Waiting:
         self.ready = False
         self.ended: list[bool] = []
         self.parked = Parked(keys, lambda: self.ready, self.ended.append)
+
+
+class Ended:
+    """What a parked request does at its end, which is nothing."""
+
+    def __call__(self, expired: bool) -> None:
+        pass
 
 
 def test_a_request_is_finished_by_the_poke_that_finds_it_ready() -> None:
@@ -81,6 +89,37 @@ def test_what_was_cancelled_or_answered_leaves_no_deadline_behind() -> None:
     assert purgatory.next_deadline_ms() is None and purgatory.parked == 0
     purgatory.expire(200)
     assert waiting.ended == []
+
+
+def test_what_is_answered_long_before_its_deadline_is_not_kept_until_then() -> None:
+    purgatory = Purgatory()
+    kept: WeakSet[Ended] = WeakSet()
+    for number in range(5000):
+        finish = Ended()
+        kept.add(finish)
+        purgatory.park(Parked(("a",), lambda: True, finish), 30_000 + 10 * number)
+        purgatory.poke("a")
+    assert list(kept) == [finish]
+    assert len(purgatory._ticks) < 100
+
+
+def test_a_slot_that_was_left_and_entered_again_is_served_once() -> None:
+    purgatory, order = Purgatory(), []
+    first, second = (Parked((), lambda: False, lambda expired, name=name: order.append(name)) for name in "ab")  # type: ignore[misc]
+    purgatory.park(first, 100)
+    purgatory.cancel(first)
+    purgatory.park(second, 100)
+    assert purgatory.next_deadline_ms() == 100
+    purgatory.expire(1000)
+    assert order == ["b"] and purgatory.next_deadline_ms() is None
+
+
+def test_what_expires_together_may_cancel_one_another() -> None:
+    purgatory, other = Purgatory(), Waiting()
+    purgatory.park(Parked((), lambda: False, lambda expired: purgatory.cancel(other.parked)), 100)
+    purgatory.park(other.parked, 100)
+    purgatory.expire(100)
+    assert other.ended == [] and purgatory.parked == 0
 
 
 def test_finishing_one_request_may_finish_or_park_another() -> None:

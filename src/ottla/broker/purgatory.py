@@ -5,20 +5,23 @@ do then. Whoever changes something under a key pokes that key; every request wai
 expired.
 
 Deadlines stand in a timing wheel with one slot per tick of 10 ms, kept in a dict so that an idle wheel costs nothing; a heap of the
-occupied ticks tells the next one. Adding is O(1), cancelling only marks. Source: Varghese and Lauck, "Hashed and hierarchical timing
-wheels" (1987).
+occupied ticks tells the next one. Adding is O(1); so is leaving, which most do long before their deadline: a slot forgets a request at
+once and goes with the last one, and its tick leaves the heap when it comes up, or when most of the heap is such ticks. Source: Varghese
+and Lauck, "Hashed and hierarchical timing wheels" (1987).
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 TICK_MS = 10
+#: Ticks without a slot that the heap may hold beside as many as it has with one.
+STALE_TICKS = 64
 
 
 class Parked:
     """One waiting request. It is finished exactly once, or cancelled."""
 
-    __slots__ = ("done", "finish", "keys", "ready")
+    __slots__ = ("done", "finish", "keys", "ready", "tick")
 
     def __init__(self, keys: Sequence[Hashable], ready: Callable[[], bool], finish: Callable[[bool], None]) -> None:
         self.keys = keys
@@ -28,6 +31,8 @@ class Parked:
         self.finish = finish
         #: Never goes back to False.
         self.done = False
+        #: The slot of the wheel it stands in; -1 without a deadline.
+        self.tick = -1
 
 
 class Purgatory:
@@ -37,7 +42,9 @@ class Purgatory:
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, dict[Parked, None]] = {}
-        self._slots: dict[int, list[Parked]] = {}
+        #: By tick; never empty.
+        self._slots: dict[int, dict[Parked, None]] = {}
+        #: A heap of at least the ticks that have a slot.
         self._ticks: list[int] = []
         #: How many wait now.
         self.parked = 0
@@ -48,12 +55,13 @@ class Purgatory:
         for key in parked.keys:
             self._waiting.setdefault(key, {})[parked] = None
         if deadline_ms is not None:
-            tick = -(-deadline_ms // TICK_MS)
+            tick = parked.tick = -(-deadline_ms // TICK_MS)
             slot = self._slots.get(tick)
             if slot is None:
-                slot = self._slots[tick] = []
-                heappush(self._ticks, tick)
-            slot.append(parked)
+                self._slots[tick] = {parked: None}
+                self._push(tick)
+            else:
+                slot[parked] = None
 
     def poke(self, key: Hashable) -> None:
         """Something under ``key`` changed: finish what is ready."""
@@ -67,7 +75,7 @@ class Purgatory:
         """Finish everything whose deadline has passed, in the order of deadlines."""
         ticks = self._ticks
         while ticks and ticks[0] * TICK_MS <= now_ms:
-            for parked in self._slots.pop(heappop(ticks)):
+            for parked in self._slots.pop(heappop(ticks), ()):
                 if not parked.done:
                     self._finish(parked, expired=True)
 
@@ -83,12 +91,19 @@ class Purgatory:
 
     def next_deadline_ms(self) -> int | None:
         """When ``expire`` has something to do, at the earliest."""
-        while self._ticks:
-            tick = self._ticks[0]
-            if any(not parked.done for parked in self._slots[tick]):
-                return tick * TICK_MS
-            del self._slots[heappop(self._ticks)]
+        ticks = self._ticks
+        while ticks:
+            if ticks[0] in self._slots:
+                return ticks[0] * TICK_MS
+            heappop(ticks)
         return None
+
+    def _push(self, tick: int) -> None:
+        ticks = self._ticks
+        heappush(ticks, tick)
+        if len(ticks) > 2 * len(self._slots) + STALE_TICKS:
+            ticks[:] = self._slots
+            heapify(ticks)
 
     def _finish(self, parked: Parked, *, expired: bool) -> None:
         self._leave(parked)
@@ -97,6 +112,11 @@ class Purgatory:
     def _leave(self, parked: Parked) -> None:
         parked.done = True
         self.parked -= 1
+        slot = self._slots.get(parked.tick)
+        if slot is not None:
+            slot.pop(parked, None)
+            if not slot:
+                del self._slots[parked.tick]
         for key in parked.keys:
             waiting = self._waiting[key]
             del waiting[parked]
