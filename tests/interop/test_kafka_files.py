@@ -25,7 +25,13 @@ from test_clients import expected, sample
 from plain_kafka import CODECS, Record, batch_of, create_topics, fetch_all, offset_at, produce
 from serving import Serving
 
-pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(420), pytest.mark.xdist_group("kafka_files")]
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.server,
+    pytest.mark.timeout(420),
+    pytest.mark.xdist_group("kafka_files"),
+    pytest.mark.usefixtures("own_server_only"),
+]
 
 NOW_MS = time.time_ns() // 1_000_000
 #: Small segments and indexes with entries in them.
