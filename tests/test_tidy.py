@@ -322,3 +322,32 @@ def test_every_dependency_has_its_line_of_reason() -> None:
     reasons = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text()
     missing = [name for name in sorted(names) if not re.search(rf"\b{re.escape(name)}\b", reasons)]
     assert not missing, f"docs/decisions/0001-dependencies.md does not speak of {missing}"
+
+
+# docs/semantics.md
+
+
+def test_each_behaviour_that_clients_rely_on_has_a_test() -> None:
+    """The docstring of a test that begins with ``Line`` or ``Lines`` and numbers speaks of lines of the page."""
+    promised = {int(line) for line in re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "semantics.md").read_text(), re.MULTILINE)}
+    tested: set[int] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            said = ast.get_docstring(node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+            if said and (found := re.match(r"Lines? (\d+(?:(?:, | and )\d+)*)", said)):
+                tested |= {int(number) for number in re.findall(r"\d+", found[1])}
+    assert tested == promised, f"without a test: {sorted(promised - tested)}; unknown: {sorted(tested - promised)}"
+
+
+# Links
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    broken = [
+        f"{path}: {target}"
+        for path, text in files().items()
+        if path.endswith(".md")
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+        if "://" not in target and not ((ROOT / path).parent / target).exists()
+    ]
+    assert not broken, f"links to nowhere: {broken}"

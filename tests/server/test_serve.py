@@ -358,6 +358,7 @@ def test_clients_are_told_the_advertised_address(start: Any) -> None:
 
 
 def test_an_api_versions_request_from_the_future_is_answered_in_version_0(shared: Server) -> None:
+    """Line 1."""
     client = Client(shared.addresses[0])
     header = struct.pack(">hhih", 18, 99, 5, 4) + b"test" + b"\0"
     client.socket.sendall(struct.pack(">i", len(header)) + header)

@@ -93,6 +93,7 @@ def test_each_api_takes_flexible_headers_from_its_own_version_on(key: int) -> No
 
 
 def test_a_response_to_api_versions_never_has_tags_in_its_header() -> None:
+    """Line 2."""
     response = ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, max_version=4)])
     for version in (0, 3, 4):
         frame = joined(encode_response(response, version, 9))
