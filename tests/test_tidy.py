@@ -83,6 +83,7 @@ CATCH_ALL = {
     "server/shell.py": "a failure of the broker is recorded before the process ends",
     "net/server.py": "whatever a connection does, the others go on",
     "sim/sweep.py": "whatever a simulated world raises is a finding, told with its seed",
+    "sim/replay.py": "whatever a replayed broker raises is what was looked for",
 }
 #: Kafka's words are exempt nowhere: these say nothing about what a class is.
 EMPTY_WORDS = ("Manager", "Helper", "Util", "Utils", "Impl")

@@ -301,12 +301,17 @@ class Process:
         """A promise of our own is broken: nothing more is written but the flight record."""
         frame = traceback.extract_tb(error.__traceback__)[-1]
         try:
-            record = str(shell.recorder.write(self.plan.data_dir, broker_id=shell.node.broker_id, error=error))
+            record = str(self._record(shell, error))
         except OSError as failure:
             record = f"none: {failure}"
         say(f"internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {error}; flight record: {record}")
         sys.stderr.flush()
         self._die(BROKEN)
+
+    def _record(self, shell: Shell, error: BaseException) -> Path:
+        """Raises: OSError."""
+        node = shell.node
+        return shell.recorder.write(self.plan.data_dir, broker_id=node.broker_id, settings=node.settings.texts, error=error)
 
     def now_ms(self) -> int:
         """The brokers' time: from the start of the process on, never back."""
