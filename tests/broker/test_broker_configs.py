@@ -191,6 +191,14 @@ def test_a_change_that_makes_no_sense_changes_nothing(configs: Any, error: type[
     assert overrides(broker) == {"segment.ms": "6"}
 
 
+def test_a_setting_of_kafkas_that_would_have_no_effect_here_is_refused_with_the_reason() -> None:
+    broker = Cluster().topic()
+    answer = change(broker, ("min.compaction.lag.ms", SET, "1"))
+    assert answer.error_code == errors.InvalidConfig.code
+    assert answer.error_message == "min.compaction.lag.ms: this version does not compact"
+    assert not set(TopicOptions.ABSENT) & set(TopicOptions.SPECS)
+
+
 def test_a_whole_set_that_makes_no_sense_changes_nothing() -> None:
     broker = Cluster().topic(configs={"segment.ms": "6"})
     for configs, error in (

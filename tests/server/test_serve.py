@@ -279,6 +279,23 @@ def test_a_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> No
     assert "cannot use the directory" in err.splitlines()[-1] and "choose another --data-dir" in err
 
 
+def test_a_file_in_place_of_the_directory_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, err = refused(tmp_path, "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "file"))
+    assert code == 1
+    assert err.splitlines()[-1] == f"ottla: cannot use the directory {tmp_path / 'file'}: it is not a directory; choose another --data-dir"
+
+
+def test_partitions_of_brokers_that_are_no_longer_started_are_told(start: Any) -> None:
+    server = start("--brokers", "3")
+    topic = CreatableTopic(name="t", num_partitions=6, replication_factor=1)
+    Client(server.addresses[0]).ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5, CreateTopicsResponse)
+    _, _, err = server.stop()
+    assert "without a leader" not in err
+    _, _, err = start().stop()
+    assert "partitions without a leader, since they are on brokers that do not run: broker 2 (2), broker 3 (2)" in err
+
+
 def test_a_directory_of_another_broker_is_refused(start: Any, tmp_path: Path) -> None:
     start("--set", f"log.dirs={tmp_path / 'logs'}").stop()
     code, err = refused(

@@ -118,10 +118,10 @@ class ClusterOptions(Options):
         "log.retention.check.interval.ms", 5 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for segments to drop."
     )
     log_flush_checkpoint_interval_ms: int = option(
-        "log.flush.offset.checkpoint.interval.ms", MINUTE_MS, at_least=1, doc="Time between two writes of the recovery point checkpoint."
-    )
-    log_start_checkpoint_interval_ms: int = option(
-        "log.flush.start.offset.checkpoint.interval.ms", MINUTE_MS, at_least=1, doc="Time between two writes of the log start checkpoint."
+        "log.flush.offset.checkpoint.interval.ms",
+        MINUTE_MS,
+        at_least=1,
+        doc="Time between two writes of the checkpoints: recovery points, log starts and high watermarks.",
     )
     producer_id_expiration_ms: int = option(
         "producer.id.expiration.ms", DAY_MS, at_least=1, doc="A silent producer's sequence numbers are forgotten after this time."

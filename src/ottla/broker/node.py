@@ -41,6 +41,8 @@ class Space:
     #: What was appended to its logs since then is taken off: at the speed of a disk, a second is enough to use up a reserve.
     free_bytes: int
     total_bytes: int
+    #: Whether less than the reserve was free then.
+    low: bool = False
 
 
 class Node:
@@ -270,7 +272,12 @@ class Node:
         self.partitions.directory_failed(event.directory, event.reason)
 
     def _space_measured(self, event: events.SpaceMeasured) -> None:
-        self.space[event.directory] = Space(event.free_bytes, event.total_bytes)
+        before = self.space.get(event.directory)
+        reserve = self.options.disk_reserve_bytes
+        space = self.space[event.directory] = Space(event.free_bytes, event.total_bytes, event.free_bytes < reserve)
+        if space.low != (before is not None and before.low):
+            state = f"the reserve (ottla.disk.reserve.bytes) is {reserve}; produce is {'refused' if space.low else 'taken again'}"
+            self.effects.append(effects.Warn(message=f"{space.free_bytes} bytes are free on the disk of {event.directory}, {state}"))
         self.partitions.room_measured()
 
     def _store_answered(self, event: events.StoreAnswered) -> None:

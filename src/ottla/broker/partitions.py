@@ -244,3 +244,6 @@ class Partitions:
             node.purgatory.poke(partition)
         if all(directory.failed is not None for directory in node.directories):
             node.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))
+        else:
+            lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is started anew"
+            node.effects.append(effects.Warn(message=f"log directory {root} failed: {reason}; {lost}"))

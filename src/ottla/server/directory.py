@@ -37,7 +37,8 @@ class HeldDirectory:
             raise CannotStart(f"{self.path} is in use by process {holder}; stop that one, or choose another --data-dir") from None
         except OSError as error:
             self.release()
-            raise CannotStart(f"cannot use the directory {self.path}: {error.strerror}; choose another --data-dir") from None
+            reason = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
+            raise CannotStart(f"cannot use the directory {self.path}: {reason}; choose another --data-dir") from None
 
     def _sign(self) -> None:
         """Notes who holds it, in place and in a fixed width, so that it needs no new room on a full disk; a new file may go without."""

@@ -24,6 +24,7 @@ import sys
 import time
 import traceback
 from base64 import urlsafe_b64encode
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ from ottla.base.options import ConfigError
 from ottla.base.ports import NodeState, Op, StoreResult
 from ottla.broker import events
 from ottla.broker.configs import ServerOptions, Settings, topic_options
-from ottla.broker.image import Image
+from ottla.broker.image import NO_LEADER, Image
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
@@ -228,6 +229,7 @@ class Process:
             broker.performer.measure()
             broker.shell.start()
         await self._readiness()
+        self._tell_absent(self.brokers[0].node.image)
         for broker in self.brokers:
             broker.listener.start()
         # Opening and closing logs may take the loop long, and nobody waits for it then.
@@ -242,6 +244,19 @@ class Process:
             if time.monotonic() > deadline_s:
                 raise CannotStart(f"the brokers do not lead their partitions after {READY_S:.0f} s")
             await asyncio.sleep(0.001)
+
+    def _tell_absent(self, image: Image) -> None:
+        """Partitions that nobody can lead: an earlier start had brokers that this one has not."""
+        absent = Counter(
+            broker
+            for topic in image.topics.values()
+            for number, replicas in topic.replicas.items()
+            if topic.leader(number) == NO_LEADER
+            for broker in replicas
+        )
+        if absent:
+            brokers = ", ".join(f"broker {broker} ({count})" for broker, count in sorted(absent.items()))
+            log.warning("partitions without a leader, since they are on brokers that do not run: %s; see --brokers, --broker-id", brokers)
 
     @property
     def stopping(self) -> bool:

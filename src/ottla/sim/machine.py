@@ -305,6 +305,8 @@ class Machine:
                     return
                 case effects.StartWriteback():
                     pass
+                case effects.Warn():
+                    self.world.note(f"warning: {effect.message}")
                 case _:
                     raise AssertionError(f"one broker asks for nothing like {effect}")
 

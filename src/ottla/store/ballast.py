@@ -39,10 +39,11 @@ class Ballast:
                 return
 
     def lay_in_plenty(self) -> None:
-        """As ``lay``, but only where several times the space is free: it would be needed again at once."""
-        state = os.statvfs(self.path.parent)
-        if state.f_bavail * state.f_frsize >= 4 * self.size_bytes:
-            self.lay()
+        """As ``lay``, but only where several times the space is free: it would be needed again at once. Never raises."""
+        with contextlib.suppress(OSError):
+            state = os.statvfs(self.path.parent)
+            if state.f_bavail * state.f_frsize >= 4 * self.size_bytes:
+                self.lay()
 
     def drop(self) -> bool:
         """Gives the space up; whether there was any."""
