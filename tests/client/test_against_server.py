@@ -416,8 +416,8 @@ def test_the_package_is_imported_fast_and_without_its_parts() -> None:
 # -- the command line
 
 
-def run(server: Server, *arguments: str, given: str | bytes = b"", code: int = 0) -> str:
-    """Standard output of a command; standard error when it is to fail."""
+def run(server: Server, *arguments: str, given: str | bytes = b"", code: int = 0, from_stdout: bool = False) -> str:
+    """Standard output of a command; standard error when it is to fail, unless standard output is asked for."""
     done = subprocess.run(
         [sys.executable, "-m", "ottla", *arguments],
         input=given.encode() if isinstance(given, str) else given,
@@ -427,7 +427,7 @@ def run(server: Server, *arguments: str, given: str | bytes = b"", code: int = 0
     )
     assert done.returncode == code, done.stderr.decode()
     assert b"Traceback" not in done.stderr
-    return (done.stderr if code else done.stdout).decode()
+    return (done.stderr if code and not from_stdout else done.stdout).decode()
 
 
 def test_topics_on_the_command_line(server: Server) -> None:
@@ -443,6 +443,14 @@ def test_topics_on_the_command_line(server: Server) -> None:
     assert len(described["partitions"]) == 3
     assert described["configs"] == {"segment.ms": "10000"}
     assert "there is no topic nope" in run(server, "topic", "describe", "nope", code=1)
+    lines = run(server, "topic", "describe", "cli.a", "cli.b").splitlines()
+    assert [line.split("\t")[:2] for line in lines] == [
+        ["cli.a", "0"], ["cli.a", "1"], ["cli.a", "2"], ["cli.a", "segment.ms"], ["cli.b", "0"], ["cli.b", "1"], ["cli.b", "retention.ms"]
+    ]  # fmt: skip
+    made = json.loads(run(server, "topic", "create", "cli.a", "cli.json", "--if-not-exists", "-o", "json"))
+    assert made == [{"name": "cli.a", "outcome": "exists", "error": None}, {"name": "cli.json", "outcome": "created", "error": None}]
+    (refused,) = json.loads(run(server, "topic", "delete", "nope", "-o", "json", code=1, from_stdout=True))
+    assert (refused["outcome"], refused["error"]["code"]) == (None, 3)
     assert run(server, "topic", "delete", "cli.a", "cli.b") == "cli.a\tdeleted\ncli.b\tdeleted\n"
     assert run(server, "topic", "delete", "cli.a", "--if-exists") == "cli.a\tnot there\n"
 
