@@ -1,10 +1,10 @@
 """Disk and File over the operating system.
 
-A log directory can hold many more files than a process may have open. A ``RealFile`` opens its descriptor when it is used and may lose
-it again: when more than ``descriptors_max`` are open, the tenth that was used least recently is closed. A descriptor that another
-thread is using (``sync``, ``read``) is pinned meanwhile; a thread that finds none opens one for itself. Everything but ``sync``, ``read`` and
-``sync_dir`` belongs to the thread that made the disk, which alone opens and closes the descriptors that files keep: a number that it holds
-cannot become another file's under its hands.
+A log directory can hold many more files than a process may have open. A ``RealFile`` opens its descriptor when it is used and may lose it
+again: when more than ``descriptors_max`` are open, the tenth that was used least recently is closed. A descriptor that another thread is
+using (``sync``, ``read``) is pinned meanwhile; a thread that finds none opens one for itself. Everything but ``sync``, ``read`` and
+``sync_dir`` belongs to the thread that made the disk, which alone opens and closes the descriptors that files keep: a number that it
+holds cannot become another file's under its hands.
 
 Appends go to the position where the file ends, known without asking; a short write is continued, a failed one undone by cutting the file
 back. Directories are synced by opening them, which Linux and macOS allow.
