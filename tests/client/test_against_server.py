@@ -119,7 +119,7 @@ def test_null_keys_and_values_are_kept_apart_from_empty_ones(server: Server, top
 def test_each_level_of_acknowledgement_writes(server: Server, topic: str, acks: Any) -> None:
     with Producer(bootstrap_servers=server.address, acks=acks) as producer:
         places = [producer.send(topic, b"%d" % index, partition=0) for index in range(10)]
-        assert [place.result(5000).offset for place in places] == ([-1] * 10 if acks == 0 else list(range(10)))
+        assert [place.result(timeout_ms=5000).offset for place in places] == ([-1] * 10 if acks == 0 else list(range(10)))
     assert len(read(server, topic, 10)) == 10
 
 
@@ -197,8 +197,8 @@ def test_a_consumer_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None
 def test_a_batch_encoded_elsewhere_is_written_and_raw_bytes_are_read(server: Server, topic: str) -> None:
     with Producer(bootstrap_servers=server.address) as producer:
         data = build_batch([(1000, b"k", b"v", ()), (1001, None, b"w", ())])
-        assert producer.send_batch(topic, 1, bytes(data)).result(5000).offset == 0
-        assert producer.send_batch(topic, 1, data).result(5000).offset == 2
+        assert producer.send_batch(topic, 1, bytes(data)).result(timeout_ms=5000).offset == 0
+        assert producer.send_batch(topic, 1, data).result(timeout_ms=5000).offset == 2
     with Consumer(bootstrap_servers=server.address) as consumer:
         raw = consumer.fetch_raw((topic, 1), 0)
         assert (raw.high_watermark, raw.log_start_offset, raw.last_stable_offset) == (4, 0, 4)

@@ -21,7 +21,8 @@ from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 TOPIC_ID = TopicId(b"0123456789abcdef")
-NOW_MS = 1_800_000_000_000
+#: Fits every calendar.
+NO_TIMESTAMP = -1
 
 
 class Recording:
@@ -50,7 +51,7 @@ class Recording:
         self.recorder.note(self.now_ms, event, frame)
 
     def produce(self, size: int = 10, *, topic_id: bytes = TOPIC_ID) -> None:
-        records = build_batch([(NOW_MS, None, bytes(size), ())])
+        records = build_batch([(NO_TIMESTAMP, None, bytes(size), ())])
         data = [TopicProduceData(topic_id=topic_id, partition_data=[PartitionProduceData(index=0, records=records)])]
         self.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=data), 13)
 

@@ -42,7 +42,7 @@ class ServerOptions(Options):
         doc="Memory for requests being read or in work; a connection waits for its share before its request is read.",
     )
     max_connections: int = option("max.connections", 20_000, at_least=1, doc="Open connections in all; further ones are closed at once.")
-    max_connections_per_ip: int = option("max.connections.per.ip", 2_000, at_least=0, doc="Open connections from one address.")
+    max_connections_per_ip: int = option("max.connections.per.ip", 2_000, at_least=1, doc="Open connections from one address.")
     connections_max_idle_ms: int = option(
         "connections.max.idle.ms", 10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this long is closed."
     )
