@@ -296,6 +296,16 @@ def test_partitions_of_brokers_that_are_no_longer_started_are_told(start: Any) -
     assert "partitions without a leader, since they are on brokers that do not run: broker 2 (2), broker 3 (2)" in err
 
 
+def test_logs_that_are_out_of_sight_are_told(start: Any, tmp_path: Path) -> None:
+    server = start("--set", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}")
+    topic = CreatableTopic(name="t", num_partitions=4, replication_factor=1)
+    Client(server.addresses[0]).ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5, CreateTopicsResponse)
+    assert "anew" not in server.stop()[2]
+    (tmp_path / "b").rename(tmp_path / "elsewhere")
+    _, _, err = start("--set", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}").stop()
+    assert "no log of 2 partitions in" in err and "They begin anew, empty: t-" in err
+
+
 def test_a_directory_of_another_broker_is_refused(start: Any, tmp_path: Path) -> None:
     start("--set", f"log.dirs={tmp_path / 'logs'}").stop()
     code, err = refused(

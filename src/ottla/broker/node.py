@@ -81,6 +81,8 @@ class Node:
         self.space: dict[str, Space] = {}
         #: Topics whose creation on demand is under way.
         self.creating: set[str] = set()
+        #: Set once this broker has heard what the store held before it.
+        self.started = False
         #: Set once this broker stops: it leads nothing any more and answers nothing new.
         self.stopping = False
         #: What this step has asked for so far.
@@ -107,6 +109,8 @@ class Node:
     def start(self, now_ms: int) -> list[effects.Effect]:
         """Register in the store. Called once, after the store's present state has been told through StoreChanged events."""
         self._begin(now_ms)
+        self.started = True
+        self.partitions.take_stock()
         host, port = self.address
         registration = layout.BrokerRegistration(
             host=host,

@@ -231,6 +231,11 @@ class Process:
         await self._readiness()
         self._tell_absent(self.brokers[0].node.image)
         for broker in self.brokers:
+            if anew := broker.node.partitions.anew:
+                where = ", ".join(directory.root for directory in broker.directories)
+                some = ", ".join(map(str, list(anew)[:5])) + (", ..." if len(anew) > 5 else "")
+                log.warning("no log of %d partitions in %s, is a disk missing? They begin anew, empty: %s", len(anew), where, some)
+        for broker in self.brokers:
             broker.listener.start()
         # Opening and closing logs may take the loop long, and nobody waits for it then.
         self._watchdog = Watchdog(self.counters)
