@@ -266,6 +266,14 @@ def test_a_bad_setting_is_refused_by_name_in_one_line(tmp_path: Path, arguments:
     assert not (tmp_path / "d").exists()
 
 
+def test_a_log_level_that_does_not_exist_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTTLA_LOG", "loud")
+    assert refused(tmp_path, "--data-dir", str(tmp_path / "d")) == (
+        2,
+        "ottla: OTTLA_LOG: expected error, warning, info, debug, not 'loud'\n",
+    )
+
+
 def test_a_host_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
     code, err = refused(tmp_path, "--listen", "no-such-host.invalid:9092", "--data-dir", str(tmp_path / "d"))
     assert code == 1
