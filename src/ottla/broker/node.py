@@ -212,7 +212,10 @@ class Node:
 
     def _request_arrived(self, call: events.RequestArrived) -> None:
         served = HANDLERS.get(call.api_key)
-        if served is None or not served.versions[0] <= call.api_version <= served.versions[1]:
+        if self.stopping:
+            # Our picture of the cluster falls apart now: metadata without brokers would send a client away for long.
+            self.effects.append(effects.Close(connection=call.connection, reason="the broker is stopping"))
+        elif served is None or not served.versions[0] <= call.api_version <= served.versions[1]:
             reason = f"no API {call.api_key} version {call.api_version} here"
             self.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif served.at_controller and not self.controller.active:
