@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ottla.spark.pipeline.delta import DeltaAppendWriter, TableMismatch, committed, ensure, opened, schema_of_arrow, write
+from ottla.demo.verdict import read_table
+from ottla.spark.pipeline.delta import DeltaAppendWriter, TableMismatch, committed, ensure, schema_of_arrow, write
 
 
 def rows(path: Path) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row.values()) for row in opened(str(path)).to_pyarrow_table().to_pylist()), key=str)
+    return sorted((tuple(row.values()) for row in read_table(path).to_pylist()), key=str)
 
 
 def test_a_process_that_read_a_table_comes_to_a_good_end(tmp_path: Path) -> None:
