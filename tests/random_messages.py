@@ -42,6 +42,9 @@ def _field(field: Field, version: int, random: Random) -> Any:
     if field.name == "log_append_time_ms":
         # One of the oracles makes a calendar date of it.
         return random.choice((-1, 0, 1_700_000_000_000))
+    if field.name == "retention_time_ms":
+        # One of the oracles makes a span of days and seconds of it.
+        return random.choice((-1, 0, 86_400_000))
     return _value(field.type, version, random)
 
 

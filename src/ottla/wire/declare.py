@@ -19,7 +19,8 @@ What differs between versions is said beside the type:
 
 `Until(12)` ends a field, `NullableSince(10)` allows null only from there on, `Tag(0)` moves the field into the tagged section at the end of
 its structure (flexible versions only). A version number always means the version of the whole message, in nested structures too. A nested
-structure that cannot be null is a `SharedStruct`: all messages share its one, frozen default.
+structure that cannot be null is a `SharedStruct`: all messages share its one, frozen default. If it holds a list, it is a `Struct` that
+`msgspec.field(default_factory=...)` makes anew for each message.
 
 Source: KIP-482 (flexible versions), KIP-893 (nullable structures), the README of Kafka's message schemas.
 """
