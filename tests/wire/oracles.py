@@ -29,7 +29,7 @@ def kio_class(cls: type[msgspec.Struct], version: int) -> type[Any] | None:
     """kio's class for one version of a message; None where it has none."""
     name = re.sub(r"(Request|Response)$", "", cls.__name__)
     snake = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-    kind = "request" if cls.__name__.endswith("Request") else "response"
+    kind = {"Request": "request", "Response": "response"}.get(cls.__name__.removeprefix(name), "data")
     try:
         module = importlib.import_module(f"kio.schema.{snake}.v{version}.{kind}")
     except ModuleNotFoundError:

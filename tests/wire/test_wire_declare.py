@@ -35,6 +35,7 @@ from ottla.wire.messages import (
     ForgottenTopic,
     InitProducerIdRequest,
     LeaderIdAndEpoch,
+    Member,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -45,6 +46,7 @@ from ottla.wire.messages import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from ottla.wire.messages.consumer_group_describe import TopicPartitions
 
 #: The column "4.3 adv" of the table of APIs; Produce is advertised from 0, and implemented from 3.
 KAFKA_4_3 = {
@@ -80,6 +82,11 @@ def test_lists_of_two_messages_are_two_lists() -> None:
     first = MetadataResponse()
     first.topics.append(MetadataResponseTopic())
     assert MetadataResponse().topics == []
+
+
+def test_assignments_of_two_described_members_are_two() -> None:
+    Member().assignment.topic_partitions.append(TopicPartitions())
+    assert Member().assignment.topic_partitions == Member().target_assignment.topic_partitions == []
 
 
 def test_a_value_that_the_version_cannot_carry_is_refused() -> None:

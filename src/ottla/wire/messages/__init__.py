@@ -3,7 +3,8 @@
 A structure's name is unique here with few exceptions: `EpochEndOffset` (Fetch, OffsetForLeaderEpoch), `TopicRequest` (DescribeProducers,
 DescribeTopicPartitions), `AlterConfigsResource`, `AlterableConfig` and `AlterConfigsResourceResponse` (AlterConfigs and
 IncrementalAlterConfigs), `DescribedGroup` (DescribeGroups, ConsumerGroupDescribe), `TopicPartitions` and `Assignment`
-(ConsumerGroupHeartbeat, ConsumerGroupDescribe). Those are imported from the module of their API; all others can be imported from here.
+(ConsumerGroupHeartbeat, ConsumerGroupDescribe). Those are imported from the module of their API; all others can be imported from here,
+but for `TopicPartition` of the consumer protocol, which is something else everywhere outside of it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ from ottla.wire.messages.consumer_group_describe import (
 from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+)
+from ottla.wire.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
 )
 from ottla.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -242,6 +247,8 @@ __all__ = [
     "ConsumerGroupDescribeResponse",
     "ConsumerGroupHeartbeatRequest",
     "ConsumerGroupHeartbeatResponse",
+    "ConsumerProtocolAssignment",
+    "ConsumerProtocolSubscription",
     "Coordinator",
     "CreatableReplicaAssignment",
     "CreatableTopic",
