@@ -1,0 +1,1 @@
+"""Consumer groups: who reads what, and how far they have come."""
