@@ -1,1 +1,1 @@
-"""Consumer groups: who reads what, and how far they have come."""
+"""Consumer groups: members, generations, committed offsets, and the records in which they outlive a crash."""
