@@ -13,9 +13,8 @@ from typing import Any
 from ottla.broker.groups import consumer_classic, consumer_heartbeat
 from ottla.broker.groups.consumer_change import Decision, Terms, Timer, remove
 from ottla.broker.groups.consumer_group import ConsumerGroup, TopicSize, assignment_of
-from ottla.broker.groups.consumer_records import CONSUMER_RECORDS
 from ottla.broker.groups.reconciliation import STATE_NAMES, Assignment
-from ottla.wire.compile import decode, encode
+from ottla.broker.groups.records import decode_record, encode_record
 from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -234,9 +233,9 @@ def settle(desk: Desk, *members: ObedientMember, rounds: int = 20) -> int:
 
 def reread(key: Any, value: Any) -> tuple[Any, Any]:
     """A record as it comes back from the log."""
-    key_class, value_class = next(pair for pair in CONSUMER_RECORDS.values() if pair[0] is type(key))
-    assert value is None or type(value) is value_class
-    return decode(key_class, encode(key, 0), 0), None if value is None else decode(value_class, encode(value, 0), 0)
+    found = decode_record(*encode_record(key, value))
+    assert found == (key, value)
+    return found
 
 
 def replayed(log: Iterable[tuple[Any, Any]]) -> ConsumerGroup | None:

@@ -30,7 +30,7 @@ class TopicPartitions(Struct):
     partitions: list[Int32] = []
 
 
-@message(until=0, flexible_since=None)
+@message(since=3, until=3, flexible_since=None)
 class ConsumerGroupMetadataKey(Struct):
     """Type 3."""
 
@@ -44,7 +44,7 @@ class ConsumerGroupMetadataValue(Struct):
     epoch: Int32 = 0
 
 
-@message(until=0, flexible_since=None)
+@message(since=4, until=4, flexible_since=None)
 class ConsumerGroupPartitionMetadataKey(Struct):
     """Type 4."""
 
@@ -74,7 +74,7 @@ class ConsumerGroupPartitionMetadataValue(Struct):
     topics: list[TopicMetadata] = []
 
 
-@message(until=0, flexible_since=None)
+@message(since=5, until=5, flexible_since=None)
 class ConsumerGroupMemberMetadataKey(Struct):
     """Type 5."""
 
@@ -111,7 +111,7 @@ class ConsumerGroupMemberMetadataValue(Struct):
     classic_member_metadata: Annotated[ClassicMemberMetadata | None, Tag(0)] = None
 
 
-@message(until=0, flexible_since=None)
+@message(since=6, until=6, flexible_since=None)
 class ConsumerGroupTargetAssignmentMetadataKey(Struct):
     """Type 6."""
 
@@ -125,7 +125,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Struct):
     assignment_epoch: Int32 = 0
 
 
-@message(until=0, flexible_since=None)
+@message(since=7, until=7, flexible_since=None)
 class ConsumerGroupTargetAssignmentMemberKey(Struct):
     """Type 7."""
 
@@ -140,7 +140,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Struct):
     topic_partitions: list[TopicPartitions] = []
 
 
-@message(until=0, flexible_since=None)
+@message(since=8, until=8, flexible_since=None)
 class ConsumerGroupCurrentMemberAssignmentKey(Struct):
     """Type 8."""
 
@@ -159,7 +159,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Struct):
     partitions_pending_revocation: list[TopicPartitions] = []
 
 
-@message(until=0, flexible_since=None)
+@message(since=16, until=16, flexible_since=None)
 class ConsumerGroupRegularExpressionKey(Struct):
     """Type 16."""
 
@@ -176,13 +176,13 @@ class ConsumerGroupRegularExpressionValue(Struct):
     timestamp: Int64 = 0
 
 
-#: By a record's type: the classes of its key and of its value.
-CONSUMER_RECORDS: dict[int, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
-    3: (ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
-    4: (ConsumerGroupPartitionMetadataKey, ConsumerGroupPartitionMetadataValue),
-    5: (ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
-    6: (ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue),
-    7: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
-    8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
-    16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
-}
+#: Keys of all of these records.
+CONSUMER_KEYS: tuple[type[msgspec.Struct], ...] = (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupRegularExpressionKey,
+)
