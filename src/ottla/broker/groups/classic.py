@@ -491,8 +491,8 @@ class ClassicGroup:
     def meet(self) -> None:
         """The group has just been made of one of another kind: members live, and are asked to join again."""
         for member in self.members:
-            self._alive(member)
-        self._rebalance()
+            self.sessions.alive(member)
+        self.rebalance()
 
     def dismiss(self, error: KafkaError) -> None:
         """Whoever waits is answered with an error: the group is about to become one of another kind."""
@@ -500,8 +500,8 @@ class ClassicGroup:
             if member.joining is not None:
                 joining = member.joining
                 self.members.await_join(member, None)
-                joining.give(join_error(joining, error, member.member_id))
-            self._answer_sync(member, error)
+                joining.refuse(error)
+            self.answer_sync(member, error)
 
     def close(self) -> None:
         self._shard.cancel(self._join_timer)
