@@ -8,6 +8,7 @@ from groups import cluster_of_groups, commit, committed, coordinating, join, syn
 
 from ottla.broker.groups.consumer import ServedConsumerGroup
 from ottla.wire import errors
+from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedGroup
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions
 from ottla.wire.messages.consumer_protocol import (
@@ -19,9 +20,11 @@ from ottla.wire.messages.consumer_protocol import (
 )
 from ottla.wire.messages.delete_groups import DeleteGroupsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
+from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.describe_groups import DescribeGroupsRequest
 from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from ottla.wire.messages.list_config_resources import ListConfigResourcesRequest
 from ottla.wire.messages.list_groups import ListGroupsRequest
 from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
@@ -403,3 +406,54 @@ def test_heartbeats_of_a_large_group_write_nothing(count: int) -> None:
     cluster.pass_ms(5_000)
     assert {member.beat().heartbeat_interval_ms for member in members} == {5_000}
     assert shard.leader.log.end_offset == end
+
+
+# Settings of one group.
+
+
+def alter(cluster: Cluster, **texts: str | None) -> int:
+    configs = [
+        incremental.AlterableConfig(name=name.replace("_", "."), value=text, config_operation=0 if text is not None else 1)
+        for name, text in texts.items()
+    ]
+    wish = incremental.AlterConfigsResource(resource_type=32, resource_name="g", configs=configs)
+    return int(cluster[1].ask(incremental.IncrementalAlterConfigsRequest(resources=[wish]), 1).responses[0].error_code)
+
+
+def settings(cluster: Cluster) -> dict[str, tuple[str | None, int]]:
+    asked = DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=32, resource_name="g", configuration_keys=None)])
+    [found] = cluster[1].ask(asked, 4).results
+    assert found.error_code == 0, found
+    return {each.name: (each.value, each.config_source) for each in found.configs}
+
+
+def test_group_has_settings_of_its_own_over_those_of_the_broker() -> None:
+    cluster = cluster_of_groups(group_consumer_heartbeat_interval_ms="6000")
+    assert settings(cluster) == {"consumer.heartbeat.interval.ms": ("6000", 4), "consumer.session.timeout.ms": ("45000", 5)}
+    assert alter(cluster, consumer_heartbeat_interval_ms="7000", consumer_session_timeout_ms="50000") == 0
+    assert settings(cluster) == {"consumer.heartbeat.interval.ms": ("7000", 8), "consumer.session.timeout.ms": ("50000", 8)}
+    listed = cluster[1].ask(ListConfigResourcesRequest(resource_types=[32]), 1).config_resources
+    assert [each.resource_name for each in listed] == ["g"]
+    a = Member(cluster, "a", "t")
+    a.beat()
+    cluster.pass_ms(10_000)
+    assert a.beat().heartbeat_interval_ms == 7_000
+    cluster.pass_ms(49_000)
+    assert [member.member_id for member in described(cluster).members] == ["a"]
+    cluster.pass_ms(2_000)
+    assert described(cluster).group_state == "Empty"
+    assert alter(cluster, consumer_heartbeat_interval_ms=None, consumer_session_timeout_ms=None) == 0
+    assert settings(cluster)["consumer.heartbeat.interval.ms"] == ("6000", 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("consumer_heartbeat_interval_ms", "4999"),
+        ("consumer_session_timeout_ms", "60001"),
+        ("consumer_session_timeout_ms", "x"),
+        ("x", "1"),
+    ],
+)
+def test_setting_of_a_group_that_the_broker_does_not_allow_is_refused(name: str, text: str) -> None:
+    assert alter(cluster_of_groups(), **{name: text}) == errors.InvalidConfig.code
