@@ -488,21 +488,6 @@ class ClassicGroup:
     def topic_changed(self, topic: str) -> None:
         """Members find out for themselves."""
 
-    def meet(self) -> None:
-        """The group has just been made of one of another kind: members live, and are asked to join again."""
-        for member in self.members:
-            self._alive(member)
-        self._rebalance()
-
-    def dismiss(self, error: KafkaError) -> None:
-        """Whoever waits is answered with an error: the group is about to become one of another kind."""
-        for member in self.members:
-            if member.joining is not None:
-                joining = member.joining
-                self.members.await_join(member, None)
-                joining.give(join_error(joining, error, member.member_id))
-            self._answer_sync(member, error)
-
     def close(self) -> None:
         self._shard.cancel(self._join_timer)
         self._end_sync_phase()

@@ -198,7 +198,9 @@ class ServedConsumerGroup:
         self._shard.write(self.group_id, [*self.tombstones(), (GroupMetadataKey(group=self.group_id), value)])
         classic = self._groups.by_id[self.group_id]
         assert isinstance(classic, ClassicGroup), "the records made it classic"
-        classic.meet()
+        for member in classic.members:
+            classic.sessions.alive(member)
+        classic.rebalance()
         return decision.response
 
 
@@ -217,7 +219,7 @@ def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: 
         before = group.tombstones()
     decision = decide(groups, draft, request, client)
     if isinstance(group, ClassicGroup):
-        group.dismiss(errors.RebalanceInProgress(f"group {request.group_id!r} changes its protocol; join again"))
+        _dismiss(group, errors.RebalanceInProgress(f"group {request.group_id!r} changes its protocol; join again"))
     groups.shard.write(request.group_id, [*before, *decision.records])
     made = groups.by_id[request.group_id]
     assert isinstance(made, ServedConsumerGroup), "the records made it one of the new protocol"
@@ -264,6 +266,16 @@ def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, lis
     ]
     draft, records = consumer_migration.upgraded(group.group_id, group.generation, seats, groups.topics)
     return draft, [*group.tombstones(), *records]
+
+
+def _dismiss(group: ClassicGroup, error: KafkaError) -> None:
+    """Whoever waits is answered with an error: the group is about to become one of another kind."""
+    for member in group.members:
+        if member.joining is not None:
+            joining = member.joining
+            group.members.await_join(member, None)
+            joining.refuse(error)
+        group.answer_sync(member, error)
 
 
 def _recorded(seat: ClassicSeat) -> MemberMetadata:
