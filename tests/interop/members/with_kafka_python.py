@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from telling import RECORDS_PER_POLL, Leaving, called, tell, tell_read
-
-import kafka
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import KafkaError
+from telling import RECORDS_PER_POLL, Leaving, called, tell, tell_read
+
+import kafka
 
 ASSIGNORS = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
 
