@@ -50,7 +50,7 @@ def list_(states: tuple[str, ...], types: tuple[str, ...], output: str, bootstra
         )
         return
     rows = [(one.group_id, one.state, one.type.lower(), one.protocol_type) for one in groups]
-    table(("GROUP", "STATE", "TYPE", "MEMBERS ARE"), rows)
+    table(("GROUP", "STATE", "TYPE", "PROTOCOL"), rows)
 
 
 @command.command()

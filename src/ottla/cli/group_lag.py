@@ -65,11 +65,15 @@ def lag(names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, 
             else:
                 for reading in readings:
                     for group in reading.groups:
-                        _lines(group, by, reading.before.get(group.group_id), (group.read_at_ms,))
+                        _lines(group, by, _rates(group, reading.before.get(group.group_id)), (group.read_at_ms,))
                     sys.stdout.flush()
         except KeyboardInterrupt:
             # The usual way to end it.
             sys.stdout.flush()
+
+
+#: Records committed and written per second, by topic and partition.
+Rates = dict[tuple[str, int], tuple[float | None, float | None]]
 
 
 class Reading(NamedTuple):
@@ -127,15 +131,14 @@ def _print_lines(readings: Iterable[Reading]) -> None:
 
     for reading in readings:
         for group in reading.groups:
-            sys.stdout.write(msgspec.json.encode(document(group, reading.before.get(group.group_id))).decode() + "\n")
+            sys.stdout.write(msgspec.json.encode(document(group, _rates(group, reading.before.get(group.group_id)))).decode() + "\n")
         sys.stdout.flush()
 
 
-def document(group: GroupLag, before: GroupLag | None = None) -> dict[str, Any]:
-    """A group for JSON; with rates if there is a reading before."""
+def document(group: GroupLag, rates: Rates | None = None) -> dict[str, Any]:
+    """A group for JSON; with rates when it is watched."""
     from ottla.client.group_lag import longest_time_lag, total_lag
 
-    rates = _rates(group, before)
     return {
         "group": group.group_id,
         "state": group.state,
@@ -163,29 +166,22 @@ def document(group: GroupLag, before: GroupLag | None = None) -> dict[str, Any]:
                 "client_id": one.member and one.member.client_id,
                 "host": one.member and one.member.host.removeprefix("/"),
                 "error": one.error,
-                **(
-                    {}
-                    if before is None
-                    else {"read_per_s": rates[one.topic, one.partition][0], "written_per_s": rates[one.topic, one.partition][1]}
-                ),
+                **({} if rates is None else dict(zip(("read_per_s", "written_per_s"), rates[one.topic, one.partition], strict=True))),
             }
             for one in group.partitions
         ],
     }
 
 
-Rates = tuple[float | None, float | None]
-
-
-def _rates(group: GroupLag, before: GroupLag | None) -> dict[tuple[str, int], Rates]:
-    """Records committed and written per second since the reading before."""
+def _rates(group: GroupLag, before: GroupLag | None) -> Rates:
+    """Records committed and written per second since the reading before; None where that is not known."""
     seconds = 0 if before is None else (group.read_at_ms - before.read_at_ms) / 1000
 
     def per_s(now: int | None, then: int | None) -> float | None:
         return None if now is None or then is None or seconds <= 0 else round((now - then) / seconds, 1)
 
     was = {} if before is None else {(one.topic, one.partition): (one.committed_offset, one.end_offset) for one in before.partitions}
-    rates: dict[tuple[str, int], Rates] = {}
+    rates: Rates = {}
     for one in group.partitions:
         committed, end = was.get((one.topic, one.partition), (None, None))
         rates[one.topic, one.partition] = per_s(one.committed_offset, committed), per_s(one.end_offset, end)
@@ -200,12 +196,11 @@ def _show(found: list[GroupLag], by: str, output: str) -> None:
         print_json([document(group) for group in found])
         return
     if by == "group" and is_terminal():
-        table(*_totals(found, {}), right=NUMBERS)
+        table(*_totals(found, None), right=NUMBERS)
         return
     for group in found:
         if is_terminal():
-            columns, rows = _rows(group, by, None)
-            table(columns, rows, title=_title(group), right=NUMBERS)
+            table(*_rows(group, by, None), title=_title(group), right=NUMBERS)
         else:
             _lines(group, by, None, ())
         _warn(group)
@@ -213,12 +208,11 @@ def _show(found: list[GroupLag], by: str, output: str) -> None:
 
 def _warn(group: GroupLag) -> None:
     for one in group.partitions:
+        said = f"{group.group_id}: {one.topic}-{one.partition}"
         if one.lost:
-            click.echo(
-                f"{group.group_id}: {one.lost} records of {one.topic}-{one.partition} were deleted before the group read them", err=True
-            )
+            click.echo(f"{said}: {one.lost} records were deleted before the group read them", err=True)
         if one.error:
-            click.echo(f"{group.group_id}: {one.topic}-{one.partition}: {one.error}", err=True)
+            click.echo(f"{said}: {one.error}", err=True)
 
 
 def _draw(readings: Iterable[Reading], by: str) -> None:
@@ -226,14 +220,13 @@ def _draw(readings: Iterable[Reading], by: str) -> None:
     from rich.live import Live
 
     with Live(auto_refresh=False) as live:
-        for reading in readings:
+        for groups, before in readings:
+            rates = {group.group_id: _rates(group, before.get(group.group_id)) for group in groups}
             if by == "group":
-                live.update(drawn(*_totals(reading.groups, reading.before), right=NUMBERS), refresh=True)
-                continue
-            tables = [
-                drawn(*_rows(group, by, reading.before.get(group.group_id)), title=_title(group), right=NUMBERS) for group in reading.groups
-            ]
-            live.update(Group(*tables), refresh=True)
+                live.update(drawn(*_totals(groups, rates), right=NUMBERS), refresh=True)
+            else:
+                tables = [drawn(*_rows(one, by, rates[one.group_id]), title=_title(one), right=NUMBERS) for one in groups]
+                live.update(Group(*tables), refresh=True)
 
 
 def _title(group: GroupLag) -> str:
@@ -243,52 +236,56 @@ def _title(group: GroupLag) -> str:
     return "  ".join(said)
 
 
-def _lines(group: GroupLag, by: str, before: GroupLag | None, prefix: tuple[object, ...]) -> None:
+def _lines(group: GroupLag, by: str, rates: Rates | None, prefix: tuple[object, ...]) -> None:
     """Lines for a pipe: each names its group."""
-    rows: Iterable[Sequence[object]]
     if by == "group":
-        rows = _totals([group], {})[1]
+        rows = _totals([group], None if rates is None else {group.group_id: rates})[1]
     else:
-        rows = [(group.group_id, *row) for row in _rows(group, by, before)[1]]
+        rows = [(group.group_id, *row) for row in _rows(group, by, rates)[1]]
     table((), [(*prefix, *row) for row in rows])
 
 
-def _rows(group: GroupLag, by: str, before: GroupLag | None) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+Drawing = tuple[tuple[str, ...], list[tuple[object, ...]]]
+WATCHED = ("READ/S", "WRITTEN/S")
+
+
+def _rows(group: GroupLag, by: str, rates: Rates | None) -> Drawing:
     from ottla.client.group_lag import longest_time_lag, total_lag
 
-    rates = _rates(group, before)
+    columns: tuple[str, ...]
+    rows: list[tuple[object, ...]]
     if by == "topic":
-        columns: tuple[str, ...] = ("TOPIC", "PARTITIONS", "LAG", "BEHIND")
-        rows: list[tuple[object, ...]] = [
-            (topic, len(parts), total_lag(parts), _behind(longest_time_lag(parts)), *_summed(parts, rates, before))
+        columns = ("TOPIC", "PARTITIONS", "LAG", "BEHIND")
+        rows = [
+            (topic, len(parts), total_lag(parts), _behind(longest_time_lag(parts)), *_summed(parts, rates))
             for topic, parts in group.by_topic().items()
         ]
-        return (columns if before is None else (*columns, "READ/S", "WRITTEN/S")), rows
-    columns = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "BEHIND", "CLIENT", "HOST")
-    rows = [
-        (one.topic, one.partition, one.committed_offset, one.end_offset, one.lag, _behind(one.time_lag_ms),
-         one.member and one.member.client_id, one.member and one.member.host.removeprefix("/"),
-         *(() if before is None else rates[one.topic, one.partition]))
-        for one in group.partitions
+    else:
+        columns = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "BEHIND", "CLIENT", "HOST")
+        rows = [
+            (one.topic, one.partition, one.committed_offset, one.end_offset, one.lag, _behind(one.time_lag_ms),
+             one.member and one.member.client_id, one.member and one.member.host.removeprefix("/"), *_summed([one], rates))
+            for one in group.partitions
+        ]  # fmt: skip
+    return (columns if rates is None else (*columns, *WATCHED)), rows
+
+
+def _totals(found: list[GroupLag], rates: dict[str, Rates] | None) -> Drawing:
+    columns = ("GROUP", "STATE", "PARTITIONS", "LAG", "BEHIND")
+    rows: list[tuple[object, ...]] = [
+        (group.group_id, group.state.value, len(group.partitions), group.lag, _behind(group.time_lag_ms),
+         *_summed(group.partitions, None if rates is None else rates[group.group_id]))
+        for group in found
     ]  # fmt: skip
-    return (columns if before is None else (*columns, "READ/S", "WRITTEN/S")), rows
+    return (columns if rates is None else (*columns, *WATCHED)), rows
 
 
-def _summed(parts: list[PartitionLag], rates: dict[tuple[str, int], Rates], before: GroupLag | None) -> tuple[object, ...]:
-    if before is None:
+def _summed(parts: list[PartitionLag], rates: Rates | None) -> tuple[float | None, ...]:
+    """Both rates over some partitions; nothing unless the group is watched."""
+    if rates is None:
         return ()
-    each = [rates[one.topic, one.partition] for one in parts]
-    return tuple(round(sum(pair[index] or 0 for pair in each), 1) for index in (0, 1))
-
-
-def _totals(found: list[GroupLag], before: dict[str, GroupLag]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    columns: tuple[str, ...] = ("GROUP", "STATE", "PARTITIONS", "LAG", "BEHIND")
-    rows: list[tuple[object, ...]] = []
-    for group in found:
-        was = before.get(group.group_id)
-        summed = _summed(group.partitions, _rates(group, was), was) if before else ()
-        rows.append((group.group_id, group.state.value, len(group.partitions), group.lag, _behind(group.time_lag_ms), *summed))
-    return ((*columns, "READ/S", "WRITTEN/S") if before else columns), rows
+    each = list(zip(*(rates[one.topic, one.partition] for one in parts), strict=True)) or [(), ()]
+    return tuple(round(sum(known), 1) if (known := [rate for rate in kind if rate is not None]) else None for kind in each)
 
 
 def _behind(ms: int | None) -> object:

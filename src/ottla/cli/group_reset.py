@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     from ottla.client.group_results import GroupState
     from ottla.client.offset_resets import Move, Policy, Standing
     from ottla.client.sync_admin import Admin
+    from ottla.wire.errors import KafkaError
 
-Outcome = Any
+#: Options that say where to.
+WHERE = (
+    "--to-earliest", "--to-latest", "--to-current", "--to-offset", "--to-datetime", "--by-duration", "--shift-by", "--from-group",
+    "--from-file",
+)  # fmt: skip
 
 
 @click.command()
@@ -53,8 +58,7 @@ def reset(
     """Move the offsets of a group that has no members; without --execute, only show it."""
     given = {option: value for option, value in where.items() if value is not None and value is not False}
     if len(given) != 1:
-        options = ", ".join("--" + option.replace("_", "-") for option in where)
-        raise click.UsageError(f"say where to, with one of {options}")
+        raise click.UsageError(f"say where to, with one of {', '.join(WHERE)}")
     option, value = next(iter(given.items()))
     if topics and all_topics:
         raise click.UsageError("either --topic or --all-topics")
@@ -207,13 +211,13 @@ def _at(admin: Admin, standings: Iterable[TopicPartition], when_ms: int) -> dict
     return found
 
 
-def _executed(admin: Admin, name: str, planned: list[Move]) -> dict[TopicPartition, Outcome]:
+def _executed(admin: Admin, name: str, planned: list[Move]) -> dict[TopicPartition, KafkaError | None]:
     outcomes = admin.alter_consumer_group_offsets(name, {move.partition: move.target for move in planned if move.target is not None})
     return {tp: with_advice(admin, name, error) if error is not None else None for tp, error in outcomes.items()}
 
 
 def _show(
-    name: str, state: GroupState | None, planned: list[Move], outcomes: Mapping[TopicPartition, Outcome], *,
+    name: str, state: GroupState | None, planned: list[Move], outcomes: Mapping[TopicPartition, KafkaError | None], *,
     executed: bool, export: bool, output: str,
 ) -> None:  # fmt: skip
     from ottla.client.offset_resets import write_csv
@@ -244,6 +248,8 @@ def _show(
         )
     for tp, error in failed.items():
         click.echo(f"Error: {tp}: {' '.join(str(error).split())}", err=True)
+    if executed and is_terminal() and not export and output == "text":
+        click.echo(f"Committed for {len(outcomes) - len(failed)} partitions.")
     if not executed and not export:
         click.echo("Nothing was changed: this is what --execute would do.", err=True)
         if state is None:

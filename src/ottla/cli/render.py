@@ -94,10 +94,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
 
 def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, right: Iterable[str] = ()) -> Table:
     """The table for a terminal."""
+    from shutil import get_terminal_size
+
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    # A title is cut to the width of its table.
+    width = min(len(title or ""), get_terminal_size().columns)
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, min_width=width)
     numbers = set(right)
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")

@@ -47,10 +47,10 @@ def duration_ms(text: str, option: str) -> int:
 
 def duration_text(ms: int) -> str:
     """A duration for people: the two largest units of it."""
-    if ms < 1000:
+    if 0 < ms < 1000:
         return f"{ms}ms"
     if ms < 10_000:
-        return f"{ms / 1000:.1f}s"
+        return f"{ms / 1000:.1f}s" if ms else "0s"
     said: list[str] = []
     for unit in ("d", "h", "m", "s"):
         count, ms = divmod(ms, UNITS_MS[unit])
