@@ -106,7 +106,7 @@ class TimeSearch:
                     if left:
                         self.found[tp, wanted] = left[0][1]
                         del places[wanted]
-                read_to = header.last_offset + 1
+                read_to = max(read_to, header.last_offset + 1)
         except RecordsError as error:
             raise CorruptMessage(f"{tp} from offset {begun} on: {error}") from None
         for wanted, at in places.items():
