@@ -267,6 +267,12 @@ async def test_partitions_that_members_read_are_told_with_their_readers_before_t
     assert {one.member.client_id for one in lag.partitions if one.member} == {"client-m1"}
 
 
+async def test_the_lag_of_a_group_that_never_committed_is_not_known(groups: GroupCluster, admin: Admin) -> None:
+    groups.write("many", 0, 1, 2)
+    lag = await lag_of(admin, "c")
+    assert (lag.lag, lag.time_lag_ms, len(lag.partitions)) == (None, None, 3)
+
+
 async def test_one_fetch_per_broker_finds_the_times_of_all_groups(groups: GroupCluster, admin: Admin) -> None:
     for number in range(3):
         groups.write("many", number, *range(1000, 1010))
