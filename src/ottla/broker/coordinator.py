@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 #: Bytes of log applied in one step: some thousand records, a few milliseconds.
 LOAD_BYTES = 64 * KiB
 #: In this version each partition has one replica.
-REPLICATION_FACTOR = 1
+REPLICAS_MAX = 1
 
 #: A record of a machine's own: key and value as messages; value None is a tombstone.
 Record = tuple[Any, Any]
@@ -338,13 +338,15 @@ class Coordinator(Generic[M]):
         make: Callable[[Shard[M]], M],
         *,
         partitions: Callable[["BrokerOptions"], int],
+        replicas: Callable[["BrokerOptions"], int],
         configs: Callable[["BrokerOptions"], dict[str, str]],
     ) -> None:
-        """``partitions`` and ``configs`` are those with which the topic is created."""
+        """``partitions``, ``replicas`` and ``configs`` are those with which the topic is created, replicas no more than can be."""
         self._node = node
         self.topic = topic
         self._make = make
         self._partitions = partitions
+        self._replicas = replicas
         self._configs = configs
         #: By partition.
         self.shards: dict[int, Shard[M]] = {}
@@ -396,9 +398,8 @@ class Coordinator(Generic[M]):
         """Have the topic created, unless that is under way. Raises: KafkaError, when the controller is here and says no."""
         options = self._node.options
         configs = [CreatableTopicConfig(name=name, value=value) for name, value in self._configs(options).items()]
-        wish = CreatableTopic(
-            name=self.topic, num_partitions=self._partitions(options), replication_factor=REPLICATION_FACTOR, configs=configs
-        )
+        replicas = min(self._replicas(options), len(self._node.image.brokers), REPLICAS_MAX)
+        wish = CreatableTopic(name=self.topic, num_partitions=self._partitions(options), replication_factor=replicas, configs=configs)
         begin_creation(self._node, wish)
 
 

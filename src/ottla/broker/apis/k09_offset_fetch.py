@@ -1,9 +1,9 @@
 """OffsetFetch: how far groups have read.
 
 Behaviour: where there is no offset the answer is -1, with epoch -1, an empty text and no error; an unknown group has no offsets. Topics
-null means all that the group has offsets for. What is told is committed, also when the commit came a moment ago. There are no transactions here,
-so every offset is stable. Versions: from 8 on several groups, each with its own error, answered together; 10 names topics by id, and leaves
-out, of all, those that are gone.
+null means all that the group has offsets for. What is told is committed, also when the commit came a moment ago. There are no
+transactions here, so every offset is stable. Versions: from 8 on several groups, each with its own error, answered together; 10 names
+topics by id, and leaves out, of all, those that are gone.
 
 Source: KIP-447, KIP-709, KIP-848.
 """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.apis.coordinated import client_of, shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.classic import NULL_PROTOCOL_SINCE
+from ottla.broker.groups.telling import join_refused
 from ottla.broker.handlers import handles
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -24,8 +24,7 @@ REBALANCE_TIMEOUT_SINCE = 1
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> JoinGroupResponse:
-    name = None if call.api_version >= NULL_PROTOCOL_SINCE else ""
-    return JoinGroupResponse(error_code=error.code, member_id=call.body.member_id, protocol_name=name)
+    return join_refused(call.api_version, error, call.body.member_id)
 
 
 @handles(JoinGroupRequest, (0, 9), refuse=refuse)

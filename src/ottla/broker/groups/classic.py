@@ -11,8 +11,6 @@ when it was written and when it is loaded: generation, protocol, leader, members
 whom we expect and until when is lost with the broker: then all members of the last generation are alive for a session timeout, and those
 that waited ask again.
 
-A heartbeat moves only a number: a member's timer, when it fires too early, is set anew.
-
 Source: Kafka's GroupMetadataManager and ClassicGroup; KIP-345 (static members), KIP-394 (member ids first), KIP-814 (skipped assignment).
 Differences: a group that nobody ever joined to the end, and without offsets, leaves no record; a member that is removed while its SyncGroup
 waits is told so.
@@ -25,17 +23,18 @@ from ottla.broker.coordinator import Record, Reply
 from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.members import Member, Members, Protocols
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
+from ottla.broker.groups.sessions import Sessions
 from ottla.broker.groups.states import GroupState, check_transition
+from ottla.broker.groups.static import come_back
+from ottla.broker.groups.telling import described, generation_record, given, join_refused, joined, topics_read
 from ottla.broker.purgatory import Parked
 from ottla.wire import errors
-from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import KafkaError
-from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription, decode_embedded
-from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
-from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from ottla.wire.messages.describe_groups import DescribedGroup
+from ottla.wire.messages.join_group import JoinGroupRequest
 from ottla.wire.messages.leave_group import MemberIdentity, MemberResponse
 from ottla.wire.messages.offset_commit import OffsetCommitRequest
-from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from ottla.wire.messages.sync_group import SyncGroupRequest
 
 if TYPE_CHECKING:
     from ottla.broker.groups.groups import Groups
@@ -45,8 +44,6 @@ EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 #: this long. Source: Kafka's group.new.member.join.timeout.
 NEW_MEMBER_MS = 5 * MINUTE_MS
 MEMBER_ID_FIRST_SINCE = 4
-NULL_PROTOCOL_SINCE = 7
-SKIP_ASSIGNMENT_SINCE = 9
 
 
 class ClassicGroup:
@@ -69,6 +66,7 @@ class ClassicGroup:
         #: Calendar time of the last record; None before one, and in those of old versions of Kafka.
         self.since_ms: int | None = None
         self.members = Members()
+        self.sessions = Sessions(self._shard, self._lost)
         #: Member ids given out that nobody has joined with yet, with the deadline for that.
         self.pending: dict[str, Parked] = {}
         #: Members of this generation that have not sent SyncGroup.
@@ -97,22 +95,9 @@ class ClassicGroup:
     def subscribed(self, topic: str) -> bool:
         """Consumers say what they read; where that cannot be understood, they may read anything."""
         if self._topics is None:
-            self._topics = (self._read_topics(),)
+            self._topics = (topics_read(self),)
         topics = self._topics[0]
         return self.protocol_type == CONSUMER_PROTOCOL if topics is None else topic in topics
-
-    def _read_topics(self) -> set[str] | None:
-        if self.protocol_type is None:
-            return None
-        if not self.members:
-            return set()
-        if self.protocol_type != CONSUMER_PROTOCOL or self.protocol is None:
-            return None
-        try:
-            said = [decode_embedded(ConsumerProtocolSubscription, member.metadata(self.protocol)) for member in self.members]
-        except MalformedMessage:
-            return None
-        return {topic for subscription in said for topic in subscription.topics}
 
     def expiry_base(self, committed: OffsetCommitValue) -> int | None:
         """Source: Kafka's ClassicGroup.offsetExpirationCondition."""
@@ -136,7 +121,7 @@ class ClassicGroup:
         self._check_generation(generation)
         if self.state is COMPLETING:
             raise errors.RebalanceInProgress(f"group {self.group_id!r} awaits its assignment")
-        self._alive(member)
+        self.sessions.alive(member)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Anybody may."""
@@ -153,25 +138,7 @@ class ClassicGroup:
         return [(GroupMetadataKey(group=self.group_id), None)]
 
     def described(self) -> DescribedGroup:
-        stable = self.state is STABLE
-        members = [
-            DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client.client_id,
-                client_host=member.client.host,
-                member_metadata=member.metadata(self.protocol) if stable else b"",
-                member_assignment=member.assignment if stable else b"",
-            )
-            for member in self.members
-        ]
-        return DescribedGroup(
-            group_id=self.group_id,
-            group_state=self.state.value,
-            protocol_type=self.protocol_type or "",
-            protocol_data=(self.protocol or "") if stable else "",
-            members=members,
-        )
+        return described(self)
 
     # Joining.
 
@@ -180,7 +147,7 @@ class ClassicGroup:
         if not self._room_for(request.member_id):
             if request.member_id in self.members.by_id:
                 self._remove(self.members.by_id[request.member_id])
-            reply.give(join_error(reply, errors.GroupMaxSizeReached(), ""))
+            reply.give(join_refused(reply.version, errors.GroupMaxSizeReached(), ""))
             return
         self._check_protocols(request.protocol_type, protocols)
         if request.member_id:
@@ -209,13 +176,13 @@ class ClassicGroup:
         member_id = self._new_member_id(client.client_id if instance_id is None else instance_id)
         if instance_id is None and reply.version >= MEMBER_ID_FIRST_SINCE:
             self.pending[member_id] = self._shard.after(request.session_timeout_ms, lambda: self._pending_due(member_id))
-            reply.give(join_error(reply, errors.MemberIdRequired(), member_id))
+            reply.give(join_refused(reply.version, errors.MemberIdRequired(), member_id))
             return
         present = self.members.by_instance.get(instance_id) if instance_id is not None else None
         if present is None:
             self._add(member_id, request, client, protocols, reply)
         else:
-            self._replace(self.members.by_id[present], member_id, request, protocols, reply)
+            come_back(self, self.members.by_id[present], member_id, request, protocols, reply)
 
     def _new_member_id(self, begin: str) -> str:
         digits = self._shard.rng.randbytes(16).hex()
@@ -238,8 +205,8 @@ class ClassicGroup:
         self._newcomers = self._newcomers or (self.state is PREPARING and self._initial)
         self.members.add(member)
         self._shard.cancel(self.pending.pop(member_id, None))
-        self._alive(member, NEW_MEMBER_MS)
-        self._rebalance()
+        self.sessions.alive(member, NEW_MEMBER_MS)
+        self.rebalance()
 
     def _join_again(self, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
         if request.member_id in self.pending:
@@ -249,81 +216,24 @@ class ClassicGroup:
         same = member.protocols == protocols
         if (self.state is COMPLETING and same) or (self.state is STABLE and same and member.member_id != self.leader):
             # The answer was lost, or a follower asks again: nothing has changed.
-            reply.give(self._joined(member))
+            reply.give(joined(self, member))
         elif self.state is EMPTY:
             raise errors.UnknownMemberId(f"group {self.group_id!r} is empty")
         else:
-            self._update(member, request, protocols, reply)
-            self._rebalance()
+            self.update(member, request, protocols, reply)
+            self.rebalance()
 
-    def _update(self, member: Member, request: JoinGroupRequest, protocols: Protocols, reply: Reply | None) -> None:
+    def update(self, member: Member, request: JoinGroupRequest, protocols: Protocols, reply: Reply | None) -> None:
+        """Take what a member says now; ``reply`` waits for the join phase in place of what waited before."""
         if member.joining is not None:
-            member.joining.give(join_error(member.joining, errors.RebalanceInProgress(), member.member_id))
+            member.joining.give(join_refused(member.joining.version, errors.RebalanceInProgress(), member.member_id))
         self.members.set_protocols(member, protocols)
         self.members.await_join(member, reply)
         member.rebalance_timeout_ms, member.session_timeout_ms = request.rebalance_timeout_ms, request.session_timeout_ms
 
-    def _joined(self, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinGroupResponse:
-        leader = leader or self.leader
-        members = [
-            JoinGroupResponseMember(member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata(self.protocol))
-            for each in (self.members if member.member_id == leader else ())
-        ]
-        return JoinGroupResponse(
-            generation_id=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol,
-            leader=leader or "",
-            skip_assignment=skip_assignment,
-            member_id=member.member_id,
-            members=members,
-        )
-
-    # Static members.
-
-    def _replace(self, member: Member, member_id: str, request: JoinGroupRequest, protocols: Protocols, reply: Reply) -> None:
-        """A static member came back without its member id: it gets a new one and keeps its place; the old one is fenced."""
-        former, leader = member.member_id, self.leader
-        fenced = errors.FencedInstanceId(f"{member.instance_id!r} has come back as another member")
-        if member.joining is not None:
-            member.joining.give(join_error(member.joining, fenced, former))
-            self.members.await_join(member, None)
-        self._answer_sync(member, fenced)
-        before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
-        self._rename(member, member_id)
-        self._alive(member)
-        self._update(member, request, protocols, None if self.state is STABLE else reply)
-        if self.state is not STABLE:
-            self._rebalance()
-        elif self.members.elected_protocol() != self.protocol:
-            self.members.await_join(member, reply)
-            self._rebalance()
-        else:
-            # The group need not meet: its assignment holds for the new member id.
-            try:
-                self._write({each.member_id: each.assignment for each in self.members})
-            except KafkaError:
-                self.members.set_protocols(member, before[0])
-                member.rebalance_timeout_ms, member.session_timeout_ms = before[1:]
-                self._rename(member, former)
-                raise
-            if reply.version >= SKIP_ASSIGNMENT_SINCE:
-                reply.give(self._joined(member, skip_assignment=self.leader == member_id))
-            else:
-                # Told that it leads, it would assign; so it is told of the leader that was.
-                reply.give(self._joined(member, leader=leader))
-
-    def _rename(self, member: Member, member_id: str) -> None:
-        if self.leader == member.member_id:
-            self.leader = member_id
-        if member.member_id in self._unsynced:
-            del self._unsynced[member.member_id]
-            self._unsynced[member_id] = None
-        self.members.rename(member, member_id)
-
     # The join phase.
 
-    def _rebalance(self) -> None:
+    def rebalance(self) -> None:
         """Members have come, gone or changed: ask all to meet, or see whether all are there."""
         if self.state is not PREPARING:
             self._prepare()
@@ -334,7 +244,7 @@ class ClassicGroup:
         if self.state is COMPLETING:
             for member in self.members:
                 member.assignment = b""
-                self._answer_sync(member, errors.RebalanceInProgress(f"group {self.group_id!r} has changed"))
+                self.answer_sync(member, errors.RebalanceInProgress(f"group {self.group_id!r} has changed"))
         self._end_sync_phase()
         self._initial = self.state is EMPTY
         self._move(PREPARING)
@@ -394,13 +304,13 @@ class ClassicGroup:
             joining = member.joining
             if joining is not None:
                 self.members.await_join(member, None)
-                joining.give(self._joined(member))
+                joining.give(joined(self, member))
             member.new = False
-            self._alive(member)
+            self.sessions.alive(member)
 
     def _write_empty(self) -> None:
         try:
-            self._write({}, generation=self.generation + 1)
+            self.write_generation({}, generation=self.generation + 1)
         except KafkaError:
             # The last generation stands in the log; its members are gone, and after a restart their sessions end.
             self._move(EMPTY)
@@ -416,34 +326,32 @@ class ClassicGroup:
             raise errors.RebalanceInProgress(f"group {self.group_id!r} is meeting; join again")
         self._synced(member.member_id)
         if self.state is STABLE:
-            reply.give(self._given(member))
+            reply.give(given(self, member))
             return
-        self._answer_sync(member, errors.RebalanceInProgress("the member has asked again"))
+        self.answer_sync(member, errors.RebalanceInProgress("the member has asked again"))
         member.syncing = reply
         if member.member_id != self.leader:
             return
-        given = {each.member_id: each.assignment for each in request.assignments}
+        assigned = {each.member_id: each.assignment for each in request.assignments}
         try:
-            self._write({each.member_id: given.get(each.member_id, b"") for each in self.members})
+            self.write_generation({each.member_id: assigned.get(each.member_id, b"") for each in self.members})
         except KafkaError as error:
             for each in self.members:
-                self._answer_sync(each, error)
-            self._rebalance()
+                self.answer_sync(each, error)
+            self.rebalance()
             return
         for each in self.members:
             if each.syncing is not None:
                 syncing, each.syncing = each.syncing, None
-                syncing.give(self._given(each))
-                self._alive(each)
+                syncing.give(given(self, each))
+                self.sessions.alive(each)
 
-    def _given(self, member: Member) -> SyncGroupResponse:
-        return SyncGroupResponse(protocol_type=self.protocol_type, protocol_name=self.protocol, assignment=member.assignment)
-
-    def _answer_sync(self, member: Member, error: KafkaError) -> None:
+    def answer_sync(self, member: Member, error: KafkaError) -> None:
+        """The assignment that a member waits for does not come."""
         if member.syncing is not None:
             syncing, member.syncing = member.syncing, None
             syncing.refuse(error)
-            self._alive(member)
+            self.sessions.alive(member)
 
     def _synced(self, member_id: str) -> None:
         self._unsynced.pop(member_id, None)
@@ -458,14 +366,14 @@ class ClassicGroup:
         """Members were told their generation and never asked what to do in it: it goes on without them."""
         for member_id in list(self._unsynced):
             self._remove(self.members.by_id[member_id])
-        self._rebalance()
+        self.rebalance()
 
     # Staying and leaving.
 
     def heartbeat(self, request: Any) -> None:
         member = self.members.find(request.member_id, request.group_instance_id)
         self._check_generation(request.generation_id)
-        self._alive(member)
+        self.sessions.alive(member)
         if self.state is PREPARING:
             raise errors.RebalanceInProgress(f"group {self.group_id!r} is meeting; join again")
 
@@ -497,7 +405,7 @@ class ClassicGroup:
         if self.state is EMPTY:
             self._groups.forget_unused(self)
         else:
-            self._rebalance()
+            self.rebalance()
 
     def _remove(self, member: Member) -> None:
         """Whoever asks for this sees to the rebalance."""
@@ -507,41 +415,23 @@ class ClassicGroup:
         if self.leader == member.member_id:
             self.leader = next(iter(self.members.by_id), None)
         if member.joining is not None:
-            member.joining.give(join_error(member.joining, gone, ""))
+            member.joining.give(join_refused(member.joining.version, gone, ""))
         if member.syncing is not None:
             member.syncing.refuse(gone)
         member.joining = member.syncing = None
-        self._shard.cancel(member.timer)
-        member.timer = None
+        self.sessions.end(member)
 
     def _pending_due(self, member_id: str) -> None:
         self.pending.pop(member_id, None)
         if self.state is EMPTY:
             self._groups.forget_unused(self)
         elif self.state is PREPARING:
-            self._rebalance()
+            self.rebalance()
 
-    # Sessions.
-
-    def _alive(self, member: Member, timeout_ms: int | None = None) -> None:
-        """We have heard of the member, or answered it: its session begins anew."""
-        now_ms = self._shard.now_ms
-        member.expires_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
-        if member.timer is None or member.expires_ms < member.timer_ms:
-            self._shard.cancel(member.timer)
-            self._expect(member)
-
-    def _expect(self, member: Member) -> None:
-        member.timer_ms = member.expires_ms
-        member.timer = self._shard.after(member.expires_ms - self._shard.now_ms, lambda: self._session_due(member))
-
-    def _session_due(self, member: Member) -> None:
-        member.timer = None
-        if self._shard.now_ms < member.expires_ms:
-            self._expect(member)
-        elif not member.excused:
-            self._remove(member)
-            self._rebalance()
+    def _lost(self, member: Member) -> None:
+        """Its session ended."""
+        self._remove(member)
+        self.rebalance()
 
     def _check_generation(self, generation: int) -> None:
         if generation != self.generation:
@@ -549,21 +439,23 @@ class ClassicGroup:
 
     # Records, and the state.
 
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member is known by another member id from now on."""
+        if self.leader == member.member_id:
+            self.leader = member_id
+        if member.member_id in self._unsynced:
+            del self._unsynced[member.member_id]
+            self._unsynced[member_id] = None
+        self.members.rename(member, member_id)
+
     def _move(self, state: GroupState) -> None:
         check_transition(self.state, state, f"group {self.group_id!r} at generation {self.generation} with {len(self.members)} members")
         self.state = state
 
-    def _write(self, assignments: dict[str, bytes], *, generation: int | None = None) -> None:
+    def write_generation(self, assignments: dict[str, bytes], *, generation: int | None = None) -> None:
         """Write the generation with its assignments; ``take`` makes them ours. Raises: KafkaError, and nothing has changed."""
-        members = [member.record(self.protocol, assignments[member.member_id]) for member in self.members]
-        value = GroupMetadataValue(
-            protocol_type=self.protocol_type or "",
-            generation=self.generation if generation is None else generation,
-            protocol=self.protocol if members else None,
-            leader=self.leader if members else None,
-            current_state_timestamp=self._shard.wall_ms,
-            members=members,
-        )
+        generation = self.generation if generation is None else generation
+        value = generation_record(self, assignments, generation=generation, wall_ms=self._shard.wall_ms)
         self._shard.write(self.group_id, [(GroupMetadataKey(group=self.group_id), value)])
 
     def take(self, value: GroupMetadataValue) -> None:
@@ -589,7 +481,7 @@ class ClassicGroup:
 
     def loaded(self) -> None:
         for member in self.members:
-            self._alive(member)
+            self.sessions.alive(member)
         if len(self.members) > self._shard.options.group_max_size:
             self._prepare()
 
@@ -605,9 +497,3 @@ class ClassicGroup:
         for member in list(self.members):
             self._remove(member)
         self.state = DEAD
-
-
-def join_error(reply: Reply, error: KafkaError, member_id: str) -> JoinGroupResponse:
-    """A JoinGroup refused. Before version 7 the protocol's name cannot be null."""
-    name = None if reply.version >= NULL_PROTOCOL_SINCE else ""
-    return JoinGroupResponse(error_code=error.code, member_id=member_id, protocol_name=name)

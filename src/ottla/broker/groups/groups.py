@@ -22,8 +22,9 @@ How another kind of group plugs in:
 5. What is to happen once the log is read, or when the topics of the cluster change, goes into ``Group.loaded`` and
    ``Group.topic_changed``.
 
-Converting a group of one kind to the other is then one ``write``: tombstones of the old kind (``group.tombstones()``) and records of the new,
-in one batch, so that a crash leaves one or the other. ``ClassicGroup.take`` makes a classic group of its record, with the waiting left out.
+Converting a group of one kind to the other is then one ``write``: tombstones of the old kind (``group.tombstones()``) and records of the
+new, in one batch, so that a crash leaves one or the other. ``ClassicGroup.take`` makes a classic group of its record, with the waiting
+left out.
 """
 
 from collections.abc import Callable
@@ -187,7 +188,14 @@ def group_coordinator(node: "Node") -> Coordinator[Groups]:
     def configs(options: "BrokerOptions") -> dict[str, str]:
         return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(options.offsets_topic_segment_bytes)}
 
-    return Coordinator(node, OFFSETS_TOPIC, Groups, partitions=lambda options: options.offsets_topic_num_partitions, configs=configs)
+    return Coordinator(
+        node,
+        OFFSETS_TOPIC,
+        Groups,
+        partitions=lambda options: options.offsets_topic_num_partitions,
+        replicas=lambda options: options.offsets_topic_replication_factor,
+        configs=configs,
+    )
 
 
 def topic_changed(coordinator: Coordinator[Groups], topic: str) -> None:
