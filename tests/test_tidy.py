@@ -69,6 +69,7 @@ TABLES = ("wire/messages/", "wire/errors.py", "broker/configs.py", "log/options.
 LONGER = {"client/admin.py": "one method for each admin request, which know nothing of each other"}
 #: file -> why it may catch everything without raising it again.
 CATCH_ALL = {
+    "server/flusher.py": "an error in its thread is told on the loop, and ends the process",
     "server/shell.py": "a failure of the broker is recorded before the process ends",
     "net/server.py": "whatever a connection does, the others go on",
     "sim/sweep.py": "whatever a simulated world raises is a finding, told with its seed",

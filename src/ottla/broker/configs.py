@@ -70,7 +70,7 @@ class ServerOptions(Options):
         doc="Free bytes of a log directory's disk below which produce is refused; fetch, metadata and deletions go on.",
     )
     recorder_bytes: int = option(
-        "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, kept for the record of a failure."
+        "ottla.flight.recorder.bytes", MiB, at_least=0, doc="Memory for the last events, kept for the record of a failure."
     )
 
 

@@ -37,6 +37,8 @@ class Served:
     """One API as this broker serves it."""
 
     key: int
+    #: Class of the request.
+    request: type[Any]
     #: The advertised range, inclusive.
     versions: tuple[int, int]
     run: Handler
@@ -60,7 +62,7 @@ def handles(request: type[Any], versions: tuple[int, int], *, refuse: Refusal, a
     def register(run: H) -> H:
         key = schema_of(request).key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
-        HANDLERS[key] = Served(key, versions, run, refuse, at_controller)
+        HANDLERS[key] = Served(key, request, versions, run, refuse, at_controller)
         return run
 
     return register

@@ -76,6 +76,8 @@ class Node:
         self.producer_ids = ProducerIds(self)
         self.upkeep = Upkeep(self)
         self.space: dict[str, Space] = {}
+        #: Log directories with less room left than the reserve.
+        self.short_of_space: set[str] = set()
         #: Topics whose creation on demand is under way.
         self.creating: set[str] = set()
         #: Set once this broker stops: it leads nothing any more and answers nothing new.
@@ -87,9 +89,12 @@ class Node:
         self._tickets = 0
         self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
         self._asked: dict[int, tuple[events.RequestArrived | None, Parked]] = {}
+        #: Whether a Settled is on its way.
+        self._settling = False
         self._routes: dict[type, Callable[[Any], None]] = {
             events.RequestArrived: self._request_arrived,
             events.ConnectionClosed: self._connection_closed,
+            events.Settled: self._settled,
             events.Flushed: self._flushed,
             events.DirectoryFailed: self._directory_failed,
             events.SpaceMeasured: self._space_measured,
@@ -103,7 +108,7 @@ class Node:
 
     def start(self, now_ms: int) -> list[effects.Effect]:
         """Register in the store. Called once, after the store's present state has been told through StoreChanged events."""
-        self._begin(now_ms)
+        self.now_ms, self.effects = now_ms, []
         host, port = self.address
         registration = layout.BrokerRegistration(
             host=host,
@@ -116,46 +121,40 @@ class Node:
         self.submit((Op("create", path, layout.encode_broker(registration), ephemeral=True),), self._registered)
         self.controller.start()
         self.upkeep.start()
-        return self._end()
+        return self.effects
 
     def step(self, event: events.Event, now_ms: int) -> list[effects.Effect]:
         """Take in one event; returns what to do, in order."""
-        self._begin(now_ms)
+        assert now_ms >= self.now_ms, f"time goes forward: {now_ms} follows {self.now_ms}"
+        self.now_ms, self.effects = now_ms, []
         self._routes[type(event)](event)
-        return self._end()
+        if self.partitions.dirty and not self._settling:
+            self._settling = True
+            self.effects.append(effects.Settle())
+        return self.effects
 
     def stop(self, now_ms: int) -> list[effects.Effect]:
         """Stop serving: waiting requests are answered as they stand, the registration goes. The shell then closes the log directories."""
-        self._begin(now_ms)
+        self.now_ms, self.effects = now_ms, []
         self.stopping = True
         self.purgatory.expire_all()
         self.submit((Op("delete", layout.broker(self.broker_id)),), lambda result: None)
-        return self._end()
+        return self.effects
 
     @property
     def ready(self) -> bool:
         """Registered, with a controller, and leading what it should: clients may be told to come."""
         return self.broker_id in self.image.brokers and self.image.controller is not None and self.controller.settled()
 
-    @property
     def next_deadline_ms(self) -> int | None:
         """When the next Ticked has something to do."""
-        soonest = [due for due in (self.purgatory.next_deadline_ms(), self.upkeep.next_ms) if due is not None]
-        return min(soonest, default=None)
+        due, other = self.purgatory.next_deadline_ms(), self.upkeep.next_ms
+        return other if due is None or (other is not None and other < due) else due
 
     @property
     def wall_ms(self) -> int:
         """The calendar's time in this step."""
         return self.now_ms + self._wall_ahead_ms
-
-    def _begin(self, now_ms: int) -> None:
-        assert now_ms >= self.now_ms, f"time goes forward: {now_ms} follows {self.now_ms}"
-        self.now_ms = now_ms
-        self.effects = []
-
-    def _end(self) -> list[effects.Effect]:
-        self.partitions.begin_flushes()
-        return self.effects
 
     # The machines' and handlers' side.
 
@@ -262,15 +261,23 @@ class Node:
         for parked in self._parked_of.pop(event.connection, {}).values():
             self.purgatory.cancel(parked)
 
+    def _settled(self, event: events.Settled) -> None:
+        self._settling = False
+        self.partitions.begin_flushes()
+
     def _flushed(self, event: events.Flushed) -> None:
-        self.partitions.flushed(event.partition, event.upto)
+        self.partitions.flushed(event.marks)
 
     def _directory_failed(self, event: events.DirectoryFailed) -> None:
         self.partitions.directory_failed(event.directory, event.reason)
 
     def _space_measured(self, event: events.SpaceMeasured) -> None:
         self.space[event.directory] = Space(event.free_bytes, event.total_bytes)
+        self._compare_space()
         self.partitions.room_measured()
+
+    def _compare_space(self) -> None:
+        self.short_of_space = {root for root, space in self.space.items() if space.free_bytes < self.options.disk_reserve_bytes}
 
     def _store_answered(self, event: events.StoreAnswered) -> None:
         self._store_waits.pop(event.ticket)(event.result)
@@ -301,6 +308,7 @@ class Node:
                 self.partitions.options_changed(topic)
             case ("config", ("brokers", _)):
                 self.options = broker_options(self.settings, self.image, self.broker_id)
+                self._compare_space()
                 self.partitions.defaults_changed()
         self.controller.changed(change)
         self.purgatory.poke(change)

@@ -31,6 +31,8 @@ class LogDirectory:
 
     def __init__(self, disk: Disk, identity: MetaProperties) -> None:
         self.disk = disk
+        #: Path of the directory, which names it.
+        self.root = disk.root
         self.logs: dict[TopicPartition, Log] = {}
         self.identity = identity
         #: Why the directory is no longer used; None while it is. Its owner sets it.
@@ -47,10 +49,6 @@ class LogDirectory:
 
     def __repr__(self) -> str:
         return f"LogDirectory({self.root}, {len(self.logs)} logs)"
-
-    @property
-    def root(self) -> str:
-        return self.disk.root
 
     @property
     def broker_id(self) -> int:

@@ -274,6 +274,8 @@ class Process:
         if hasattr(self, "store"):
             await self.store.close()
         self.commons.close()
+        for broker in self.brokers:
+            broker.performer.close()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
         for held in self._held:
