@@ -25,7 +25,7 @@ check: install
 	@$(BIN)/ruff format --check -q src tests bench tools
 	@$(BIN)/ruff check -q src tests bench tools
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest tests -m "not server and not spark and not interop" -n $(JOBS)
+	@$(BIN)/python -m pytest tests -m "not server and not spark and not interop and not slow" -n $(JOBS)
 
 format: install
 	@$(BIN)/ruff format -q src tests bench tools

@@ -20,7 +20,7 @@ TIMEOUT_S = 300
 #: How many releases are tried, newest first, before giving up: one that is half published is normal, three are not.
 RELEASES_TRIED = 3
 
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+POM = """<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>ottla.bench</groupId><artifactId>peer</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>

@@ -257,13 +257,13 @@ def fetch(address: tuple[str, int], topic: str, partition: int, offset: int, *, 
     return error, high_watermark, body.take(max(0, body.unpack("i")))
 
 
-def fetch_all(address: tuple[str, int], topic: str, partition: int = 0, offset: int = 0) -> list[Batch]:
+def fetch_all(address: tuple[str, int], topic: str, partition: int = 0, offset: int = 0, *, check_crc: bool = True) -> list[Batch]:
     """Every batch of a partition from an offset up to the high watermark."""
     found: list[Batch] = []
     while True:
         error, high_watermark, data = fetch(address, topic, partition, offset)
         assert error == 0, f"the fetch at {offset} is answered, not refused with {error}"
-        found += batches(whole(data))
+        found += batches(whole(data), check_crc=check_crc)
         if not data or offset >= high_watermark:
             return found
         offset = found[-1].last_offset + 1
@@ -310,11 +310,11 @@ def batch_of(
     return struct.pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c(checked)) + checked
 
 
-def produce_request(topic: str, partition: int, records: bytes, *, acks: int = -1) -> bytes:
-    """Produce v3 of one partition."""
+def produce_request(topic: str, partition: int, records: bytes, *, acks: int = -1, version: int = 3) -> bytes:
+    """Produce of one partition, in version 3 to 8."""
     return frame(
         0,
-        3,
+        version,
         string(None)
         + struct.pack(">hii", acks, 10_000, 1)
         + string(topic)
@@ -324,7 +324,7 @@ def produce_request(topic: str, partition: int, records: bytes, *, acks: int = -
 
 
 def produced(response: bytes) -> tuple[int, int]:
-    """Error code and base offset of the only partition in the body of a response to Produce v3."""
+    """Error code and base offset of the only partition in the body of a response to Produce."""
     body = Cursor(response)
     assert body.unpack("i") == 1, "one topic was written"
     body.string()
@@ -333,9 +333,9 @@ def produced(response: bytes) -> tuple[int, int]:
     return body.unpack("h"), body.unpack("q")
 
 
-def produce(address: tuple[str, int], topic: str, partition: int, records: bytes, *, acks: int = -1) -> tuple[int, int]:
+def produce(address: tuple[str, int], topic: str, partition: int, records: bytes, *, acks: int = -1, version: int = 3) -> tuple[int, int]:
     """Error code and base offset."""
-    return produced(ask(address, produce_request(topic, partition, records, acks=acks)))
+    return produced(ask(address, produce_request(topic, partition, records, acks=acks, version=version)))
 
 
 def offset_at(address: tuple[str, int], topic: str, partition: int, timestamp_ms: int) -> tuple[int, int]:

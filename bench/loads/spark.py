@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -21,6 +22,8 @@ def read(
 ) -> dict[str, Any]:
     """Reads `topic` with `format(source)`; rows a second of the median pass."""
     os.environ.setdefault("JAVA_HOME", java_home)
+    # Spark starts its workers with the first python3 on the PATH, which may know nothing of Ottla.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[*]").appName("ottla-bench")
     for key, value in {
         "spark.ui.enabled": "false",

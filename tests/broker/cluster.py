@@ -68,6 +68,7 @@ class Broker:
         self.disks = {disk.root: disk for disk in disks}
         self.session = cluster.store.session()
         self.halted: str | None = None
+        self.warnings: list[str] = []
         #: Effects that were performed, or wait for the test to do so.
         self.flushes: list[Held] = []
         self.removed: list[str] = []
@@ -185,6 +186,8 @@ class Broker:
                     self.session.submit(effect.ops, lambda result, ticket=ticket: self._store_answered(ticket, result))  # type: ignore[misc]
                 case effects.Ask():
                     self.cluster.later(lambda effect=effect: self._ask_peer(effect))  # type: ignore[misc]
+                case effects.Warn():
+                    self.warnings.append(effect.message)
                 case effects.Halt():
                     self.halted = effect.reason
                 case other:

@@ -1,4 +1,4 @@
-"""Settings as clients see and change them. Numbers are lines of the protocol's list of semantics."""
+"""Settings as clients see and change them. Lines are those of docs/semantics.md."""
 
 import json
 from typing import Any
@@ -189,6 +189,14 @@ def test_a_change_that_makes_no_sense_changes_nothing(configs: Any, error: type[
     answer = change(broker, ("segment.ms", SET, "7"), *configs)
     assert answer.error_code == error.code and answer.error_message
     assert overrides(broker) == {"segment.ms": "6"}
+
+
+def test_a_setting_of_kafkas_that_would_have_no_effect_here_is_refused_with_the_reason() -> None:
+    broker = Cluster().topic()
+    answer = change(broker, ("min.compaction.lag.ms", SET, "1"))
+    assert answer.error_code == errors.InvalidConfig.code
+    assert answer.error_message == "min.compaction.lag.ms: this version does not compact"
+    assert not set(TopicOptions.ABSENT) & set(TopicOptions.SPECS)
 
 
 def test_a_whole_set_that_makes_no_sense_changes_nothing() -> None:

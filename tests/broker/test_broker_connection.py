@@ -1,4 +1,4 @@
-"""What a client learns first, and what every API promises: versions. Numbers are lines of the protocol's list of semantics."""
+"""What a client learns first, and what every API promises: versions. Lines are those of docs/semantics.md."""
 
 import pytest
 from cluster import Cluster, batch, fetch_request, produce_request

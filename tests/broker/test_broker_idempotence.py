@@ -1,4 +1,4 @@
-"""Idempotent producers and their ids. Numbers are lines of the protocol's list of semantics."""
+"""Idempotent producers and their ids. Lines are those of docs/semantics.md."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster. Numbers are lines of the protocol's list of semantics."""
+"""Metadata and DescribeCluster. Lines are those of docs/semantics.md."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords. Numbers are lines of the protocol's list of semantics."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords. Lines are those of docs/semantics.md."""
 
 from random import Random
 from typing import Any
@@ -44,7 +44,7 @@ def end_of(broker: Broker, epoch: int, *, current: int = -1, topic: str = "t", p
 
 
 def test_latest_is_the_high_watermark_and_earliest_the_log_start() -> None:
-    """Line 54."""
+    """Lines 44 and 54."""
     cluster = Cluster()
     broker = cluster.topic()
     produce(broker, batch(b"a", b"b", b"c"))
@@ -72,7 +72,7 @@ def test_without_tiered_storage_all_of_the_log_is_local() -> None:
     delete(broker, 1)
     assert found(broker, -4) == (-1, 1)
     assert found(broker, -5) == (-1, -1)
-    assert found(broker, -6) == (-1, 1)
+    assert found(broker, -6) == (-1, -1)
 
 
 @pytest.mark.parametrize(("timestamp", "since"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 12), (-100, 12)])

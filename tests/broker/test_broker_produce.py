@@ -1,4 +1,4 @@
-"""Produce, as clients see it. Numbers are lines of the protocol's list of semantics."""
+"""Produce, as clients see it. Lines are those of docs/semantics.md."""
 
 from typing import Any
 

@@ -43,6 +43,7 @@ def test_a_failed_sync_takes_the_partitions_of_its_directory_offline_and_no_othe
     assert fetch(broker).error_code == errors.KafkaStorageError.code
     assert produce(broker, batch(b"c"), partition=1).error_code == 0
     assert broker.halted is None
+    assert len(broker.warnings) == 1 and f"log directory {first} failed" in broker.warnings[0], "the operator is told, once"
 
 
 def test_a_failed_sync_is_never_tried_again() -> None:
@@ -176,6 +177,25 @@ def test_below_the_reserve_produce_is_refused_with_how_much_is_free() -> None:
     assert answer.error_code == errors.KafkaStorageError.code
     assert str(255 * MiB) in answer.error_message and "ottla.disk.reserve.bytes" in answer.error_message
     assert broker.node.partitions.offline == {}
+
+
+def test_the_operator_is_told_when_a_disk_goes_below_its_reserve_and_when_it_is_back() -> None:
+    broker = Cluster().topic()
+    for free_bytes in (300 * MiB, 255 * MiB, 254 * MiB, 300 * MiB, 301 * MiB):
+        broker.measured(free_bytes)
+    low, back = broker.warnings
+    assert str(255 * MiB) in low and low.endswith("produce is refused")
+    assert str(300 * MiB) in back and back.endswith("produce is taken again")
+
+
+def test_what_was_appended_since_the_disk_was_looked_at_counts_against_the_reserve() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    broker.measured(free_bytes=256 * MiB + 1)
+    assert produce(broker, batch(b"a")).error_code == 0
+    assert produce(broker, batch(b"b")).error_code == errors.KafkaStorageError.code
+    broker.measured(free_bytes=256 * MiB + 1)
+    assert produce(broker, batch(b"b")).error_code == 0
 
 
 def test_below_the_reserve_everything_but_produce_goes_on() -> None:

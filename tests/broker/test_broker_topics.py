@@ -1,4 +1,4 @@
-"""Creating, deleting, growing and paging through topics. Numbers are lines of the protocol's list of semantics."""
+"""Creating, deleting, growing and paging through topics. Lines are those of docs/semantics.md."""
 
 from typing import Any
 

@@ -119,7 +119,7 @@ def test_null_keys_and_values_are_kept_apart_from_empty_ones(server: Server, top
 def test_each_level_of_acknowledgement_writes(server: Server, topic: str, acks: Any) -> None:
     with Producer(bootstrap_servers=server.address, acks=acks) as producer:
         places = [producer.send(topic, b"%d" % index, partition=0) for index in range(10)]
-        assert [place.result(5000).offset for place in places] == ([-1] * 10 if acks == 0 else list(range(10)))
+        assert [place.result(timeout_ms=5000).offset for place in places] == ([-1] * 10 if acks == 0 else list(range(10)))
     assert len(read(server, topic, 10)) == 10
 
 
@@ -197,8 +197,8 @@ def test_a_consumer_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None
 def test_a_batch_encoded_elsewhere_is_written_and_raw_bytes_are_read(server: Server, topic: str) -> None:
     with Producer(bootstrap_servers=server.address) as producer:
         data = build_batch([(1000, b"k", b"v", ()), (1001, None, b"w", ())])
-        assert producer.send_batch(topic, 1, bytes(data)).result(5000).offset == 0
-        assert producer.send_batch(topic, 1, data).result(5000).offset == 2
+        assert producer.send_batch(topic, 1, bytes(data)).result(timeout_ms=5000).offset == 0
+        assert producer.send_batch(topic, 1, data).result(timeout_ms=5000).offset == 2
     with Consumer(bootstrap_servers=server.address) as consumer:
         raw = consumer.fetch_raw((topic, 1), 0)
         assert (raw.high_watermark, raw.log_start_offset, raw.last_stable_offset) == (4, 0, 4)
@@ -416,8 +416,8 @@ def test_the_package_is_imported_fast_and_without_its_parts() -> None:
 # -- the command line
 
 
-def run(server: Server, *arguments: str, given: str | bytes = b"", code: int = 0) -> str:
-    """Standard output of a command; standard error when it is to fail."""
+def run(server: Server, *arguments: str, given: str | bytes = b"", code: int = 0, from_stdout: bool = False) -> str:
+    """Standard output of a command; standard error when it is to fail, unless standard output is asked for."""
     done = subprocess.run(
         [sys.executable, "-m", "ottla", *arguments],
         input=given.encode() if isinstance(given, str) else given,
@@ -427,7 +427,7 @@ def run(server: Server, *arguments: str, given: str | bytes = b"", code: int = 0
     )
     assert done.returncode == code, done.stderr.decode()
     assert b"Traceback" not in done.stderr
-    return (done.stderr if code else done.stdout).decode()
+    return (done.stderr if code and not from_stdout else done.stdout).decode()
 
 
 def test_topics_on_the_command_line(server: Server) -> None:
@@ -443,6 +443,14 @@ def test_topics_on_the_command_line(server: Server) -> None:
     assert len(described["partitions"]) == 3
     assert described["configs"] == {"segment.ms": "10000"}
     assert "there is no topic nope" in run(server, "topic", "describe", "nope", code=1)
+    lines = run(server, "topic", "describe", "cli.a", "cli.b").splitlines()
+    assert [line.split("\t")[:2] for line in lines] == [
+        ["cli.a", "0"], ["cli.a", "1"], ["cli.a", "2"], ["cli.a", "segment.ms"], ["cli.b", "0"], ["cli.b", "1"], ["cli.b", "retention.ms"]
+    ]  # fmt: skip
+    made = json.loads(run(server, "topic", "create", "cli.a", "cli.json", "--if-not-exists", "-o", "json"))
+    assert made == [{"name": "cli.a", "outcome": "exists", "error": None}, {"name": "cli.json", "outcome": "created", "error": None}]
+    (refused,) = json.loads(run(server, "topic", "delete", "nope", "-o", "json", code=1, from_stdout=True))
+    assert (refused["outcome"], refused["error"]["code"]) == (None, 3)
     assert run(server, "topic", "delete", "cli.a", "cli.b") == "cli.a\tdeleted\ncli.b\tdeleted\n"
     assert run(server, "topic", "delete", "cli.a", "--if-exists") == "cli.a\tnot there\n"
 

@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from bench import kafka as apache
+from bench.maven import PeerUnavailable
 from confluent_kafka.admin import AdminClient, NewTopic
 
 ELSEWHERE = os.environ.get("OTTLA_INTEROP_BOOTSTRAP", "")
@@ -45,3 +47,12 @@ def new_topic(admin: AdminClient) -> NewTopicName:
 def own_server_only() -> None:
     if ELSEWHERE:
         pytest.skip("starts an Ottla of its own; another server was asked for")
+
+
+@pytest.fixture(scope="session")
+def apache_kafka() -> apache.Distribution:
+    """Apache Kafka itself, from the cache of the benchmarks or fetched into it by Maven."""
+    try:
+        return apache.distribution()
+    except PeerUnavailable as why:
+        pytest.skip(f"Apache Kafka cannot be had here: {why}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import count, pairwise
 from random import Random
 
+import confluent_kafka
 import pytest
 from faces import FACES, TODAY_MS, Face, Refused, Sent
 
@@ -120,6 +121,29 @@ def test_megabytes_of_several_partitions_arrive_whole(face: Face, bootstrap: str
         read = face.consume(bootstrap, topic, len(sent), partition=partition)
         assert digest(r.value for r in read) == digest(r.value for r in sent)
         assert [r.offset for r in read] == list(range(len(sent)))
+
+
+def test_one_large_answer_carries_several_partitions(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """librdkafka asks for all of it at once, far more than one write to a socket takes."""
+    topic, partitions, count = new_topic(partitions=3), range(3), 80
+    random = Random(6)
+    written = {p: [Sent(b"%d" % i, random.randbytes(100_000)) for i in range(count)] for p in partitions}
+    for partition, sent in written.items():
+        FACES[0].produce(bootstrap, topic, sent, partition=partition)
+    settings = {
+        "bootstrap.servers": bootstrap, "group.id": "assigned-only", "enable.auto.commit": False,
+        "fetch.message.max.bytes": 16 << 20, "fetch.max.bytes": 50 << 20, "fetch.min.bytes": 20 << 20, "fetch.wait.max.ms": 1_000,
+    }  # fmt: skip
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in partitions])
+    found: dict[int, list[bytes | None]] = {partition: [] for partition in partitions}
+    deadline = time.monotonic() + 30
+    while sum(map(len, found.values())) < count * len(partitions) and time.monotonic() < deadline:
+        for message in consumer.consume(100, 0.2):
+            assert message.error() is None, message.error()
+            found[message.partition()].append(message.value())
+    consumer.close()
+    assert {p: digest(iter(values)) for p, values in found.items()} == {p: digest(r.value for r in sent) for p, sent in written.items()}
 
 
 def digest(values: Iterator[bytes | None]) -> str:

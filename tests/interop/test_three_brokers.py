@@ -15,7 +15,7 @@ from test_admin import until
 import kafka
 from serving import Serving
 
-pytestmark = [pytest.mark.interop, pytest.mark.server]
+pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.xdist_group("three_brokers"), pytest.mark.usefixtures("own_server_only")]
 
 
 @pytest.fixture(scope="module")

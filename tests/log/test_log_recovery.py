@@ -118,6 +118,18 @@ def test_a_log_that_lost_bytes_after_a_clean_stop_is_scanned_and_the_loss_is_tol
 # After a crash.
 
 
+def test_a_log_whose_records_were_all_on_disk_costs_the_start_after_a_crash_no_wait_for_the_device() -> None:
+    for records in (0, 60):
+        directory = filled(SimDisk(), records)
+        flush(directory.logs[ORDERS])
+        assert directory.write_checkpoints()
+        disk = crashed(directory.disk)  # type: ignore[arg-type]
+        disk.fail("sync", "orders-0/", times=1000)
+        disk.fail("sync_dir", "orders-0", times=1000)
+        log = opened(disk, options(**SMALL)).logs[ORDERS]
+        assert log.end_offset == log.recovery_point == records
+
+
 def test_what_was_flushed_survives_a_power_cut() -> None:
     for seed in range(30):
         disk = SimDisk()

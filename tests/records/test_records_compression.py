@@ -101,6 +101,7 @@ def test_lz4_is_written_as_java_reads_it() -> None:
         (Codec.ZSTD, zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)),
         (Codec.ZSTD, zstandard.compress(TEXT[:1000]) + b"\x50\x2a\x4d\x18\x03\0\0\0abc" + zstandard.compress(TEXT[1000:])),
     ],
+    ids=range(11),  # The time stands in a gzip header: without numbers for names, each worker would see other tests.
 )
 def test_every_framing_that_java_reads_is_read(codec: Codec, packed: bytes) -> None:
     assert decompress(codec, packed, limit_bytes=len(TEXT)) == TEXT

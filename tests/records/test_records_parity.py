@@ -28,6 +28,7 @@ def test_twins_hash_alike(data: bytes) -> None:
     twins("murmur2", memoryview(data))
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(damaged_payloads(), INT64, INT64, st.one_of(st.none(), INT64), INT64, st.sampled_from([2**63 - 1, 8, T0]))
 def test_twins_read_sound_and_damaged_payloads_alike(
@@ -60,6 +61,7 @@ def test_twins_refuse_a_span_outside_of_the_buffer_alike(position: int, end: int
     assert outcome(native.check_records, bytes(20), position, end, 0, 0)[1] is IndexError
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(APPENDS, st.sampled_from([2**31 - 1, 61, 150, 400]))
 def test_twins_build_alike(appends: list[Any], size_max: int) -> None:

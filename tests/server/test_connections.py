@@ -59,6 +59,7 @@ async def collect(peer: Peer, count: int) -> list[bytes]:
 
 
 async def test_the_next_request_is_handed_on_only_when_the_last_is_answered() -> None:
+    """Line 5."""
     waiting: deque[tuple[Connection, bytes]] = deque()
     async with Served(lambda connection, frame: waiting.append((connection, frame))) as served:
         peer = await served.peer()
@@ -73,6 +74,7 @@ async def test_the_next_request_is_handed_on_only_when_the_last_is_answered() ->
 
 
 async def test_up_to_five_produce_requests_are_in_work_together_and_answered_in_order() -> None:
+    """Line 5: order is kept all the same."""
     waiting: dict[int, tuple[Connection, bytes]] = {}
 
     def park(connection: Connection, frame: bytes) -> None:
@@ -126,6 +128,7 @@ async def test_a_muted_connection_is_read_ahead_only_a_little() -> None:
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, 2 * MiB + 1])
 async def test_a_frame_of_impossible_size_closes_the_connection_and_no_other(size: int) -> None:
+    """Line 7."""
     async with Served() as served:
         bad, good = await served.peer(), await served.peer()
         await bad.send(struct.pack(">i", size) + b"whatever")
@@ -216,6 +219,7 @@ async def test_a_request_dribbled_too_slowly_is_cut_off() -> None:
 
 
 async def test_an_idle_connection_is_closed_but_not_one_whose_request_is_in_work() -> None:
+    """Line 8."""
     parked: list[Connection] = []
 
     def answer(connection: Connection, frame: bytes) -> None:

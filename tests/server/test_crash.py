@@ -43,8 +43,8 @@ def progress(writers: list[Writer], timeout_s: float = 20.0) -> None:
     """Waits until every writer has had 200 more records acknowledged."""
     goals = [(writer, len(writer.acknowledged) + 200) for writer in writers]
     deadline = time.monotonic() + timeout_s
-    while any(len(writer.acknowledged) < goal for writer, goal in goals):
-        assert time.monotonic() < deadline, "the writers get on again"
+    while behind := [writer.name for writer, goal in goals if len(writer.acknowledged) < goal]:
+        assert time.monotonic() < deadline, f"the writers get on again; not so: {behind}"
         time.sleep(0.02)
 
 
@@ -98,3 +98,19 @@ def test_a_second_process_on_the_directory_is_refused_and_harms_nothing(server: 
         assert "in use" in said and str(server.data_dir) in said and "Traceback" not in said
         progress(writers)
     check(server.address, writers, readers)
+
+
+def test_three_brokers_of_one_process_come_back_with_all_their_partitions(tmp_path: Path) -> None:
+    with Serving(tmp_path / "data", brokers=3, settings=SMALL) as server:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.create_topics([NewTopic("crash", 3, 1)])["crash"].result(10)
+        writers: list[Writer] = [ConfluentWriter(f"w{p}", server.bootstrap, "crash", p, idempotent=True) for p in range(3)]
+        with running(*writers):
+            progress(writers)
+        for end in (server.kill, server.stop):
+            end()
+            server.start()
+            metadata = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics("crash", timeout=10)
+            for writer in writers:
+                leader = metadata.topics["crash"].partitions[writer.partition].leader
+                check((metadata.brokers[leader].host, metadata.brokers[leader].port), [writer], [])

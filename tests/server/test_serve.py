@@ -266,6 +266,14 @@ def test_a_bad_setting_is_refused_by_name_in_one_line(tmp_path: Path, arguments:
     assert not (tmp_path / "d").exists()
 
 
+def test_a_log_level_that_does_not_exist_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTTLA_LOG", "loud")
+    assert refused(tmp_path, "--data-dir", str(tmp_path / "d")) == (
+        2,
+        "ottla: OTTLA_LOG: expected error, warning, info, debug, not 'loud'\n",
+    )
+
+
 def test_a_host_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
     code, err = refused(tmp_path, "--listen", "no-such-host.invalid:9092", "--data-dir", str(tmp_path / "d"))
     assert code == 1
@@ -277,6 +285,33 @@ def test_a_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> No
     code, err = refused(tmp_path, "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "file" / "below"))
     assert code == 1
     assert "cannot use the directory" in err.splitlines()[-1] and "choose another --data-dir" in err
+
+
+def test_a_file_in_place_of_the_directory_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, err = refused(tmp_path, "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "file"))
+    assert code == 1
+    assert err.splitlines()[-1] == f"ottla: cannot use the directory {tmp_path / 'file'}: it is not a directory; choose another --data-dir"
+
+
+def test_partitions_of_brokers_that_are_no_longer_started_are_told(start: Any) -> None:
+    server = start("--brokers", "3")
+    topic = CreatableTopic(name="t", num_partitions=6, replication_factor=1)
+    Client(server.addresses[0]).ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5, CreateTopicsResponse)
+    _, _, err = server.stop()
+    assert "without a leader" not in err
+    _, _, err = start().stop()
+    assert "partitions without a leader, since they are on brokers that do not run: broker 2 (2), broker 3 (2)" in err
+
+
+def test_logs_that_are_out_of_sight_are_told(start: Any, tmp_path: Path) -> None:
+    server = start("--set", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}")
+    topic = CreatableTopic(name="t", num_partitions=4, replication_factor=1)
+    Client(server.addresses[0]).ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5, CreateTopicsResponse)
+    assert "anew" not in server.stop()[2]
+    (tmp_path / "b").rename(tmp_path / "elsewhere")
+    _, _, err = start("--set", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}").stop()
+    assert "no log of 2 partitions in" in err and "They begin anew, empty: t-" in err
 
 
 def test_a_directory_of_another_broker_is_refused(start: Any, tmp_path: Path) -> None:
@@ -341,6 +376,7 @@ def test_clients_are_told_the_advertised_address(start: Any) -> None:
 
 
 def test_an_api_versions_request_from_the_future_is_answered_in_version_0(shared: Server) -> None:
+    """Line 1."""
     client = Client(shared.addresses[0])
     header = struct.pack(">hhih", 18, 99, 5, 4) + b"test" + b"\0"
     client.socket.sendall(struct.pack(">i", len(header)) + header)

@@ -25,6 +25,7 @@ def test_each_kind_of_fault_alone_is_survived(kind: str) -> None:
         assert verdict.faults > 0
 
 
+@pytest.mark.slow
 def test_a_seed_tells_the_same_story_whatever_the_hash_seed() -> None:
     def hashes(hash_seed: str) -> list[str]:
         code = "from ottla.sim.sweep import run_seed\nfor seed in range(50): print(seed, run_seed(seed).trace_hash)"

@@ -41,6 +41,12 @@ def test_check_says_what_a_pipeline_has(tmp_path: Path) -> None:
     assert (done.exit_code, done.output) == (0, f"{file}: pipeline p: 0 steps, 1 sinks\n")
 
 
+def test_without_spark_the_remedy_is_one_line(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from ottla.cli.main import main; main(['pipeline', 'run', 'p.toml'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "ottla: pipelines need pyspark: pip install 'ottla[spark]'\n")
+
+
 def test_check_refuses_with_file_line_and_key(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(PIPELINE)

@@ -19,8 +19,10 @@ class MemoryCatalog:
 
     logs: dict[TopicPartition, tuple[int, int]] = field(default_factory=lambda: {T0: (0, 100), T1: (20, 50), U0: (0, 7)})
 
-    def topics(self) -> dict[str, int]:
-        return {name: max(tp.partition for tp in self.logs if tp.topic == name) + 1 for name, _ in self.logs}
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
+        return {
+            name: max(tp.partition for tp in self.logs if tp.topic == name) + 1 for name, _ in self.logs if names is None or name in names
+        }
 
     def end_offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
         return {tp: self.logs[tp][0 if at == EARLIEST else 1] for tp in partitions}

@@ -1,5 +1,6 @@
 """What the embedded store promises beyond a session: it survives its process."""
 
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -96,4 +97,12 @@ async def test_after_a_failed_write_nothing_is_answered_as_done(tmp_path: Path) 
     assert (await submitted(store, Op("create", "/a"))).error == "unavailable"
     assert (await submitted(store, Op("create", "/b"))).error == "unavailable"
     assert seen == []
+    await store.close()
+
+
+async def test_a_directory_that_vanishes_under_a_store_does_not_keep_it_from_closing(tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
+    store = EmbeddedStore(tmp_path / "meta" / "s")
+    shutil.rmtree(tmp_path / "meta")
+    await submitted(store, Op("create", "/a"))
     await store.close()

@@ -82,6 +82,7 @@ def test_lists_of_two_messages_are_two_lists() -> None:
 
 
 def test_a_value_that_the_version_cannot_carry_is_refused() -> None:
+    """Line 74."""
     cases: list[tuple[Any, int, str]] = [
         (MetadataRequest(allow_auto_topic_creation=False), 3, "allow_auto_topic_creation"),
         (MetadataRequest(topics=None), 0, "topics"),
@@ -101,6 +102,7 @@ def topic_response(leader: LeaderIdAndEpoch) -> TopicProduceResponse:
 
 
 def test_an_ignorable_value_is_dropped_where_there_is_no_room_for_it() -> None:
+    """Line 74."""
     response = MetadataResponse(throttle_time_ms=5, cluster_id="c", controller_id=3)
     assert decode(MetadataResponse, encode(response, 0), 0) == MetadataResponse()
     assert decode(MetadataResponse, encode(response, 2), 2) == MetadataResponse(cluster_id="c", controller_id=3)

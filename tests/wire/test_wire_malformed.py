@@ -147,6 +147,7 @@ def tagged(section: bytes) -> bytes:
 
 
 def test_unknown_tagged_fields_are_passed_over() -> None:
+    """Line 74."""
     expected = MetadataRequest(allow_auto_topic_creation=False)
     assert decode(MetadataRequest, tagged(b"\2\0\2hi\x80\x01\0"), 9) == expected
     assert decode(MetadataRequest, tagged(b"\1\xff\xff\xff\xff\x07\1!"), 9) == expected

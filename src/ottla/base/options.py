@@ -142,6 +142,8 @@ class Options:
 
     #: By Kafka's name, in the order of declaration, parents' first.
     SPECS: ClassVar[dict[str, OptionSpec]] = {}
+    #: Kafka's settings that would have no effect here, and why: refused with the reason, so that nobody counts on them.
+    ABSENT: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -174,7 +176,7 @@ class Options:
         """The declaration of a setting. Raises ConfigError, with the nearest known name, when there is none."""
         found = cls.SPECS.get(name)
         if found is None:
-            raise ConfigError(name, "unknown setting" + suggestion(name, cls.SPECS))
+            raise ConfigError(name, cls.ABSENT.get(name) or "unknown setting" + suggestion(name, cls.SPECS))
         return found
 
     def __eq__(self, other: object) -> bool:

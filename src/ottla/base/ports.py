@@ -1,4 +1,4 @@
-"""What a shell, or the simulator, must offer to the pure parts: Disk, Store, Clock.
+"""What a shell, or the simulator, must offer to the pure parts: Disk and Store. Time is an argument.
 
 The log reaches files through a ``Disk`` (one per log directory); every call is synchronous and runs at page-cache speed, except
 ``sync`` and ``sync_dir``, which wait for the device and are therefore only called during recovery, at a clean stop, or by a shell
@@ -103,16 +103,6 @@ class Disk(Protocol):
     def sync_dir(self, path: str = "") -> None: ...
 
     def free_bytes(self) -> int: ...
-
-
-class Clock(Protocol):
-    def now_ms(self) -> int:
-        """Wall clock, for record timestamps and retention."""
-        ...
-
-    def monotonic_ms(self) -> int:
-        """Never goes back; for deadlines."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

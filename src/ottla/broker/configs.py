@@ -42,7 +42,7 @@ class ServerOptions(Options):
         doc="Memory for requests being read or in work; a connection waits for its share before its request is read.",
     )
     max_connections: int = option("max.connections", 20_000, at_least=1, doc="Open connections in all; further ones are closed at once.")
-    max_connections_per_ip: int = option("max.connections.per.ip", 2_000, at_least=0, doc="Open connections from one address.")
+    max_connections_per_ip: int = option("max.connections.per.ip", 2_000, at_least=1, doc="Open connections from one address.")
     connections_max_idle_ms: int = option(
         "connections.max.idle.ms", 10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this long is closed."
     )
@@ -70,7 +70,7 @@ class ServerOptions(Options):
         doc="Free bytes of a log directory's disk below which produce is refused; fetch, metadata and deletions go on.",
     )
     recorder_bytes: int = option(
-        "ottla.flight.recorder.bytes", MiB, at_least=0, doc="Memory for the last events, kept for the record of a failure."
+        "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, kept for the record of a failure."
     )
 
 
@@ -118,10 +118,10 @@ class ClusterOptions(Options):
         "log.retention.check.interval.ms", 5 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for segments to drop."
     )
     log_flush_checkpoint_interval_ms: int = option(
-        "log.flush.offset.checkpoint.interval.ms", MINUTE_MS, at_least=1, doc="Time between two writes of the recovery point checkpoint."
-    )
-    log_start_checkpoint_interval_ms: int = option(
-        "log.flush.start.offset.checkpoint.interval.ms", MINUTE_MS, at_least=1, doc="Time between two writes of the log start checkpoint."
+        "log.flush.offset.checkpoint.interval.ms",
+        MINUTE_MS,
+        at_least=1,
+        doc="Time between two writes of the checkpoints: recovery points, log starts and high watermarks.",
     )
     producer_id_expiration_ms: int = option(
         "producer.id.expiration.ms", DAY_MS, at_least=1, doc="A silent producer's sequence numbers are forgotten after this time."

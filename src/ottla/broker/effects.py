@@ -90,6 +90,12 @@ class Ask(Effect):
     message: Any
 
 
+class Warn(Effect):
+    """Tell the operator, in one line, of a state that needs a hand: said when it begins and when it ends, not for each request it costs."""
+
+    message: str
+
+
 class Halt(Effect):
     """Stop the process: no log directory is left, or the broker's id is taken."""
 

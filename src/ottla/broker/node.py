@@ -38,8 +38,11 @@ FORWARD_MS = 30_000
 class Space:
     """Free and total bytes of a log directory's disk, as measured last."""
 
+    #: What was appended to its logs since then is taken off: at the speed of a disk, a second is enough to use up a reserve.
     free_bytes: int
     total_bytes: int
+    #: Whether less than the reserve was free then.
+    low: bool = False
 
 
 class Node:
@@ -76,10 +79,10 @@ class Node:
         self.producer_ids = ProducerIds(self)
         self.upkeep = Upkeep(self)
         self.space: dict[str, Space] = {}
-        #: Log directories with less room left than the reserve.
-        self.short_of_space: set[str] = set()
         #: Topics whose creation on demand is under way.
         self.creating: set[str] = set()
+        #: Set once this broker has heard what the store held before it.
+        self.started = False
         #: Set once this broker stops: it leads nothing any more and answers nothing new.
         self.stopping = False
         #: What this step has asked for so far.
@@ -109,6 +112,8 @@ class Node:
     def start(self, now_ms: int) -> list[effects.Effect]:
         """Register in the store. Called once, after the store's present state has been told through StoreChanged events."""
         self.now_ms, self.effects = now_ms, []
+        self.started = True
+        self.partitions.take_stock()
         host, port = self.address
         registration = layout.BrokerRegistration(
             host=host,
@@ -204,7 +209,10 @@ class Node:
 
     def _request_arrived(self, call: events.RequestArrived) -> None:
         served = HANDLERS.get(call.api_key)
-        if served is None or not served.versions[0] <= call.api_version <= served.versions[1]:
+        if self.stopping:
+            # Our picture of the cluster falls apart now: metadata without brokers would send a client away for long.
+            self.effects.append(effects.Close(connection=call.connection, reason="the broker is stopping"))
+        elif served is None or not served.versions[0] <= call.api_version <= served.versions[1]:
             reason = f"no API {call.api_key} version {call.api_version} here"
             self.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif served.at_controller and not self.controller.active:
@@ -272,12 +280,13 @@ class Node:
         self.partitions.directory_failed(event.directory, event.reason)
 
     def _space_measured(self, event: events.SpaceMeasured) -> None:
-        self.space[event.directory] = Space(event.free_bytes, event.total_bytes)
-        self._compare_space()
+        before = self.space.get(event.directory)
+        reserve = self.options.disk_reserve_bytes
+        space = self.space[event.directory] = Space(event.free_bytes, event.total_bytes, event.free_bytes < reserve)
+        if space.low != (before is not None and before.low):
+            state = f"the reserve (ottla.disk.reserve.bytes) is {reserve}; produce is {'refused' if space.low else 'taken again'}"
+            self.effects.append(effects.Warn(message=f"{space.free_bytes} bytes are free on the disk of {event.directory}, {state}"))
         self.partitions.room_measured()
-
-    def _compare_space(self) -> None:
-        self.short_of_space = {root for root, space in self.space.items() if space.free_bytes < self.options.disk_reserve_bytes}
 
     def _store_answered(self, event: events.StoreAnswered) -> None:
         self._store_waits.pop(event.ticket)(event.result)
@@ -308,7 +317,6 @@ class Node:
                 self.partitions.options_changed(topic)
             case ("config", ("brokers", _)):
                 self.options = broker_options(self.settings, self.image, self.broker_id)
-                self._compare_space()
                 self.partitions.defaults_changed()
         self.controller.changed(change)
         self.purgatory.poke(change)

@@ -39,6 +39,8 @@ class Partitions:
         self.dirty: dict[TopicPartition, Leader] = {}
         #: The leader for which a flush is under way; it may have gone since.
         self._flushing: dict[TopicPartition, Leader] = {}
+        #: Partitions of an earlier life of which no log was found here; they begin anew, empty.
+        self.anew: dict[TopicPartition, None] = {}
         #: Partitions whose log found no room on any disk; they are offline until there is some.
         self._roomless: dict[TopicPartition, None] = {}
 
@@ -62,6 +64,15 @@ class Partitions:
         for directory in self._working():
             for partition in directory.logs:
                 yield directory, partition
+
+    def take_stock(self) -> None:
+        """Look, before anything new is created, which partitions of this broker have no log on any directory."""
+        me = self._node.broker_id
+        for topic in self._node.image.topics.values():
+            for number, replicas in topic.replicas.items():
+                partition = TopicPartition(topic.name, number)
+                if me in replicas and partition not in self.anew and all(partition not in directory.logs for directory in self._working()):
+                    self.anew[partition] = None
 
     # What the image says.
 
@@ -98,8 +109,12 @@ class Partitions:
 
     def defaults_changed(self) -> None:
         """Broker settings that topics inherit may have changed."""
-        for topic in dict.fromkeys(partition.topic for partition in self.leaders):
-            self.options_changed(topic)
+        found: dict[str, TopicOptions] = {}
+        for partition, leader in self.leaders.items():
+            options = found.get(partition.topic)
+            if options is None:
+                options = found[partition.topic] = self._node.topic_options(partition.topic)
+            leader.follow_options(options)
 
     def _lead(self, partition: TopicPartition) -> None:
         node = self._node
@@ -131,7 +146,10 @@ class Partitions:
         reason, full = "none is left", False
         for directory in sorted(self._working(), key=lambda directory: len(directory.logs)):
             try:
-                return directory, directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms)
+                log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms)
+                if not self._node.started:
+                    self.anew[partition] = None
+                return directory, log
             except OSError as error:
                 reason = str(error)
                 if error.errno == ENOSPC:
@@ -249,3 +267,6 @@ class Partitions:
             node.purgatory.poke(partition)
         if all(directory.failed is not None for directory in node.directories):
             node.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))
+        else:
+            lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is started anew"
+            node.effects.append(effects.Warn(message=f"log directory {root} failed: {reason}; {lost}"))

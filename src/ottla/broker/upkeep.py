@@ -74,6 +74,9 @@ class Upkeep:
                 dropped = leader.log.retain(wall_ms, leader.high_watermark)
                 if dropped:
                     partitions.dropped(leader, dropped)
+                elif leader.log.pending.any:
+                    # What has expired goes once the name of the segment behind it is durable.
+                    partitions.wrote(leader)
 
     def checkpoint(self, directory: LogDirectory) -> None:
         """Have recovery points, log starts and high watermarks of a directory written down, as they are now."""

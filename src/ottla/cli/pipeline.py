@@ -1,6 +1,6 @@
 """``ottla pipeline``: run or check a pipeline file.
 
-Exit codes: 0 done or stopped, 1 a query failed, 2 the file or a setting is wrong, 3 no Java.
+Exit codes: 0 done or stopped, 1 a query failed, 2 the file or a setting is wrong, 3 no Java or no Spark.
 Output: a live table on a terminal; JSON lines with `-o json` or where standard output is no terminal.
 """
 
@@ -50,7 +50,9 @@ def check(file: Path, variables: tuple[str, ...]) -> None:
 @command.command("run")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--var", "variables", multiple=True, metavar="NAME=VALUE", help="Fill ${NAME} in the file; may be given several times.")
-@click.option("--bootstrap", metavar="HOST:PORT", help="Brokers to use instead of the file's.")
+@click.option(
+    "-b", "--bootstrap-server", "--bootstrap", "bootstrap", metavar="HOST:PORT[,...]", help="Brokers to use instead of the file's."
+)
 @click.option("--once", is_flag=True, help="Read what is there now and end, whatever the file's trigger.")
 @click.option("-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="Live table, or JSON lines.")
 def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: bool, output: str) -> None:
@@ -59,10 +61,13 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
 
     from ottla.spark.java import NoJava
     from ottla.spark.pipeline.file import load
-    from ottla.spark.pipeline.foreground import run_until_stopped
-    from ottla.spark.pipeline.run import QueryFailed
     from ottla.spark.pipeline.table import PipelineError
 
+    try:
+        from ottla.spark.pipeline.foreground import run_until_stopped
+        from ottla.spark.pipeline.run import QueryFailed
+    except ModuleNotFoundError as error:
+        _stop(f"pipelines need {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
     try:
         pipeline = load(file, _variables(variables))
         pipeline = replace(pipeline, bootstrap=bootstrap or pipeline.bootstrap, trigger="available-now" if once else pipeline.trigger)

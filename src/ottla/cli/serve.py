@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ottla.server.run import Plan
 
 LOOPS = ("uvloop", "asyncio")
+#: What the environment variable OTTLA_LOG may say.
+LOG_LEVELS = ("error", "warning", "info", "debug")
 
 
 @click.command(name="serve")
@@ -57,7 +59,10 @@ def command(
         plan = _plan(data_dir, listen, brokers, broker_id, config_file, settings)
     except ConfigError as error:
         _give_up(str(error), 2)
-    logging.basicConfig(format="ottla: %(message)s", level=os.environ.get("OTTLA_LOG", "warning").upper())
+    level = os.environ.get("OTTLA_LOG") or "warning"
+    if level not in LOG_LEVELS:
+        _give_up(f"OTTLA_LOG: expected {', '.join(LOG_LEVELS)}, not {level!r}", 2)
+    logging.basicConfig(format="ottla: %(message)s", level=level.upper())
     _say(f"data directory {plan.data_dir}")
     from ottla.server.run import serve
 

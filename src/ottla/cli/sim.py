@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -35,3 +36,23 @@ def run(seeds: int, first: int, seed: int | None, jobs: int, hashes: bool) -> No
             click.echo(report(verdict))
     click.echo(f"{seeds - failed} passed, {failed} failed; {acknowledged} records acknowledged under {faults} faults", err=hashes)
     sys.exit(bool(failed))
+
+
+@command.command(help="Send the requests of a flight record again, to a fresh simulated broker, and show what comes of it.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def replay(file: Path) -> None:
+    """Exit code 1 when it fails again, 0 when it does not."""
+    from ottla.sim.replay import UnreadableRecord, read_record
+    from ottla.sim.replay import replay as run_again
+
+    try:
+        record = read_record(file)
+    except (OSError, UnreadableRecord) as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(f"recorded of broker {record.failure.broker_id}: {record.failure.error}")
+    outcome = run_again(record)
+    click.echo("\n".join(outcome.tail))
+    click.echo(f"{outcome.requests} requests sent again; {outcome.story()}")
+    for lack in outcome.lacks:
+        click.echo(f"the record lacks {lack}")
+    sys.exit(outcome.error is not None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.render import admin as connected
-from ottla.cli.render import assignments, bootstrap_option, output_option, print_json, table, told
+from ottla.cli.render import assignments, bootstrap_option, is_terminal, output_option, print_json, table, told
 
 if TYPE_CHECKING:
     from ottla.client.results import ConfigEntry, TopicDescription
@@ -26,9 +26,16 @@ def command() -> None:
 @click.option("-r", "--replicas", type=click.IntRange(min=1), help="Replicas of each partition; the cluster's default if not given.")
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A setting of the topic; may be repeated.")
 @click.option("--if-not-exists", is_flag=True, help="Be content with a topic that is there already.")
+@output_option
 @bootstrap_option
 def create(
-    names: tuple[str, ...], partitions: int | None, replicas: int | None, configs: tuple[str, ...], if_not_exists: bool, bootstrap: str
+    names: tuple[str, ...],
+    partitions: int | None,
+    replicas: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    output: str,
+    bootstrap: str,
 ) -> None:
     """Create topics."""
     from ottla.client.results import NewTopic
@@ -42,7 +49,8 @@ def create(
         for name, outcome in outcomes.items()
         if isinstance(outcome, KafkaError) and not (if_not_exists and isinstance(outcome, TopicAlreadyExists))
     }
-    _report(names, failed, "created", {name: "exists" for name, outcome in outcomes.items() if isinstance(outcome, TopicAlreadyExists)})
+    there = {name: "exists" for name, outcome in outcomes.items() if isinstance(outcome, TopicAlreadyExists)}
+    _report(names, failed, "created", there, output)
 
 
 @command.command(name="list")
@@ -132,16 +140,18 @@ def _shown(entries: Iterable[ConfigEntry], all_configs: bool) -> list[ConfigEntr
 
 
 def _print(topic: dict[str, Any]) -> None:
+    # A table has its title; a line in a pipe stands for itself.
+    name = () if is_terminal() else (topic["name"],)
     columns = ("PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END")
     rows = [
-        (one["partition"], "none" if one["leader"] is None else one["leader"], one["leader_epoch"], one["replicas"], one["isr"],
+        (*name, one["partition"], "none" if one["leader"] is None else one["leader"], one["leader_epoch"], one["replicas"], one["isr"],
          one["start_offset"], one["end_offset"])
         for one in topic["partitions"]
     ]  # fmt: skip
     title = f"{topic['name']}  {topic['topic_id']}{'  internal' if topic['internal'] else ''}"
     table(columns, rows, title=title, right=("PARTITION", "LEADER", "EPOCH", "START", "END"))
     if topic["configs"]:
-        table(("SETTING", "VALUE"), topic["configs"].items())
+        table(("SETTING", "VALUE"), [(*name, *setting) for setting in topic["configs"].items()])
 
 
 @command.command()
@@ -149,8 +159,9 @@ def _print(topic: dict[str, Any]) -> None:
 @click.option("-p", "--partitions", type=click.IntRange(min=1), help="Raise the number of partitions to this; it can not be lowered.")
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a setting; may be repeated.")
 @click.option("-d", "--delete-config", "deleted", multiple=True, metavar="KEY", help="Set a setting back to its default; may be repeated.")
+@output_option
 @bootstrap_option
-def alter(name: str, partitions: int | None, configs: tuple[str, ...], deleted: tuple[str, ...], bootstrap: str) -> None:
+def alter(name: str, partitions: int | None, configs: tuple[str, ...], deleted: tuple[str, ...], output: str, bootstrap: str) -> None:
     """Add partitions to a topic, or change its settings."""
     from ottla.client.results import ConfigChange, ConfigOperation, Resource
     from ottla.wire.errors import KafkaError
@@ -168,14 +179,15 @@ def alter(name: str, partitions: int | None, configs: tuple[str, ...], deleted: 
             changed = admin.incremental_alter_configs({Resource.topic(name): changes})[Resource.topic(name)]
             if isinstance(changed, KafkaError):
                 raise changed
-    _report((name,), {}, "altered", {})
+    _report((name,), {}, "altered", {}, output)
 
 
 @command.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--if-exists", is_flag=True, help="Be content with a topic that is not there.")
+@output_option
 @bootstrap_option
-def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str) -> None:
+def delete(names: tuple[str, ...], if_exists: bool, output: str, bootstrap: str) -> None:
     """Delete topics with all their records."""
     from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
@@ -185,15 +197,20 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str) -> None:
     failed = {
         name: outcome for name, outcome in outcomes.items() if isinstance(outcome, KafkaError) and not (if_exists and name in missing)
     }
-    _report(names, failed, "deleted", missing)
+    _report(names, failed, "deleted", missing, output)
 
 
-def _report(names: Iterable[str], failed: dict[str, Any], done: str, otherwise: dict[str, str]) -> None:
-    """Say what became of each topic; failures on stderr, and as the exit code."""
-    for name in dict.fromkeys(names):
-        if name in failed:
+def _report(names: Iterable[str], failed: dict[str, Any], done: str, otherwise: dict[str, str], output: str) -> None:
+    """Say what became of each topic; failures on stderr, or in the document, and as the exit code."""
+    outcomes = {name: None if name in failed else otherwise.get(name, done) for name in names}
+    if output == "json":
+        errors = {name: {"code": error.code, "message": str(error)} for name, error in failed.items()}
+        print_json([{"name": name, "outcome": outcome, "error": errors.get(name)} for name, outcome in outcomes.items()])
+        outcomes = {}
+    for name, outcome in outcomes.items():
+        if outcome is None:
             click.echo(f"Error: {name}: {' '.join(str(failed[name]).split())}", err=True)
         else:
-            click.echo(f"{name}\t{otherwise.get(name, done)}")
+            click.echo(f"{name}\t{outcome}")
     if failed:
         raise SystemExit(1)

@@ -168,14 +168,14 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 class BlockingDelivery(Delivery, gc=False, eq=False):
     """The promise of one record, for threads: `result()` waits for the `RecordMetadata`."""
 
-    def result(self, timeout_ms: float | None = None) -> RecordMetadata:
+    def result(self, *, timeout_ms: float | None = None) -> RecordMetadata:
         """Wait for the outcome. Raises: the KafkaError that ended it, TimeoutError when it is not known in time (the record is still on
         its way).
         """
         self._wait(timeout_ms)
         return self._batch.outcome(self._index, self._timestamp_ms)
 
-    def exception(self, timeout_ms: float | None = None) -> KafkaError | None:
+    def exception(self, *, timeout_ms: float | None = None) -> KafkaError | None:
         """Wait for the outcome; None when the record was written. Raises: TimeoutError."""
         self._wait(timeout_ms)
         return self._batch.error

@@ -4,6 +4,7 @@ Exit codes: 0 every record was counted once, 1 the counts differ or something fa
 """
 
 import argparse
+import logging
 import shutil
 import sys
 import tempfile
@@ -27,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, metavar="S", help="how long records are produced")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the brokers' data, the table and the checkpoint in DIR")
     given = parser.parse_args(arguments)
+    # Spark's bridge logs what it also raises, an interrupt among it.
+    logging.disable(logging.ERROR)
     if given.input is not None and not given.input.is_file():
         print(f"ottla: {given.input} is not a file", file=sys.stderr)
         return EXIT_USAGE

@@ -9,15 +9,35 @@ from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, SECOND_MS, GiB, KiB, Mi
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 
+_COMPACTION = "this version does not compact"
+
+
 class TopicOptions(Options):
     """Settings of one topic."""
+
+    ABSENT = {
+        "delete.retention.ms": _COMPACTION,
+        "max.compaction.lag.ms": _COMPACTION,
+        "min.cleanable.dirty.ratio": _COMPACTION,
+        "min.compaction.lag.ms": _COMPACTION,
+        "preallocate": "segments are never preallocated",
+        "unclean.leader.election.enable": "in this version a partition has one replica",
+        "leader.replication.throttled.replicas": "in this version a partition has one replica",
+        "follower.replication.throttled.replicas": "in this version a partition has one replica",
+        "remote.storage.enable": "this version has no tiered storage",
+        "local.retention.bytes": "this version has no tiered storage",
+        "local.retention.ms": "this version has no tiered storage",
+        "message.format.version": "there is one record format",
+        "message.downconversion.enable": "there is one record format",
+    }
 
     cleanup_policy: tuple[str, ...] = option(
         "cleanup.policy",
         ("delete",),
         choices=("delete", "compact"),
         synonyms=("log.cleanup.policy",),
-        doc="What becomes of old segments: delete drops them by time and size, compact keeps the last value of each key.",
+        doc="""What becomes of old segments: delete drops them by time and size. compact demands a key of every record and drops nothing;
+        this version does not compact.""",
     )
     compression_type: str = option(
         "compression.type",
@@ -26,14 +46,6 @@ class TopicOptions(Options):
         synonyms=("compression.type",),
         doc="""Codec of the batches on disk. producer keeps each batch as it came; any other value makes the broker recompress
         those that differ.""",
-    )
-    delete_retention_ms: int = option(
-        "delete.retention.ms",
-        DAY_MS,
-        long=True,
-        at_least=0,
-        synonyms=("log.cleaner.delete.retention.ms",),
-        doc="How long a compacted topic keeps tombstones.",
     )
     file_delete_delay_ms: int = option(
         "file.delete.delay.ms",
@@ -66,14 +78,6 @@ class TopicOptions(Options):
         synonyms=("log.index.interval.bytes",),
         doc="Bytes of log between two entries of the offset and time indexes.",
     )
-    max_compaction_lag_ms: int = option(
-        "max.compaction.lag.ms",
-        INT64_MAX,
-        long=True,
-        at_least=1,
-        synonyms=("log.cleaner.max.compaction.lag.ms",),
-        doc="Longest time a record may stay uncompacted.",
-    )
     max_message_bytes: int = option(
         "max.message.bytes",
         1_048_588,
@@ -104,34 +108,12 @@ class TopicOptions(Options):
         synonyms=("log.message.timestamp.type",),
         doc="Whose time a record carries: the producer's, or the broker's at append.",
     )
-    min_cleanable_dirty_ratio: float = option(
-        "min.cleanable.dirty.ratio",
-        0.5,
-        at_least=0,
-        at_most=1,
-        synonyms=("log.cleaner.min.cleanable.ratio",),
-        doc="Share of uncompacted bytes from which a compacted log is cleaned.",
-    )
-    min_compaction_lag_ms: int = option(
-        "min.compaction.lag.ms",
-        0,
-        long=True,
-        at_least=0,
-        synonyms=("log.cleaner.min.compaction.lag.ms",),
-        doc="Shortest time a record stays uncompacted.",
-    )
     min_insync_replicas: int = option(
         "min.insync.replicas",
         1,
         at_least=1,
         synonyms=("min.insync.replicas",),
         doc="In-sync replicas without which a produce with acks=all is refused.",
-    )
-    preallocate: bool = option(
-        "preallocate",
-        False,
-        synonyms=("log.preallocate",),
-        doc="Accepted for Kafka's tools; segments are never preallocated here.",
     )
     retention_bytes: int = option(
         "retention.bytes",
@@ -178,12 +160,6 @@ class TopicOptions(Options):
         at_least=1,
         synonyms=("log.roll.ms", "log.roll.hours"),
         doc="Age at which a new segment is begun, full or not.",
-    )
-    unclean_leader_election_enable: bool = option(
-        "unclean.leader.election.enable",
-        False,
-        synonyms=("unclean.leader.election.enable",),
-        doc="Whether a replica outside the ISR may lead when no other is left, at the price of lost records.",
     )
     write_caching: bool = option(
         "write.caching",

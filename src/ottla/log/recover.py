@@ -13,8 +13,8 @@ from the one that holds the last durable record on are read in full::
 A batch counts if it is whole, its CRC fits, its offset follows and its leader epoch does not go back. Where offsets must follow without
 gaps, a hole between segments is a flaw too: the file before it lost its end. (A compacted log has holes by right.)
 
-What is kept is synced before anything is recorded or served: a crash of the process alone leaves it in the page cache only. It is read
-from the medium, not from a page cache in which a failed sync may have left bytes that a second sync would not write.
+What is kept beyond the recovery point is synced before anything is recorded or served: a crash of the process alone leaves it in the page
+cache only. It is read from the medium, not from a page cache in which a failed sync may have left bytes that a second sync would not write.
 Recovery writes only caches, and the epoch table; a full disk takes none of them, and the log opens nevertheless.
 """
 
@@ -95,11 +95,20 @@ def open_log(
     if not replayed:
         rebuild_producers(log, log.end_offset, now_ms, names=names)
     _remove_stray_snapshots(log, names)
-    plan = log.flush_plan()
-    if plan is not None:
-        plan.carry_out(disk)
-        log.flushed(plan.upto)
+    _secure(log, recovery_point)
     return log
+
+
+def _secure(log: Log, recovery_point: int) -> None:
+    """Has on disk what is kept beyond the recorded recovery point. A log that ends there has it: what else is pending can wait.
+
+    After a crash most of many partitions are idle ones, and each would cost a start two waits for the device.
+    """
+    if log.end_offset <= recovery_point:
+        log.flushed(log.end_offset)
+    elif (plan := log.flush_plan()) is not None:
+        plan.carry_out(log.disk)
+        log.flushed(plan.upto)
 
 
 def _segment(log: Log, base_offset: int, now_ms: int) -> Segment:

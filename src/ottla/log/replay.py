@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import NO_OFFSET, Offset
-from ottla.base.units import KiB
+from ottla.base.units import MiB
 from ottla.log.errors import CorruptLog
 from ottla.log.names import SNAPSHOT, offset_of, segment_name
 from ottla.log.producers import BATCHES_KEPT, NO_SEQUENCE, PastBatch, Producers
@@ -18,8 +18,9 @@ from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 if TYPE_CHECKING:
     from ottla.log.log import Log
 
-#: Bytes before the end that are read again at a start, for the four older batches of each producer that snapshots leave out.
-REFILL_BYTES = 64 * KiB
+#: Bytes before the end that are looked at again at a start, for the four older batches of each producer that snapshots leave out: what a
+#: few producers have in flight. A batch further back that is repeated after a restart is out of order, as it always is for Kafka's broker.
+REFILL_BYTES = 2 * MiB
 
 
 def snapshot_offsets(names: list[str]) -> list[int]:

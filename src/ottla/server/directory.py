@@ -1,5 +1,6 @@
 """The data directory of a process: made, checked, and held by one process at a time."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -29,15 +30,23 @@ class HeldDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+            self._sign()
         except BlockingIOError:
             holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
             self.release()
             raise CannotStart(f"{self.path} is in use by process {holder}; stop that one, or choose another --data-dir") from None
         except OSError as error:
             self.release()
-            raise CannotStart(f"cannot use the directory {self.path}: {error.strerror}; choose another --data-dir") from None
+            reason = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
+            raise CannotStart(f"cannot use the directory {self.path}: {reason}; choose another --data-dir") from None
+
+    def _sign(self) -> None:
+        """Notes who holds it, in place and in a fixed width, so that it needs no new room on a full disk; a new file may go without."""
+        try:
+            os.pwrite(self._descriptor, f"{os.getpid():<19}\n".encode(), 0)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
 
     def release(self) -> None:
         if self._descriptor >= 0:

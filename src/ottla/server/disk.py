@@ -1,8 +1,10 @@
 """Disk and File over the operating system.
 
-A log directory can hold many more files than a process may have open. A ``RealFile`` opens its descriptor when it is used and may lose
-it again: when more than ``descriptors_max`` are open, the tenth that was used least recently is closed. A descriptor that a thread is
-using (``sync``, ``read``) is pinned meanwhile. Everything but ``sync``, ``read`` and ``sync_dir`` belongs to one owner.
+A log directory can hold many more files than a process may have open. A ``RealFile`` opens its descriptor when it is used and may lose it
+again: when more than ``descriptors_max`` are open, the tenth that was used least recently is closed. A descriptor that another thread is
+using (``sync``, ``read``) is pinned meanwhile; a thread that finds none opens one for itself. Everything but ``sync``, ``read`` and
+``sync_dir`` belongs to the thread that made the disk, which alone opens and closes the descriptors that files keep: a number that it
+holds cannot become another file's under its hands.
 
 Appends go to the position where the file ends, known without asking; a short write is continued, a failed one undone by cutting the file
 back. Directories are synced by opening them, which Linux and macOS allow.
@@ -15,7 +17,7 @@ import shutil
 from contextlib import suppress
 from errno import EIO, ENOENT
 from pathlib import Path
-from threading import RLock
+from threading import RLock, get_ident
 from weakref import ref
 
 from ottla.base.ports import Buffer
@@ -69,7 +71,7 @@ class RealFile:
         return position
 
     def read(self, position: int, size: int) -> bytes:
-        descriptor = self._pin()
+        descriptor, own = self._borrow()
         try:
             data = os.pread(descriptor, size, position)
             while 0 < len(data) < size and position + len(data) < self.size:
@@ -79,7 +81,7 @@ class RealFile:
                 data += more
             return data
         finally:
-            self._unpin()
+            self._give_back(descriptor, own)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.fileno(), size)
@@ -87,11 +89,11 @@ class RealFile:
 
     def sync(self) -> None:
         """Waits for the device; safe in a thread while the owner appends."""
-        descriptor = self._pin()
+        descriptor, own = self._borrow()
         try:
             os.fdatasync(descriptor)
         finally:
-            self._unpin()
+            self._give_back(descriptor, own)
 
     def drop_cache(self) -> None:
         """Clean pages are dropped; the kernel keeps dirty ones, which are still to be written."""
@@ -114,16 +116,23 @@ class RealFile:
         if known is not None and known() is None:
             self._disk.files.pop(self.path, None)
 
-    def _pin(self) -> int:
-        """The descriptor, which stays open until ``_unpin``."""
-        with self._disk.lock:
-            descriptor = self.fileno()
-            self._pins += 1
-            return descriptor
+    def _borrow(self) -> tuple[int, bool]:
+        """A descriptor that stays open until it is given back, and whether it was opened for this use alone."""
+        disk = self._disk
+        if get_ident() == disk.owner:
+            return self.fileno(), False
+        with disk.lock:
+            if self._descriptor >= 0:
+                self._pins += 1
+                return self._descriptor, False
+        return disk.descriptor(self.path), True
 
-    def _unpin(self) -> None:
-        with self._disk.lock:
-            self._pins -= 1
+    def _give_back(self, descriptor: int, own: bool) -> None:
+        if own:
+            os.close(descriptor)
+        elif get_ident() != self._disk.owner:
+            with self._disk.lock:
+                self._pins -= 1
 
 
 def _write(descriptor: int, chunk: Buffer, position: int) -> int:
@@ -166,6 +175,9 @@ class RealDisk:
         self._prefix = f"{self._root}/"
         self._descriptors_max = descriptors_max
         self.lock = RLock()
+        #: The thread that made the disk. It alone opens and closes the descriptors that files keep, so its own calls need no lock.
+        self.owner = get_ident()
+        self._one_at_a_time = RLock()
         #: Grows with each use of a file.
         self.clock = 0
         #: Files with a descriptor, by identity.
@@ -181,18 +193,18 @@ class RealDisk:
         known = self.files.get(path)
         file = known() if known is not None else None
         if file is None:
-            file = RealFile(self, path, self._descriptor(path, create=create))
+            file = RealFile(self, path, self.descriptor(path, create=create))
             self.files[path] = ref(file)
             self._opened(file)
         return file
 
     def reopen(self, file: RealFile) -> int:
         """A descriptor for a file that lost its own."""
-        descriptor = self._descriptor(file.path, create=False)
+        descriptor = self.descriptor(file.path)
         self._opened(file)
         return descriptor
 
-    def _descriptor(self, path: str, *, create: bool) -> int:
+    def descriptor(self, path: str, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return os.open(self._prefix + path, flags, _MODE)
 
@@ -267,6 +279,10 @@ class RealDisk:
             return file.read()
 
     def replace_file(self, path: str, data: bytes) -> None:
+        with self._one_at_a_time:  # A checkpoint may be written by the owner while a thread still writes the one before.
+            self._replace_file(path, data)
+
+    def _replace_file(self, path: str, data: bytes) -> None:
         temporary = f"{self._prefix}{path}.tmp"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
         try:

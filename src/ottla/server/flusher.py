@@ -112,14 +112,22 @@ class Flusher:
     # In the thread.
 
     def _run(self) -> None:
-        while (plans := self._groups.get()) is not None:
-            met: Exception | None = None
-            try:
-                self._carry_out(plans)
-            except Exception as error:
-                # Whatever it is, the loop must hear of it: an error of our own ends the process, not this thread alone.
-                met = error
-            self._loop.call_soon_threadsafe(self._ended, plans, met)
+        while self._next():
+            # Nothing is held meanwhile: a file that was removed gives its room back only when nobody has it open.
+            pass
+
+    def _next(self) -> bool:
+        plans = self._groups.get()
+        if plans is None:
+            return False
+        met: Exception | None = None
+        try:
+            self._carry_out(plans)
+        except Exception as error:
+            # Whatever it is, the loop must hear of it: an error of our own ends the process, not this thread alone.
+            met = error
+        self._loop.call_soon_threadsafe(self._ended, plans, met)
+        return True
 
     def _carry_out(self, plans: Plans) -> None:
         """Raises: OSError, when nothing more is under way."""

@@ -34,6 +34,9 @@ def read_request(connection: Connection, frame: memoryview) -> RequestArrived | 
         if api_key == API_VERSIONS and version > until:
             return framing.encode_response(_range(served.versions), 0, correlation_id)
         raise Refused(f"version {version} of API {api_key} is not served")
+    if version < served.declared_since:
+        # Produce 0 to 2: in the advertised range for the sake of old clients that look for them there, and served by nobody any more.
+        raise Refused(f"version {version} of API {api_key} is advertised only")
     return RequestArrived(
         connection=connection.number,
         correlation_id=correlation_id,

@@ -5,6 +5,7 @@ A log directory in which a file operation failed is not touched again.
 
 import asyncio
 import ctypes
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
@@ -23,6 +24,8 @@ from ottla.wire.framing import encode_response
 
 if TYPE_CHECKING:
     from ottla.server.shell import Shell
+
+log = logging.getLogger("ottla.server")
 
 SYNC_FILE_RANGE_WRITE = 2
 SPACE_INTERVAL_S = 1.0
@@ -94,6 +97,7 @@ class Performer:
             effects.ReplaceFiles: self._replace_files,
             effects.StoreSubmit: self._store_submit,
             effects.Ask: self._ask,
+            effects.Warn: self._warn,
             effects.Halt: self._halt,
         }
 
@@ -259,6 +263,9 @@ class Performer:
 
     def _peer_answered(self, ticket: int, message: Any) -> None:
         self.hear(events.PeerAnswered(ticket=ticket, message=message))
+
+    def _warn(self, effect: effects.Warn) -> None:
+        log.warning("%s", effect.message)
 
     def _halt(self, effect: effects.Halt) -> None:
         self._halted(effect.reason)

@@ -1,25 +1,30 @@
 """The flight recorder: the last events a broker heard, for the record of a failure.
 
-A broker is a function of its events, so these, with the file of its state, tell how a broken promise came about. Kept are the latest that
-fit the bytes allowed. Of a request the beginning of its frame is kept as it came: the decoded message may point into a buffer that is
-used again. ``FRAME_KEPT_BYTES`` hold nearly every request whole, but for the records of a Produce.
+A broker is a function of its events, so these tell how a broken promise came about. Kept are the latest that fit the bytes allowed, and
+before them the store as it stood then. Of a request its frame is kept as it came, up to ``FRAME_KEPT_BYTES``: the decoded message may point
+into a buffer that is used again. Of a larger one, which cannot be replayed, only the beginning is kept.
 
-A record is a file of JSON lines: first what failed, then the events, oldest first.
+A record is a file of JSON lines: first what failed and where, then the events, oldest first. ``ottla sim replay`` reads it.
 """
 
 import platform
 import time
 import traceback
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ottla.base.ports import NodeState
 from ottla.base.units import KiB
 from ottla.broker.events import Event, RequestArrived, StoreChanged
+from ottla.wire import framing
 
-FRAME_KEPT_BYTES = KiB
+FRAME_KEPT_BYTES = 16 * KiB
+#: Of one that is larger.
+BEGINNING_BYTES = 256
 #: Rough cost of an entry beside the bytes it holds.
 ENTRY_BYTES = 256
 
@@ -30,8 +35,16 @@ class Request(msgspec.Struct, tag="RequestArrived"):
     connection: int
     host: str
     local: tuple[str, int]
+    #: Bytes of the frame as it came; more than ``frame`` holds when it was cut.
     size: int
     frame: bytes
+
+
+def framed(event: RequestArrived) -> Request:
+    """A request that another broker of this process made: it came without a frame, and gets the one it would have had."""
+    chunks = framing.encode_request(event.body, event.api_version, event.correlation_id, event.client_id)
+    frame = b"".join(chunks)[framing.SIZE_BYTES :]  # type: ignore[arg-type]
+    return Request(connection=event.connection, host=event.host, local=event.local, size=len(frame), frame=frame)
 
 
 class FlightRecorder:
@@ -42,35 +55,55 @@ class FlightRecorder:
         self._bytes = 0
         #: (time, event, what it holds of its bytes), or (time, connection, host, local, size, frame) of a request.
         self._entries: deque[tuple[Any, ...]] = deque()
+        #: The store's nodes as the events that are no longer kept left them.
+        self._nodes: dict[str, NodeState] = {}
+        #: How many events are no longer kept.
+        self._dropped = 0
 
     def note(self, now_ms: int, event: Event, frame: memoryview | None) -> None:
         """Keeps an event; ``frame`` is the request it came from."""
         if frame is not None and isinstance(event, RequestArrived):
-            data = bytes(frame[:FRAME_KEPT_BYTES])
+            data = bytes(frame if len(frame) <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
             self._entries.append((now_ms, event.connection, event.host, event.local, len(frame), data))
         else:
             data = (event.state.data or b"") if isinstance(event, StoreChanged) else b""
             self._entries.append((now_ms, event, data))
         self._bytes += ENTRY_BYTES + len(data)
         while self._bytes > self.bytes_max and self._entries:
-            self._bytes -= ENTRY_BYTES + len(self._entries.popleft()[-1])
+            self._drop()
 
-    def write(self, directory: Path, *, broker_id: int, error: BaseException) -> Path:
-        """Writes the record; returns its path. Raises: OSError."""
+    def _drop(self) -> None:
+        _, gone, *_, data = self._entries.popleft()
+        self._bytes -= ENTRY_BYTES + len(data)
+        self._dropped += 1
+        if isinstance(gone, StoreChanged):
+            self._nodes.pop(gone.state.path, None)
+            if gone.state.data is not None:
+                self._nodes[gone.state.path] = gone.state
+
+    def write(self, directory: Path, *, broker_id: int, settings: Mapping[str, str], error: BaseException) -> Path:
+        """Writes the record; returns its path. ``settings`` are those the broker was started with. Raises: OSError."""
         path = directory / f"flight-{time.strftime('%Y%m%d-%H%M%S')}-broker-{broker_id}.jsonl"
         encoder = msgspec.json.Encoder(enc_hook=repr)
         failure = {
             "broker_id": broker_id,
+            "settings": settings,
+            "dropped": self._dropped,
             "error": repr(error),
             "traceback": traceback.format_exception(error),
             "python": platform.python_version(),
             "wall_ms": time.time_ns() // 1_000_000,
         }
         lines = [encoder.encode(failure)]
-        for now_ms, event, *rest in self._entries:
+        first_ms = self._entries[0][0] if self._entries else 0
+        before = [(first_ms, StoreChanged(state=self._nodes[path]), b"") for path in sorted(self._nodes)]
+        for now_ms, event, *rest in (*before, *self._entries):
+            kept = event
             if len(rest) > 1:
                 host, local, size, frame = rest
-                event = Request(connection=event, host=host, local=local, size=size, frame=frame)
-            lines.append(encoder.encode({"now_ms": now_ms, "kind": type(event).__name__, "event": event}))
+                kept = Request(connection=event, host=host, local=local, size=size, frame=frame)
+            elif isinstance(event, RequestArrived):
+                kept = framed(event)
+            lines.append(encoder.encode({"now_ms": now_ms, "kind": type(kept).__name__, "event": kept}))
         path.write_bytes(b"\n".join(lines) + b"\n")
         return path

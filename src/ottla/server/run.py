@@ -14,6 +14,7 @@ everything on disk, marked as left in order.
 
 import asyncio
 import gc
+import logging
 import os
 import random
 import resource
@@ -23,6 +24,7 @@ import sys
 import time
 import traceback
 from base64 import urlsafe_b64encode
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -35,7 +37,7 @@ from ottla.base.options import ConfigError
 from ottla.base.ports import NodeState, Op, StoreResult
 from ottla.broker import events
 from ottla.broker.configs import ServerOptions, Settings, topic_options
-from ottla.broker.image import Image
+from ottla.broker.image import NO_LEADER, Image
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
@@ -53,6 +55,8 @@ from ottla.store.embedded import EmbeddedSession, EmbeddedStore, StoreFileError
 
 #: Exit codes: stopped as asked, cannot go on, our own mistake (BSD's EX_SOFTWARE).
 STOPPED, FAILED, BROKEN = 0, 1, 70
+log = logging.getLogger("ottla.server")
+
 #: How long a start waits for its brokers to lead what they should.
 READY_S = 60.0
 #: How long a stop waits for clients to take their last answers.
@@ -225,6 +229,12 @@ class Process:
             broker.performer.measure()
             broker.shell.start()
         await self._readiness()
+        self._tell_absent(self.brokers[0].node.image)
+        for broker in self.brokers:
+            if anew := broker.node.partitions.anew:
+                where = ", ".join(directory.root for directory in broker.directories)
+                some = ", ".join(map(str, list(anew)[:5])) + (", ..." if len(anew) > 5 else "")
+                log.warning("no log of %d partitions in %s, is a disk missing? They begin anew, empty: %s", len(anew), where, some)
         for broker in self.brokers:
             broker.listener.start()
         # Opening and closing logs may take the loop long, and nobody waits for it then.
@@ -239,6 +249,19 @@ class Process:
             if time.monotonic() > deadline_s:
                 raise CannotStart(f"the brokers do not lead their partitions after {READY_S:.0f} s")
             await asyncio.sleep(0.001)
+
+    def _tell_absent(self, image: Image) -> None:
+        """Partitions that nobody can lead: an earlier start had brokers that this one has not."""
+        absent = Counter(
+            broker
+            for topic in image.topics.values()
+            for number, replicas in topic.replicas.items()
+            if topic.leader(number) == NO_LEADER
+            for broker in replicas
+        )
+        if absent:
+            brokers = ", ".join(f"broker {broker} ({count})" for broker, count in sorted(absent.items()))
+            log.warning("partitions without a leader, since they are on brokers that do not run: %s; see --brokers, --broker-id", brokers)
 
     @property
     def stopping(self) -> bool:
@@ -285,12 +308,17 @@ class Process:
         """A promise of our own is broken: nothing more is written but the flight record."""
         frame = traceback.extract_tb(error.__traceback__)[-1]
         try:
-            record = str(shell.recorder.write(self.plan.data_dir, broker_id=shell.node.broker_id, error=error))
+            record = str(self._record(shell, error))
         except OSError as failure:
             record = f"none: {failure}"
         say(f"internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {error}; flight record: {record}")
         sys.stderr.flush()
         self._die(BROKEN)
+
+    def _record(self, shell: Shell, error: BaseException) -> Path:
+        """Raises: OSError."""
+        node = shell.node
+        return shell.recorder.write(self.plan.data_dir, broker_id=node.broker_id, settings=node.settings.texts, error=error)
 
     def now_ms(self) -> int:
         """The brokers' time: from the start of the process on, never back."""
@@ -314,6 +342,10 @@ class Process:
         except (OSError, LogError) as error:
             raise CannotStart(f"cannot open the log directory {path}: {error}") from None
         self.disks[directory.root] = disk
+        for partition, held in directory.logs.items():
+            if held.recovered is not None and held.recovered.lost_records:
+                lost, root = held.recovered.lost_records, directory.root
+                log.warning("%s in %s lost %d records that were on disk: the medium has changed them", partition, root, lost)
         return directory
 
 

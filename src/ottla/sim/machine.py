@@ -52,12 +52,25 @@ class Performer:
 class Machine:
     """See the module's theory."""
 
-    def __init__(self, world: World, store: MemoryStore, disk: SimDisk, texts: dict[str, str], performer: Performer | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        store: MemoryStore,
+        disk: SimDisk,
+        texts: dict[str, str],
+        performer: Performer | None = None,
+        *,
+        broker_id: int = 1,
+        epoch_ms: int = EPOCH_MS,
+    ) -> None:
+        """``epoch_ms`` is the calendar's time when the world begins."""
         self.world = world
         self.store = store
         self.disk = disk
         self.performer = performer or Performer()
         self._texts = texts
+        self._broker_id = broker_id
+        self._epoch_ms = epoch_ms
         self._rng = world.rng("machine")
         self.node: Node | None = None
         self._directory: LogDirectory | None = None
@@ -88,7 +101,11 @@ class Machine:
         self.world.note(f"start {self.incarnation}")
         try:
             directory = LogDirectory.open(
-                self.disk, broker_id=1, cluster_id=CLUSTER_ID, now_ms=self._wall_ms(), options_for=lambda topic: self._options(settings)
+                self.disk,
+                broker_id=self._broker_id,
+                cluster_id=CLUSTER_ID,
+                now_ms=self._wall_ms(),
+                options_for=lambda topic: self._options(settings),
             )
         except OSError as error:
             self.world.note(f"start failed: {error}")
@@ -96,7 +113,7 @@ class Machine:
             return
         self._directory = directory
         self.node = Node(
-            broker_id=1,
+            broker_id=self._broker_id,
             cluster_id=CLUSTER_ID,
             settings=settings,
             directories=[directory],
@@ -193,7 +210,7 @@ class Machine:
             session.deliver(1)
 
     def _wall_ms(self) -> int:
-        return EPOCH_MS + self.world.now_ms
+        return self._epoch_ms + self.world.now_ms
 
     @staticmethod
     def _options(settings: Settings) -> TopicOptions:
@@ -308,6 +325,8 @@ class Machine:
                     return
                 case effects.StartWriteback():
                     pass
+                case effects.Warn():
+                    self.world.note(f"warning: {effect.message}")
                 case _:
                     raise AssertionError(f"one broker asks for nothing like {effect}")
 

@@ -24,7 +24,7 @@ from ottla.records.errors import CorruptBatch
 from ottla.spark.offsets import EARLIEST, OffsetRange
 from ottla.spark.positions import DataLoss, NoSuchData, logger
 from ottla.wire.errors import KafkaError, OffsetOutOfRange
-from ottla.wire.messages import MetadataRequest
+from ottla.wire.messages import MetadataRequest, MetadataRequestTopic
 
 T = TypeVar("T")
 
@@ -74,14 +74,14 @@ class Log:
 
     # -- what there is
 
-    def topics(self) -> dict[str, int]:
-        """All topics but internal ones, with their numbers of partitions."""
-        response = self._run(self._metadata(None))
-        return {topic.name: len(topic.partitions) for topic in response.topics if not topic.is_internal and not topic.error_code}
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
+        """The topics that exist, of those named or of all but internal ones, with their numbers of partitions."""
+        response = self._run(self._metadata(names))
+        return {topic.name: len(topic.partitions) for topic in response.topics if not topic.error_code and (names or not topic.is_internal)}
 
     def partition_count(self, topic: str) -> int:
         """Raises: NoSuchData when there is no such topic."""
-        counts = self.topics()
+        counts = self.topics([topic])
         if topic not in counts:
             raise NoSuchData(f"topic {topic} does not exist; create it with: ottla topic create {topic}")
         return counts[topic]
@@ -180,9 +180,10 @@ class Log:
 
     # -- in the loop
 
-    async def _metadata(self, topics: list[Any] | None) -> Any:
+    async def _metadata(self, names: Sequence[str] | None) -> Any:
         if self._network is None:
             self._network = Network(from_keywords(ClientOptions, self._client), allow_auto_create=False)
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         return await self._network.ask_any(MetadataRequest(topics=topics, allow_auto_topic_creation=False), at_least=METADATA_VERSION_MIN)
 
     async def _reader(self) -> Consumer:

@@ -34,8 +34,8 @@ class NoSuchData(ValueError):
 class Catalog(Protocol):
     """What can be asked about the topics of a cluster."""
 
-    def topics(self) -> dict[str, int]:
-        """All topics but internal ones, with their numbers of partitions."""
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
+        """The topics that exist, of those named or of all but internal ones, with their numbers of partitions."""
 
     def end_offsets(self, partitions: Sequence[TopicPartition], at: int) -> Offsets:
         """EARLIEST or LATEST offset of each partition; LATEST is the end of what a consumer may see."""
@@ -49,12 +49,13 @@ def subscribed(catalog: Catalog, subscription: Subscription, *, strict: bool = T
 
     Raises: NoSuchData when `strict` and a topic or partition that was named does not exist.
     """
-    topics = catalog.topics()
+    named = sorted({*subscription.topics, *(tp.topic for tp in subscription.partitions)})
+    topics = catalog.topics(named or None)
     if not strict:
         return [tp for tp in _named(topics, subscription) if tp.partition < topics.get(tp.topic, 0)]
-    for name in subscription.topics or sorted({tp.topic for tp in subscription.partitions}):
+    for name in named:
         if name not in topics:
-            raise NoSuchData(f"topic {name} does not exist{suggestion(name, topics)}")
+            raise NoSuchData(f"topic {name} does not exist{suggestion(name, catalog.topics())}")
     for tp in subscription.partitions:
         if tp.partition >= topics[tp.topic]:
             raise NoSuchData(f"topic {tp.topic} has {topics[tp.topic]} partitions, so there is no {tp}")

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from ottla.base.options import suggestion
 from ottla.records.build import build_columns, partitions_of_keys
 from ottla.records.compression import Codec
-from ottla.spark import columns, log_access
+from ottla.spark import columns
 from ottla.spark.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ class _Writer:
         self.names = names
 
     def write_all(self, batches: "Iterator[pa.RecordBatch]") -> Written:
+        # Only the processes that write need the client.
+        from ottla.spark import log_access
+
         log = log_access.open_log(self.options.bootstrap, self.options.client)
         codec = Codec[self.options.compression.upper()]
         written, rotating = 0, randrange(1_000)

@@ -6,7 +6,8 @@ an answer means that the change is on disk), then the loop tells watches and ans
 begins. A watch first shows the tree as it stands at ``watch()``, told in the same order, so that nothing is shown twice or left out.
 
 Sessions end with ``close()`` or with the process: what is ephemeral is never written to the file. When a transaction fails nothing
-more is believed: the store answers ``unavailable`` until the process is started again.
+more is believed: the store answers ``unavailable`` until the process is started again. So that a full disk is no reason for that, some
+room is kept beside the file (``Ballast``), and the write-ahead log is folded into the file before it outgrows that room.
 
 The file::
 
@@ -20,8 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from ottla.base.ports import NodeState, Op, StoreResult
+from ottla.base.units import MiB
+from ottla.store.ballast import Ballast
 from ottla.store.layout import PERSISTENT_PATHS
 from ottla.store.tree import Tree, below, creations
 
@@ -29,12 +33,18 @@ FORMAT = 1
 #: Marks the file as ours in its header ("Ottl").
 APPLICATION_ID = 0x4F74746C
 
+#: Room kept for a full disk.
+BALLAST_BYTES = 2 * MiB
+#: Pages of 4 KiB in the write-ahead log at which it is folded into the file; less than the ballast has.
+CHECKPOINT_PAGES = 200
+
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS node(path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL, created_zxid INTEGER NOT NULL)
 WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS number(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
 
+T = TypeVar("T")
 #: A changed node as it is written: path, and what it holds, or None when it is gone.
 Row = tuple[str, tuple[bytes, int, int] | None]
 
@@ -61,13 +71,15 @@ class EmbeddedStore:
         self._failed = failed
         #: Why the file is no longer written; None while all is well.
         self.failure: str | None = None
+        self._ballast = Ballast(Path(f"{path}-ballast"), size_bytes=BALLAST_BYTES)
         try:
-            self._connection = _open(Path(path))
+            self._connection = self._with_room(lambda: _open(Path(path)))
             self.tree.load(*_stored(self._connection))
             self._written_zxid = self.tree.zxid
             _, changes = self.tree.apply(creations(self.tree, PERSISTENT_PATHS), 0)
             if changes:
                 self._write([_row(state) for state in changes], self.tree.zxid)
+            self._ballast.lay_in_plenty()
         except sqlite3.Error as error:
             raise StoreFileError(f"cannot use the coordination store {path}: {error}") from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-store")
@@ -107,6 +119,8 @@ class EmbeddedStore:
         await self.settled()
         self._thread.shutdown()
         self._connection.close()
+        # The write-ahead log is gone now; what it took is kept for the next life rather than left to others.
+        self._ballast.lay()
 
     def _queue(self, changes: Sequence[NodeState]) -> None:
         for state in changes:
@@ -138,6 +152,11 @@ class EmbeddedStore:
 
     def _write(self, rows: Sequence[Row], zxid: int) -> None:
         """Also for a change of ephemeral nodes alone, which has no rows: no zxid is given twice, or two lives of a broker had one epoch."""
+        self._with_room(lambda: self._transact(rows, zxid))
+        self._written_zxid = zxid
+        self._ballast.lay_in_plenty()
+
+    def _transact(self, rows: Sequence[Row], zxid: int) -> None:
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             for path, content in rows:
@@ -146,7 +165,15 @@ class EmbeddedStore:
                 else:
                     self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?)", (path, *content))
             self._connection.execute("INSERT OR REPLACE INTO number VALUES ('zxid', ?)", (zxid,))
-        self._written_zxid = zxid
+
+    def _with_room(self, act: Callable[[], T]) -> T:
+        """What ``act`` gives; on a full disk it is tried again once the ballast is dropped. Raises sqlite3.Error."""
+        try:
+            return act()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL or not self._ballast.drop():
+                raise
+        return act()
 
 
 class EmbeddedSession:
@@ -200,9 +227,19 @@ def _row(state: NodeState) -> Row:
 def _open(path: Path) -> sqlite3.Connection:
     """The file, locked for this process alone, with its tables in place. Raises StoreFileError and sqlite3.Error."""
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     owner = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if owner not in (0, APPLICATION_ID) or (owner == 0 and tables):
@@ -213,7 +250,6 @@ def _open(path: Path) -> sqlite3.Connection:
     found = connection.execute("SELECT value FROM number WHERE name = 'format'").fetchone()[0]
     if found != FORMAT:
         raise StoreFileError(f"{path} has format {found}; this version reads format {FORMAT}")
-    return connection
 
 
 def _stored(connection: sqlite3.Connection) -> tuple[Iterator[tuple[str, bytes, int, int]], int]:

@@ -36,10 +36,6 @@ _HEADS: dict[tuple[type[msgspec.Struct], int], struct.Struct] = {}
 HEADER_TAGS_MAX = 64
 
 
-class FrameTooLarge(ValueError):
-    """A frame announces more bytes than this connection may send. Nothing of it is read, and the connection is closed."""
-
-
 class RequestHeader(NamedTuple):
     """Who asks what, and the number the answer carries."""
 
@@ -47,19 +43,6 @@ class RequestHeader(NamedTuple):
     api_version: int
     correlation_id: int
     client_id: str | None
-
-
-def frame_bytes(prefix: Buffer, position: int = 0, *, bytes_max: int) -> int:
-    """Give the size of the frame behind a length prefix.
-
-    Raises FrameTooLarge above `bytes_max`, MalformedMessage for a negative size.
-    """
-    size: int = _SIZE.unpack_from(prefix, position)[0]
-    if size < 0:
-        raise MalformedMessage(f"a frame of {size} bytes")
-    if size > bytes_max:
-        raise FrameTooLarge(f"a frame of {size} bytes, where {bytes_max} are allowed")
-    return size
 
 
 def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:

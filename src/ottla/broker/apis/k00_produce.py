@@ -97,7 +97,8 @@ def _append(
         leader = node.partitions.leaders.get((name, data.index)) or node.partitions.leader(name, data.index)  # type: ignore[call-overload]
         if name in INTERNAL:
             raise errors.InvalidTopic(f"{name} is an internal topic; only brokers write to it")
-        if node.short_of_space and leader.directory.root in node.short_of_space:
+        space = node.space.get(leader.directory.root)
+        if space is not None and space.free_bytes < node.options.disk_reserve_bytes:
             _refuse_space(node, leader)
         records = data.records
         if records is None or len(records) == 0:
@@ -115,6 +116,8 @@ def _append(
             answer.current_leader = leader_hint(node, TopicPartition(name, data.index))
         return answer
     if accepted.appended:
+        if space is not None:
+            space.free_bytes -= len(records)
         node.partitions.wrote(leader)
     answer = PartitionProduceResponse(
         index=data.index,

@@ -9,7 +9,7 @@ timestamp   version  answer
 -3          7        the record with the greatest timestamp
 -4          8        the log start: all of the log is local
 -5          9        offset -1: nothing is in tiered storage
--6          11       the log start: nothing was uploaded yet
+-6          11       offset -1: nothing waits for upload to tiered storage
 ==========  =======  ======================================================
 
 Behaviour: a special time that its version does not know is UNSUPPORTED_VERSION, a partition named twice INVALID_REQUEST. Without a match
@@ -89,9 +89,9 @@ def _found(leader: Leader, timestamp: int, upto: int) -> tuple[int, int, int]:
     match timestamp:
         case -1:
             return -1, upto, leader.epoch
-        case -2 | -4 | -6:
+        case -2 | -4:
             return -1, log.start_offset, log.epoch_at(log.start_offset)
-        case -5:
+        case -5 | -6:
             return -1, -1, -1
         case -3:
             found = log.max_timestamp(upto)

@@ -1,0 +1,182 @@
+"""Runs what a flight record holds again: its requests, at their times, on a fresh simulated broker.
+
+The broker is given the settings, topics and overrides that the record knows of, an empty log for each partition it led, a sound disk, and
+the calendar of that day. Then every connection makes its requests anew. So a failure that requests bring about comes back, with a broker
+in a debugger's reach. One that needs the records that lay in the logs before, a disk that failed, or another broker's answer does not; the
+outcome says what the record lacks.
+
+Topics are there from the beginning, also those that a request of the record created: their ids are in later requests.
+"""
+
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ottla.base.ports import NodeState, Op
+from ottla.base.units import SECOND_MS
+from ottla.broker.events import StoreChanged
+from ottla.server.recorder import Request
+from ottla.sim.disk import SimDisk
+from ottla.sim.machine import Machine
+from ottla.sim.network import Connection, Network
+from ottla.sim.world import World
+from ottla.store import layout
+from ottla.store.memory import MemoryStore
+from ottla.store.tree import creations
+
+#: Settings that place a broker on a machine; the simulated one stands elsewhere.
+PLACE = ("listeners", "advertised.listeners", "log.dirs")
+#: What lives with a broker's session, or is written by whoever is controller: the fresh broker makes its own.
+OF_A_SESSION = (f"{layout.BROKER_IDS}/", layout.CONTROLLER, layout.CONTROLLER_EPOCH)
+#: Time for the fresh broker to lead its partitions, and for the last requests to have their consequences.
+SETTLE_MS = 10 * SECOND_MS
+
+
+class Failure(msgspec.Struct):
+    """The first line of a record."""
+
+    broker_id: int
+    settings: dict[str, str]
+    dropped: int
+    error: str
+    wall_ms: int
+    traceback: list[str] = []
+
+
+class Entry(msgspec.Struct):
+    """Any other line."""
+
+    now_ms: int
+    kind: str
+    event: msgspec.Raw
+
+
+class UnreadableRecord(ValueError):
+    """The file is not a flight record."""
+
+
+@dataclass(slots=True)
+class Record:
+    """A flight record, read. Times are in ms since the process began."""
+
+    failure: Failure
+    nodes: dict[str, NodeState] = field(default_factory=dict)
+    requests: list[tuple[int, Request]] = field(default_factory=list)
+    closings: list[tuple[int, int]] = field(default_factory=list)
+    last_ms: int = 0
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What came of it: the failure, or None; what was not as it had been; the last things noted."""
+
+    error: BaseException | None
+    requests: int
+    lacks: list[str]
+    tail: list[str]
+
+    def story(self) -> str:
+        if self.error is None:
+            return "it did not happen again"
+        return "".join(traceback.format_exception(self.error)).rstrip()
+
+
+def read_record(path: Path) -> Record:
+    """Raises: OSError, UnreadableRecord."""
+    lines = path.read_bytes().splitlines()
+    try:
+        record = Record(msgspec.json.decode(lines[0] if lines else b"", type=Failure))
+        for line in lines[1:]:
+            _take_in(record, msgspec.json.decode(line, type=Entry))
+    except msgspec.DecodeError as error:
+        raise UnreadableRecord(f"{path} is not a flight record: {error}") from None
+    return record
+
+
+def _take_in(record: Record, entry: Entry) -> None:
+    record.last_ms = entry.now_ms
+    match entry.kind:
+        case "Request":
+            record.requests.append((entry.now_ms, msgspec.json.decode(entry.event, type=Request)))
+        case "StoreChanged":
+            state = msgspec.json.decode(entry.event, type=StoreChanged).state
+            if state.data is not None:
+                record.nodes[state.path] = state
+        case "ConnectionClosed":
+            record.closings.append((entry.now_ms, msgspec.json.decode(entry.event)["connection"]))
+
+
+def replay(record: Record) -> Replayed:
+    """See the module's theory."""
+    world = World(0)
+    first_ms = record.requests[0][0] if record.requests else record.last_ms
+    # The first request comes when the broker has settled.
+    ahead_ms = SETTLE_MS - first_ms
+    epoch_ms = record.failure.wall_ms - record.last_ms - ahead_ms
+    settings = {name: text for name, text in record.failure.settings.items() if name not in PLACE}
+    disk = SimDisk(now_ms=lambda: world.now_ms)
+    store = _store(record.nodes.values())
+    machine = Machine(world, store, disk, settings, broker_id=record.failure.broker_id, epoch_ms=epoch_ms)
+    caller = _Callers(world, machine)
+    whole = [(now_ms, request) for now_ms, request in record.requests if request.size == len(request.frame)]
+    for now_ms, request in whole:
+        world.after(now_ms + ahead_ms, lambda request=request: caller.call(request))  # type: ignore[misc]
+    for now_ms, number in record.closings:
+        world.after(now_ms + ahead_ms, lambda number=number: caller.hang_up(number))  # type: ignore[misc]
+    error: BaseException | None = None
+    try:
+        machine.start()
+        world.run(record.last_ms + ahead_ms + SETTLE_MS)
+    except Exception as raised:
+        error = raised
+    return Replayed(error, len(whole), _lacks(record, len(whole)), list(world.tail))
+
+
+def _lacks(record: Record, whole: int) -> list[str]:
+    lacks = []
+    if record.failure.dropped:
+        lacks.append(f"{record.failure.dropped} events before the first one kept, and what they left in the logs")
+    if cut := len(record.requests) - whole:
+        lacks.append(f"{cut} requests too large to be kept whole")
+    return lacks
+
+
+def _store(nodes: Iterable[NodeState]) -> MemoryStore:
+    """A store that holds these nodes, but for those that live with a session."""
+    store = MemoryStore()
+    for state in sorted(nodes, key=lambda state: state.path):
+        if not state.path.startswith(OF_A_SESSION) and state.data is not None:
+            parts = state.path.split("/")
+            parents = ["/".join(parts[:depth]) for depth in range(2, len(parts))]
+            store.tree.apply(creations(store.tree, parents), 0)
+            kind: Any = "set" if state.path in store.tree.nodes else "create"
+            store.tree.apply([Op(kind, state.path, state.data)], 0)
+    return store
+
+
+class _Callers:
+    """The clients of the record, by connection."""
+
+    def __init__(self, world: World, machine: Machine) -> None:
+        self._network = Network(world)
+        self._machine = machine
+        self._open: dict[int, Connection] = {}
+
+    def call(self, request: Request) -> None:
+        connection = self._open.get(request.connection)
+        if connection is None or not connection.open:
+            made = self._network.connect(self._machine, on_frame=lambda frame: None, on_close=lambda: None)
+            if made is None:
+                return
+            connection = self._open[request.connection] = made
+        # Not sent, which would take its own time: it arrives when it arrived then.
+        self._machine.receive(connection, bytearray(request.frame))
+
+    def hang_up(self, number: int) -> None:
+        connection = self._open.pop(number, None)
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,183 @@
+"""Files change hands: Apache Kafka's tools read what Ottla wrote, and each broker goes on with a partition that the other left.
+
+Kafka comes from Maven, as in the benchmarks; without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from bench import kafka as apache
+from bench import maven
+from bench.maven import PeerUnavailable
+from faces import FACES, Sent
+from test_clients import expected, sample
+
+from plain_kafka import CODECS, Record, batch_of, create_topics, fetch_all, offset_at, produce
+from serving import Serving
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.server,
+    pytest.mark.timeout(420),
+    pytest.mark.xdist_group("kafka_files"),
+    pytest.mark.usefixtures("own_server_only"),
+]
+
+NOW_MS = time.time_ns() // 1_000_000
+#: Small segments and indexes with entries in them.
+SETTINGS = {"segment.bytes": "1048576", "index.interval.bytes": "2000"}
+PRODUCER = {"producer_id": 4_242, "producer_epoch": 1}
+
+
+@dataclass
+class Left:
+    """A partition that a broker has left: its files, and what is in them."""
+
+    directory: Path
+    records: list[Record]
+
+
+def write(bootstrap: str, topic: str) -> list[Record]:
+    """Every codec of every client, and at the end ten batches of one idempotent producer that we are ourselves."""
+    host, _, port = bootstrap.rpartition(":")
+    address = (host, int(port))
+    create_topics(address, {topic: 1}, SETTINGS)
+    records: list[Record] = []
+    for face in FACES:
+        for codec in CODECS:
+            sent = sample(face) + [Sent(None, os.urandom(60_000), (), NOW_MS)]
+            face.produce(bootstrap, topic, sent, codec=codec, idempotent=codec == "zstd")
+            records += expected(sent, len(records))
+    for number in range(10):
+        some = [Record(len(records) + i, NOW_MS + number, None, b"own %d" % number) for i in range(3)]
+        assert produce(address, topic, 0, own(number)) == (0, len(records))
+        records += some
+    return records
+
+
+def own(number: int) -> bytes:
+    return batch_of([(NOW_MS + number, None, b"own %d" % number)] * 3, base_sequence=3 * number, **PRODUCER)
+
+
+def adopt(left: Left, directory: Path) -> None:
+    """Puts the files of a partition in the place of another's; only its topic id stays."""
+    for file in directory.iterdir():
+        if file.name != "partition.metadata":
+            file.unlink()
+    for file in left.directory.iterdir():
+        if file.name != "partition.metadata":
+            shutil.copy2(file, directory / file.name)
+
+
+def goes_on(bootstrap: str, topic: str, left: Left) -> None:
+    """A broker that adopted the partition has every record, finds it by time, knows its producer and takes more."""
+    host, _, port = bootstrap.rpartition(":")
+    address = (host, int(port))
+    end = len(left.records)
+    deadline = time.monotonic() + 20
+    while offset_at(address, topic, 0, -1) != (0, end):
+        assert time.monotonic() < deadline, offset_at(address, topic, 0, -1)
+        time.sleep(0.1)
+    assert [record for batch in fetch_all(address, topic, check_crc=False) for record in batch.records] == left.records
+    assert offset_at(address, topic, 0, 0) == (0, 0)
+    first_now = next(record.offset for record in left.records if record.timestamp_ms >= NOW_MS + 5)
+    assert offset_at(address, topic, 0, NOW_MS + 5) == (0, first_now)
+    for face in FACES:
+        assert face.consume(bootstrap, topic, 50, offset=end - 50) == left.records[-50:]
+    assert produce(address, topic, 0, own(9)) == (0, end - 3), "a repeat is known from the snapshot, or from the log"
+    assert produce(address, topic, 0, own(10)) == (0, end)
+    assert FACES[0].produce(bootstrap, topic, [Sent(None, b"more")], codec="zstd") == [end + 3]
+    assert [record.value for record in FACES[1].consume(bootstrap, topic, 1, offset=end + 3)] == [b"more"]
+
+
+@pytest.fixture(scope="module")
+def of_ottla(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    with Serving(tmp_path_factory.mktemp("ottla") / "data") as server:
+        records = write(server.bootstrap, "made")
+        server.stop()
+    return Left(server.data_dir / "broker-1" / "made-0", records)
+
+
+def dump(found: apache.Distribution, files: list[Path], *options: str) -> str:
+    """What Kafka's DumpLogSegments prints."""
+    try:
+        _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(found.version))
+    except PeerUnavailable as why:
+        pytest.skip(f"Kafka's tools cannot be had here: {why}")
+    command = [found.java.path, "-Xmx256M", "-cp", f"{tools}/*{os.pathsep}{found.lib}/*", "org.apache.kafka.tools.DumpLogSegments"]
+    done = subprocess.run([*command, "--files", ",".join(map(str, files)), *options], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_kafkas_own_tool_reads_every_record_and_finds_no_fault_in_an_index(apache_kafka: apache.Distribution, of_ottla: Left) -> None:
+    logs = sorted(of_ottla.directory.glob("*.log"))
+    assert len(logs) > 1
+    said = dump(apache_kafka, logs, "--deep-iteration", "--print-data-log")
+    assert len(re.findall(r"^\| offset: ", said, re.MULTILINE)) == len(of_ottla.records)
+    valid = re.findall(r"isvalid: (\w+)", said)
+    assert valid and set(valid) == {"true"}
+    for codec in CODECS:
+        assert f"compresscodec: {codec}" in said
+    indexes = [file for file in of_ottla.directory.iterdir() if file.suffix in (".index", ".timeindex")]
+    checked = dump(apache_kafka, sorted(indexes), "--deep-iteration")
+    complaints = [
+        line for line in checked.splitlines() if re.search(r"mismatch|out of order|not found|corrupt|invalid|Exception", line, re.I)
+    ]
+    assert not complaints
+    assert checked.count("offset: ") > 20
+    snapshots = sorted(of_ottla.directory.glob("*.snapshot"))
+    assert f"producerId: {PRODUCER['producer_id']} producerEpoch: 1" in dump(apache_kafka, snapshots[-1:])
+
+
+@pytest.fixture(scope="module")
+def of_kafka(apache_kafka: apache.Distribution, of_ottla: Left, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Left, str]]:
+    """Kafka writes a partition and is stopped; then it is given Ottla's, and started again. It is killed in the end."""
+    root = tmp_path_factory.mktemp("kafka")
+    with apache.running(apache_kafka, root) as (bootstrap, _):
+        host, _, port = bootstrap.rpartition(":")
+        create_topics((host, int(port)), {"adopted": 1}, SETTINGS)
+        records = write(bootstrap, "made")
+    stopped = Left(root / "made-0-stopped", records)
+    shutil.copytree(root / "logs" / "made-0", stopped.directory)
+    adopt(of_ottla, root / "logs" / "adopted-0")
+    with apache.running(apache_kafka, root) as (bootstrap, process):
+        yield stopped, bootstrap
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def test_kafka_goes_on_with_a_partition_of_ottla(of_kafka: tuple[Left, str], of_ottla: Left) -> None:
+    goes_on(of_kafka[1], "adopted", of_ottla)
+
+
+@pytest.mark.parametrize("ended", ["stopped", "running"])
+def test_ottla_goes_on_with_a_partition_of_kafka(of_kafka: tuple[Left, str], tmp_path: Path, ended: str) -> None:
+    """From a Kafka that was stopped, and from one that is still at it, whose indexes are preallocated and end in zeros."""
+    left, bootstrap = of_kafka
+    if ended == "running":
+        own_topic = "preallocated"
+        records = write(bootstrap, own_topic)
+        running = left.directory.parent / "logs" / f"{own_topic}-0"
+        left = Left(running, records)
+        assert max(running.glob("*.index")).stat().st_size > 1_000_000, "Kafka preallocates the newest index"
+    with Serving(tmp_path / "data") as server:
+        create_topics(server.address, {"adopted": 1}, SETTINGS)
+        server.stop()
+        if ended == "running":
+            (server.data_dir / "broker-1" / ".kafka_cleanshutdown").unlink()
+        adopt(left, server.data_dir / "broker-1" / "adopted-0")
+        server.start()
+        goes_on(server.bootstrap, "adopted", left)
+        server.stop()
+        server.start()
+        assert offset_at(server.address, "adopted", 0, -1) == (0, len(left.records) + 4)
