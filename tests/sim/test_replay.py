@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ottla.base.ids import BrokerId, ConnectionId, Offset, TopicId, TopicPartition
+from ottla.base.ids import BrokerId, ConnectionId, LeaderEpoch, Offset, TopicId, TopicPartition
 from ottla.base.ports import NodeState
 from ottla.base.units import KiB
 from ottla.broker import events
@@ -23,6 +23,7 @@ from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, To
 TOPIC_ID = TopicId(b"0123456789abcdef")
 #: Fits every calendar.
 NO_TIMESTAMP = -1
+EPOCH = LeaderEpoch(4)
 
 
 class Recording:
@@ -36,7 +37,7 @@ class Recording:
             layout.encode_topic(layout.TopicAssignment(topic_id=TOPIC_ID, replicas={0: (BrokerId(3),), 1: (BrokerId(4),)})),
         )
         for partition, leader in ((0, 3), (1, 4)):
-            state = layout.PartitionState(leader=leader, leader_epoch=0, isr=(leader,), controller_epoch=1)  # type: ignore[arg-type]
+            state = layout.PartitionState(leader=leader, leader_epoch=EPOCH, isr=(leader,), controller_epoch=1)  # type: ignore[arg-type]
             self.node(layout.partition_state("t", partition), layout.encode_partition_state(state))
 
     def node(self, path: str, data: bytes) -> None:
@@ -56,7 +57,7 @@ class Recording:
         self.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=data), 13)
 
     def fetch(self, offset: int) -> None:
-        partitions = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)]
+        partitions = [FetchPartition(partition=0, current_leader_epoch=EPOCH, fetch_offset=offset, partition_max_bytes=1000)]
         topic = FetchTopic(topic_id=TOPIC_ID, partitions=partitions)
         self.request(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=-1, topics=[topic]), 13, connection=2)
 

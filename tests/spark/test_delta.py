@@ -1,16 +1,28 @@
 """Transactions of a Delta table, without a session of Spark."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from ottla.spark.pipeline.delta import DeltaAppendWriter, TableMismatch, committed, ensure, opened, schema_of_arrow, write
+from ottla.demo.verdict import read_table
+from ottla.spark.pipeline.delta import DeltaAppendWriter, TableMismatch, committed, ensure, schema_of_arrow, write
 
 
 def rows(path: Path) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row.values()) for row in opened(str(path)).to_pyarrow_table().to_pylist()), key=str)
+    return sorted((tuple(row.values()) for row in read_table(path).to_pylist()), key=str)
+
+
+def test_a_process_that_read_a_table_comes_to_a_good_end(tmp_path: Path) -> None:
+    assert put(tmp_path / "t", ["a", "b"], [1, 2], batch=0) and put(tmp_path / "t", ["c"], [3], batch=1)
+    read = f"read_table(Path({str(tmp_path / 't')!r})).num_rows"
+    program = f"from pathlib import Path; from ottla.demo.verdict import read_table; print({read}, {read})"
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "3 3\n"), done.stderr
 
 
 def put(path: Path, keys: list[str | None], counts: list[int], *, batch: int, mode: str = "append", application: str = "q") -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ottla.demo.verdict import read_table
 from ottla.spark.pipeline.file import PipelineError, parse
 from ottla.spark.pipeline.progress import Progress
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
@@ -72,9 +73,7 @@ def _ended(query: Any) -> None:
 
 
 def table(path: Path) -> list[dict[str, Any]]:
-    from deltalake import DeltaTable
-
-    rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    rows: list[dict[str, Any]] = read_table(path).to_pylist()
     return rows
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable
 
 from ottla.cli.pipeline import command
+from ottla.demo.verdict import read_table
 from ottla.spark.pipeline.file import load
 from ottla.spark.pipeline.run import RunningPipeline
 
@@ -72,7 +72,7 @@ def test_ctrl_c_stops_a_pipeline_and_a_restart_goes_on(spark: Any, a_topic: Call
     again.start()
     assert again.queries[0].query.awaitTermination(60)
     assert [report.rows_out for report in again.reports() if report.rows_in] == [5]
-    rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()
+    rows = read_table(tmp_path / "table")
     assert sorted(map(int, rows.column("value").to_pylist())) == list(range(15))
 
 

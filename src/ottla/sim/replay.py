@@ -5,7 +5,8 @@ the calendar of that day. Then every connection makes its requests anew. So a fa
 in a debugger's reach. One that needs the records that lay in the logs before, a disk that failed, or another broker's answer does not; the
 outcome says what the record lacks.
 
-Topics are there from the beginning, also those that a request of the record created: their ids are in later requests.
+Topics are there from the beginning, also those that a request of the record created: their ids are in later requests. Partitions have the
+leader epochs of that day once they are led. Fetch sessions have other numbers, so what continues one is refused.
 """
 
 import traceback
@@ -16,9 +17,11 @@ from typing import Any
 
 import msgspec
 
+from ottla.base.ids import LeaderEpoch
 from ottla.base.ports import NodeState, Op
 from ottla.base.units import SECOND_MS
 from ottla.broker.events import StoreChanged
+from ottla.broker.image import NO_LEADER
 from ottla.server.recorder import Request
 from ottla.sim.disk import SimDisk
 from ottla.sim.machine import Machine
@@ -119,7 +122,7 @@ def replay(record: Record) -> Replayed:
     epoch_ms = record.failure.wall_ms - record.last_ms - ahead_ms
     settings = {name: text for name, text in record.failure.settings.items() if name not in PLACE}
     disk = SimDisk(now_ms=lambda: world.now_ms)
-    store = _store(record.nodes.values())
+    store = _store(record.nodes.values(), record.failure.broker_id)
     machine = Machine(world, store, disk, settings, broker_id=record.failure.broker_id, epoch_ms=epoch_ms)
     caller = _Callers(world, machine)
     whole = [(now_ms, request) for now_ms, request in record.requests if request.size == len(request.frame)]
@@ -145,8 +148,8 @@ def _lacks(record: Record, whole: int) -> list[str]:
     return lacks
 
 
-def _store(nodes: Iterable[NodeState]) -> MemoryStore:
-    """A store that holds these nodes, but for those that live with a session."""
+def _store(nodes: Iterable[NodeState], broker_id: int) -> MemoryStore:
+    """A store that holds these nodes, but for those that live with a session, as it is when this broker is not there."""
     store = MemoryStore()
     for state in sorted(nodes, key=lambda state: state.path):
         if not state.path.startswith(OF_A_SESSION) and state.data is not None:
@@ -154,8 +157,19 @@ def _store(nodes: Iterable[NodeState]) -> MemoryStore:
             parents = ["/".join(parts[:depth]) for depth in range(2, len(parts))]
             store.tree.apply(creations(store.tree, parents), 0)
             kind: Any = "set" if state.path in store.tree.nodes else "create"
-            store.tree.apply([Op(kind, state.path, state.data)], 0)
+            store.tree.apply([Op(kind, state.path, _leaderless(state.path, state.data, broker_id))], 0)
     return store
+
+
+def _leaderless(path: str, data: bytes, broker_id: int) -> bytes:
+    """Of a partition that the broker led, the state before it did: its election raises the leader epoch to what it was then."""
+    if layout.partition_state_of(path) is None:
+        return data
+    state = layout.decode_partition_state(data)
+    if state.leader != broker_id:
+        return data
+    before = msgspec.structs.replace(state, leader=NO_LEADER, leader_epoch=LeaderEpoch(state.leader_epoch - 1))
+    return layout.encode_partition_state(before)
 
 
 class _Callers:
