@@ -353,3 +353,8 @@ def test_every_link_between_pages_leads_somewhere() -> None:
         if "://" not in target and not ((ROOT / path).parent / target).exists()
     ]
     assert not broken, f"links to nowhere: {broken}"
+
+
+def test_every_module_that_is_compiled_exists() -> None:
+    names = re.search(r'HOT = """(.*?)"""', (ROOT / "setup.py").read_text(), re.DOTALL)
+    assert names is not None and [name for name in names[1].split() if not (SOURCE / f"{name}.py").is_file()] == []
