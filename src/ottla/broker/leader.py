@@ -157,14 +157,14 @@ class Leader:
                 f"{self.partition} has {len(self.isr)} in-sync replicas; {self.options.min_insync_replicas} are needed"
             )
         try:
+            if len(records) > self._bytes_max:
+                self._refuse_size(records)
             seen = examine_batch(
                 records, max_decompressed=self._decompressed_max, ratio_max=self.ratio_max, require_keys=self._require_keys
             )
             header = seen[0]
             if header.attributes & TRANSACTIONAL_BIT:
                 raise errors.InvalidTxnState("transactions are not served by this broker")
-            if len(records) > self._bytes_max:
-                raise errors.MessageTooLarge(f"the batch has {len(records)} bytes; {self.partition.topic} takes {self._bytes_max}")
             if header.producer_id >= 0:
                 repeat = self.log.sequence_check(header, now_ms=wall_ms)
                 if repeat is not None:
@@ -178,6 +178,13 @@ class Leader:
         if self.caching:
             self.high_watermark = end_offset
         return Accepted(done.base_offset, end_offset, wall_ms if self._stamps else -1, True)
+
+    def _refuse_size(self, records: memoryview) -> NoReturn:
+        """Before the checksum and the records are looked at, as in Kafka; what is no single batch of today's format is refused as that."""
+        header = parse_header(records)
+        if header.size != len(records):
+            examine_batch(records, max_decompressed=0)
+        raise errors.MessageTooLarge(f"the batch has {len(records)} bytes; {self.partition.topic} takes {self._bytes_max}")
 
     def _prepared(self, records: memoryview, seen: Examination, wall_ms: int) -> tuple[memoryview, BatchHeader]:
         """The batch as it goes to disk: timestamps checked or stamped, recompressed where the topic asks for another codec."""

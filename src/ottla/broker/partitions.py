@@ -97,6 +97,7 @@ class Partitions:
             return
         if partition in self.leaders:
             self.leaders[partition].follow_state(state)
+            self._node.purgatory.poke(partition)
         elif partition not in self.offline:
             self._lead(partition)
 
