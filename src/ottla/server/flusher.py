@@ -122,18 +122,20 @@ class Flusher:
             return False
         met: Exception | None = None
         try:
-            self._carry_out(plans)
+            self.carry_out([plan for _, plan in plans])
         except Exception as error:
             # Whatever it is, the loop must hear of it: an error of our own ends the process, not this thread alone.
             met = error
         self._loop.call_soon_threadsafe(self._ended, plans, met)
         return True
 
-    def _carry_out(self, plans: Plans) -> None:
-        """Raises: OSError, when nothing more is under way."""
-        files: Sequence[File] = plans[0][1].files
+    def carry_out(self, plans: Sequence[FlushPlan]) -> None:
+        """Returns when all of it is on disk. To be called in a thread, or at rest. Raises: OSError, when nothing more is under way."""
+        if not plans:
+            return
+        files: Sequence[File] = plans[0].files
         if len(plans) > 1:
-            files = list(dict.fromkeys(file for _, plan in plans for file in plan.files))
+            files = list(dict.fromkeys(file for plan in plans for file in plan.files))
         began_ns = time.monotonic_ns()
         _sync(files[:1])
         rest = files[1:]
@@ -146,7 +148,7 @@ class Flusher:
         else:
             _sync(rest)
         directories: dict[str, None] = {}
-        for _, plan in plans:
+        for plan in plans:
             if plan.replacements:
                 FlushPlan(plan.upto, (), (), plan.replacements, plan.postponed).carry_out(self._disk)
             directories.update(dict.fromkeys(plan.directories))

@@ -69,7 +69,8 @@ class Performer:
         self._loop = asyncio.get_running_loop()
         #: Directories of which nothing more is asked.
         self._failed: set[str] = set()
-        self._flushers = {
+        #: By log directory.
+        self.flushers = {
             root: Flusher(
                 disk,
                 executor=executor,
@@ -104,7 +105,7 @@ class Performer:
     async def idle(self) -> None:
         """Returns when nothing is under way in threads, nor what followed from it."""
         while True:
-            for flusher in self._flushers.values():
+            for flusher in self.flushers.values():
                 await flusher.rest()
             if not self._tasks:
                 return
@@ -118,7 +119,7 @@ class Performer:
 
     def close(self) -> None:
         """Ends its threads; to be called when it is idle."""
-        for flusher in self._flushers.values():
+        for flusher in self.flushers.values():
             flusher.close()
 
     # Answers.
@@ -164,7 +165,7 @@ class Performer:
 
     def _flush(self, effect: effects.Flush) -> None:
         if effect.directory not in self._failed:
-            self._flushers[effect.directory].flush(effect.plans)
+            self.flushers[effect.directory].flush(effect.plans)
 
     def _flush_failed(self, directory: str, error: Exception) -> None:
         if isinstance(error, OSError):
