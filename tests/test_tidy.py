@@ -80,6 +80,7 @@ LONGER_FUNCTIONS = {
 }
 #: file -> why it may catch everything without raising it again.
 CATCH_ALL = {
+    "server/flusher.py": "an error in its thread is told on the loop, and ends the process",
     "server/shell.py": "a failure of the broker is recorded before the process ends",
     "net/server.py": "whatever a connection does, the others go on",
     "sim/sweep.py": "whatever a simulated world raises is a finding, told with its seed",
@@ -352,3 +353,8 @@ def test_every_link_between_pages_leads_somewhere() -> None:
         if "://" not in target and not ((ROOT / path).parent / target).exists()
     ]
     assert not broken, f"links to nowhere: {broken}"
+
+
+def test_every_module_that_is_compiled_exists() -> None:
+    names = re.search(r'HOT = """(.*?)"""', (ROOT / "setup.py").read_text(), re.DOTALL)
+    assert names is not None and [name for name in names[1].split() if not (SOURCE / f"{name}.py").is_file()] == []

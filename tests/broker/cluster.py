@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import StoreResult
@@ -21,6 +21,7 @@ from ottla.broker.configs import Settings
 from ottla.broker.leader import Leader
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
+from ottla.log.flush import FlushPlan
 from ottla.records.build import build_batch
 from ottla.records.read import records as read_records
 from ottla.sim.disk import SimDisk
@@ -49,6 +50,14 @@ class Sent:
         self.answered: Callable[[Any], None] = lambda answer: None
 
 
+class Held(NamedTuple):
+    """A flush of one partition that waits for the test, or for its turn."""
+
+    directory: str
+    partition: TopicPartition
+    plan: FlushPlan
+
+
 class Broker:
     """One broker and its shell."""
 
@@ -61,7 +70,7 @@ class Broker:
         self.halted: str | None = None
         self.warnings: list[str] = []
         #: Effects that were performed, or wait for the test to do so.
-        self.flushes: list[effects.Flush] = []
+        self.flushes: list[Held] = []
         self.removed: list[str] = []
         self.replaced: list[str] = []
         #: Reads of logs that wait for ``read_logs()``, while ``reading`` is False.
@@ -134,6 +143,7 @@ class Broker:
 
     def flush(self) -> None:
         """Carry out the flushes that wait, and those they lead to."""
+        self.cluster.run()
         while self.flushes:
             self._flush(self.flushes.pop(0))
             self.cluster.run()
@@ -155,12 +165,15 @@ class Broker:
                     self._sent.pop(effect.connection).released = True
                 case effects.Close():
                     self._sent.pop(effect.connection).closed = effect.reason
+                case effects.Settle():
+                    self.cluster.later(lambda: self.hear(events.Settled()))
                 case effects.Flush():
-                    assert all(waiting.partition != effect.partition for waiting in self.flushes), "one flush of a partition at a time"
-                    if self.cluster.flushing:
-                        self.cluster.later(lambda effect=effect: self._flush(effect))  # type: ignore[misc]
-                    else:
-                        self.flushes.append(effect)
+                    for held in (Held(effect.directory, partition, plan) for partition, plan in effect.plans):
+                        assert all(other.partition != held.partition for other in self.flushes), "one flush of a partition at a time"
+                        if self.cluster.flushing:
+                            self.cluster.later(lambda held=held: self._flush(held))  # type: ignore[misc]
+                        else:
+                            self.flushes.append(held)
                 case effects.StartWriteback():
                     pass
                 case effects.ReadLog():
@@ -195,14 +208,13 @@ class Broker:
         sent.answer = decode(type(effect.message), data, effect.api_version)
         sent.answered(sent.answer)
 
-    def _flush(self, effect: effects.Flush) -> None:
-        disk = self.disks[effect.directory]
+    def _flush(self, flush: Held) -> None:
         try:
-            effect.plan.carry_out(disk)
+            flush.plan.carry_out(self.disks[flush.directory])
         except OSError as error:
-            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+            self.hear(events.DirectoryFailed(directory=flush.directory, reason=str(error)))
         else:
-            self.hear(events.Flushed(partition=effect.partition, upto=effect.plan.upto))
+            self.hear(events.Flushed(marks=((flush.partition, flush.plan.upto),)))
 
     def _read_log(self, effect: effects.ReadLog) -> None:
         if self.reading:
@@ -311,7 +323,7 @@ class Cluster:
         """Time passes; brokers are told when they want to be, and at the end."""
         end = self.now_ms + duration_ms
         while self.now_ms < end:
-            wanted = [due for broker in self.brokers.values() if (due := broker.node.next_deadline_ms) is not None]
+            wanted = [due for broker in self.brokers.values() if (due := broker.node.next_deadline_ms()) is not None]
             self.now_ms = min(end, max(self.now_ms + 1, min(wanted, default=end)))
             self.tick()
 

@@ -37,15 +37,18 @@ class Close(Effect):
     reason: str
 
 
-class Flush(Effect):
-    """Sync the plan's files and directories off the loop, together with those of other partitions; answer with Flushed or DirectoryFailed.
+class Settle(Effect):
+    """Answer with Settled once all that has come by now was heard: the flushes that begin then serve all of it."""
 
-    At most one per partition is under way.
+
+class Flush(Effect):
+    """Sync the plans' files and directories off the loop, together or not; answer with Flushed for each, or with DirectoryFailed.
+
+    At most one flush of a partition is under way.
     """
 
-    partition: TopicPartition
     directory: str
-    plan: FlushPlan
+    plans: list[tuple[TopicPartition, FlushPlan]]
 
 
 class StartWriteback(Effect):

@@ -39,11 +39,14 @@ class ConnectionClosed(Event):
     connection: ConnectionId
 
 
-class Flushed(Event):
-    """All bytes of the partition below offset ``upto`` are on disk."""
+class Settled(Event):
+    """Everything that had come when a step asked to ``Settle`` was heard."""
 
-    partition: TopicPartition
-    upto: Offset
+
+class Flushed(Event):
+    """A group of flushes was carried out: of each partition, all bytes below the offset are on disk."""
+
+    marks: tuple[tuple[TopicPartition, Offset], ...]
 
 
 class DirectoryFailed(Event):

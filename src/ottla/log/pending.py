@@ -54,7 +54,7 @@ class Pending:
             return True
         if self.metadata is not None and not self._postponed:
             return True
-        return any(segment not in self.unwritten for _, _, segment in self._rolled)
+        return bool(self._rolled) and any(segment not in self.unwritten for _, _, segment in self._rolled)
 
     def wants(self, epochs: LeaderEpochs) -> bool:
         """Whether to flush even if no record waits for it."""

@@ -144,7 +144,7 @@ class Segment:
         """Writes a whole batch that begins at ``base_offset``; its position. Raises: OSError, and nothing was written."""
         if self._offsets is None:
             self.load()
-        position = self.file.append(batch)
+        position = (self._file or self.file).append(batch)
         self.note(position, len(batch), base_offset, base_offset + header.last_offset_delta, header.max_timestamp)
         return position
 

@@ -13,13 +13,13 @@ A broker that asks to halt, because its disk failed, is replaced by a fresh proc
 from collections import deque
 from collections.abc import Callable
 
-from ottla.base.ids import ConnectionId
+from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
 from ottla.broker.configs import Settings
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
-from ottla.log.flush import Slice
+from ottla.log.flush import FlushPlan, Slice
 from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
@@ -40,13 +40,13 @@ PRODUCES_IN_WORK = 5
 class Performer:
     """What the shell promises the broker, one method per promise, so that a test can break one and watch the checkers."""
 
-    def flush(self, disk: SimDisk, effect: effects.Flush) -> None:
+    def flush(self, disk: SimDisk, plan: FlushPlan) -> None:
         """Sync everything named. Raises OSError."""
-        effect.plan.carry_out(disk)
+        plan.carry_out(disk)
 
-    def flush_failed(self, machine: "Machine", effect: effects.Flush, error: OSError) -> None:
+    def flush_failed(self, machine: "Machine", partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
         """Never tried again."""
-        machine.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+        machine.hear(events.DirectoryFailed(directory=machine.disk.root, reason=str(error)))
 
 
 class Machine:
@@ -305,8 +305,11 @@ class Machine:
                 case effects.Close():
                     if effect.connection in self._connections:
                         self._connections[effect.connection].close()
+                case effects.Settle():
+                    self._later(self._rng.choice((0, 0, 1)), lambda: self.hear(events.Settled()))
                 case effects.Flush():
-                    self._later(self._disk_ms(), lambda effect=effect: self._flush(effect))  # type: ignore[misc]
+                    for partition, plan in effect.plans:
+                        self._later(self._disk_ms(), lambda partition=partition, plan=plan: self._flush(partition, plan))  # type: ignore[misc]
                 case effects.ReplaceFiles():
                     self._later(self._disk_ms(), lambda effect=effect: self._replace(effect))  # type: ignore[misc]
                 case effects.ReadLog():
@@ -344,13 +347,13 @@ class Machine:
     def _disk_ms(self) -> int:
         return self._rng.choice((200, 700, 1500) if self.slow_disk else (0, 1, 1, 2, 5, 40))
 
-    def _flush(self, effect: effects.Flush) -> None:
+    def _flush(self, partition: TopicPartition, plan: FlushPlan) -> None:
         try:
-            self.performer.flush(self.disk, effect)
+            self.performer.flush(self.disk, plan)
         except OSError as error:
-            self.performer.flush_failed(self, effect, error)
+            self.performer.flush_failed(self, partition, plan, error)
         else:
-            self.hear(events.Flushed(partition=effect.partition, upto=effect.plan.upto))
+            self.hear(events.Flushed(marks=((partition, plan.upto),)))
 
     def _replace(self, effect: effects.ReplaceFiles) -> None:
         try:
