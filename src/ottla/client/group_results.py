@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -92,7 +92,7 @@ class GroupDescription(msgspec.Struct):
     assignment_epoch: int | None = None
 
 
-class OffsetAndMetadata(msgspec.Struct, frozen=True):
+class OffsetAndMetadata(NamedTuple):
     """A committed offset: that of the next record to read. `leader_epoch` is that of the record before it, -1 where it is not known."""
 
     offset: int
