@@ -98,7 +98,11 @@ class GroupNode(MemoryNode):
                 )
             )
         return d.DescribedGroup(
-            group_id=name, group_state=group.state, protocol_type=group.protocol_type, protocol_data="range", members=members
+            group_id=name,
+            group_state=group.state,
+            protocol_type=group.protocol_type,
+            protocol_data="range" if members else "",
+            members=members,
         )
 
     def on_ConsumerGroupDescribe(self, request: Any, header: Any) -> Any:

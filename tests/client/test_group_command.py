@@ -62,6 +62,19 @@ def offsets(groups: GroupCluster, name: str) -> dict[tuple[str, int], int]:
     return {tp: said[0] for tp, said in groups.groups[name].offsets.items()}
 
 
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person looks on, with a wide screen."""
+    monkeypatch.setenv("COLUMNS", "200")
+    for module in ("render", "group", "group_lag", "group_reset"):
+        monkeypatch.setattr(f"ottla.cli.{module}.is_terminal", lambda: True)
+
+
+def squeezed(text: str) -> list[str]:
+    """Lines without the room between columns."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
 # -- list, describe
 
 
@@ -261,3 +274,36 @@ def test_offsets_that_a_member_reads_are_not_deleted(ottla: Ottla) -> None:
     result = ottla("delete-offsets", "busy", "-t", "t", "-o", "json")
     assert "unsubscribe" in json.loads(result.stdout)[0]["error"]["message"]
     assert result.exit_code == 1
+
+
+# -- for people
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_sees_tables_with_titles_and_durations(ottla: Ottla) -> None:
+    assert "orders Empty classic" in squeezed(good(ottla("list")))
+    described = squeezed(good(ottla("describe", "busy", "orders")))
+    assert described[0] == "busy classic Stable range coordinator 1 (node1:9092)"
+    assert "m1 i-m1 client-m1 10.0.0.1 t:0" in described
+    assert described[-1] == "orders classic Empty coordinator 1 (node1:9092) no members"
+    lag = squeezed(good(ottla("lag", "orders")))
+    assert lag[0].startswith("orders Empty lag 6 behind 6")
+    assert lag[2] == "TOPIC PARTITION COMMITTED END LAG BEHIND CLIENT HOST"
+    assert "many 1 5 5 0 0s" in lag
+    assert squeezed(good(ottla("lag", "--by", "group")))[1] == "GROUP STATE PARTITIONS LAG BEHIND"
+    assert "t 0 4 0" in squeezed(good(ottla("reset", "orders", "--to-earliest", "--all-topics")))
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("by", ["partition", "topic", "group"])
+def test_a_person_watches_a_table_that_is_drawn_anew_with_rates(groups: GroupCluster, ottla: Ottla, by: str) -> None:
+    def written(node: Any, request: Any) -> Any:
+        groups.write("t", 0, int(time.time() * 1000))
+
+    groups.accidents["OffsetFetch"].append(written)
+    shown = squeezed(good(ottla("lag", "orders", "--watch", "0.1", "-n", "2", "--by", by)))
+    assert any(line.endswith("READ/S WRITTEN/S") for line in shown)
+    (row,) = [line for line in shown if line.startswith({"partition": "t 0", "topic": "t 1", "group": "orders Empty 2"}[by])]
+    read_per_s, written_per_s = row.split()[-2:]
+    assert read_per_s == "0.0"
+    assert float(written_per_s) > 0
