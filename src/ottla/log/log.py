@@ -90,6 +90,10 @@ class Log:
         self.pending = Pending()
         #: Where the log was cut since the last plan, which then tells nothing about offsets above; None when it was not.
         self._durable_max: int | None = None
+        #: Below it the log holds one record per key, as of the last compaction; None when it was never compacted.
+        self.clean_offset: Offset | None = None
+        #: The same as a power cut now would leave it.
+        self._clean_durable: Offset | None = None
         #: What opening found after a crash, or amiss; None otherwise.
         self.recovered: Recovered | None = None
         #: Called when a truncation took the recovery point back, before anything is appended.
@@ -111,6 +115,17 @@ class Log:
     def checkpoint_offset(self) -> Offset:
         """The recovery point to be written down: below it not only records are on disk, but all that recovery would not make anew."""
         return self.pending.bound(self.recovery_point, self.epochs)
+
+    @property
+    def clean_checkpoint(self) -> Offset | None:
+        """The clean offset to be written down: a compaction counts once the names of its files are durable."""
+        return self._clean_durable
+
+    def cleaned_upto(self, offset: int, *, durable: bool = False) -> None:
+        """The log was compacted up to here; ``durable`` if nothing waits for a flush."""
+        self.clean_offset = Offset(offset)
+        if durable:
+            self._clean_durable = self.clean_offset
 
     def set_options(self, options: TopicOptions) -> None:
         """Settings from now on; the segments that exist keep their index interval."""
@@ -159,7 +174,7 @@ class Log:
             return True
         first = segment.first_timestamp
         waited_ms = header.max_timestamp - first if first >= 0 else now_ms - segment.created_ms
-        if waited_ms > options.segment_ms - segment.jitter_ms:
+        if waited_ms > options.segment_age_ms - segment.jitter_ms:
             return True
         entries_max = options.segment_index_bytes // OFFSET_ENTRY.size
         times_max = options.segment_index_bytes // TIME_ENTRY.size - 1
@@ -302,6 +317,8 @@ class Log:
             upto = min(upto, self._durable_max)
         self.recovery_point = Offset(min(max(self.recovery_point, upto), self.end_offset))
         self.pending.done(upto, self.epochs)
+        if not self.pending.names:
+            self._clean_durable = self.clean_offset
 
     def delete_before(self, offset: int, now_ms: int) -> tuple[str, ...]:
         """Moves the start offset up to ``offset``, at most to the end; segments wholly below are renamed, their paths returned.
@@ -322,6 +339,9 @@ class Log:
         removed = trimming.truncate_to(self, offset, now_ms)
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self.pending.void()
+        if self.clean_offset is not None and self._clean_durable is not None:
+            self.clean_offset = min(self.clean_offset, self.end_offset)
+            self._clean_durable = min(self._clean_durable, self.end_offset)
         return removed
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:

@@ -3,10 +3,10 @@
 Base offset, last offset delta, producer id, epoch and sequence never change, so a batch that lost records has gaps in its offset deltas,
 and one that lost all of them can be kept as a header of 61 bytes: for the sake of its producer's sequence, or of the offset it ends at.
 
-A tombstone (null value) or transaction marker must be seen by readers for a while before it goes. The first compaction that finds nothing
-left for it to hide writes a time into the batch, the *delete horizon*: now plus delete.retention.ms, in place of the base timestamp and with
-bit 6 of the attributes set. A compaction after that time drops it. Timestamps of records are relative to the base, so they are written anew
-then, and only then. Source: KIP-98, KIP-534.
+A tombstone (null value) or transaction marker must be seen by readers for a while before it goes. The first compaction that leaves
+nothing for it to hide writes a time into the batch, the *delete horizon*: now plus delete.retention.ms, in place of the base timestamp,
+with bit 6 of the attributes set. A compaction after that time drops it. Timestamps of records are relative to the base, so they are
+written anew then, and only then. Source: KIP-98, KIP-534.
 """
 
 from ottla.records.batch import (
