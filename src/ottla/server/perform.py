@@ -85,6 +85,7 @@ class Performer:
             effects.Close: self._close,
             effects.Flush: self._flush,
             effects.StartWriteback: self._start_writeback,
+            effects.ReadLog: self._read_log,
             effects.Remove: self._remove,
             effects.ReplaceFiles: self._replace_files,
             effects.StoreSubmit: self._store_submit,
@@ -188,6 +189,21 @@ class Performer:
             # It is a hint; whoever next reads or writes the file meets the error.
             return
         self._executor.submit(_write_back, descriptor, effect.position, effect.size)
+
+    def _read_log(self, effect: effects.ReadLog) -> None:
+        if effect.directory not in self._failed:
+            self._begin(self._read(effect))
+
+    async def _read(self, effect: effects.ReadLog) -> None:
+        try:
+            data: bytes | None = await self._in_thread(effect.slice.read)
+        except FileNotFoundError:
+            # The partition was removed meanwhile.
+            data = None
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+            return
+        self.hear(events.LogRead(ticket=effect.ticket, data=data))
 
     def _remove(self, effect: effects.Remove) -> None:
         if effect.directory not in self._failed:

@@ -19,7 +19,7 @@ import msgspec
 
 from ottla.base.ports import NodeState
 from ottla.base.units import KiB
-from ottla.broker.events import Event, RequestArrived, StoreChanged
+from ottla.broker.events import Event, LogRead, RequestArrived, StoreChanged
 from ottla.wire import framing
 
 FRAME_KEPT_BYTES = 16 * KiB
@@ -65,6 +65,9 @@ class FlightRecorder:
             data = bytes(frame[:FRAME_KEPT_BYTES])
             kept = Request(connection=event.connection, host=event.host, local=event.local, size=len(frame), frame=data)
             cost += len(data)
+        elif isinstance(event, LogRead):
+            # What lies in a log is the users' own, and may be much.
+            kept = LogRead(ticket=event.ticket, data=None)
         elif isinstance(event, StoreChanged):
             cost += len(event.state.data or b"")
         self._entries.append((now_ms, kept, cost))
