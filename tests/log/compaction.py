@@ -40,7 +40,7 @@ def compact(log: Log, *, now_ms: int = NOW_MS, means: Means = MEANS, high_waterm
         log.cleaned_upto(found.first_dirty, durable=True)
     *_, cleaned = carry_out(log.disk, plan(log, found, means=means, now_ms=now_ms))
     assert isinstance(cleaned, Cleaned)
-    removed = swap(log, found.segments, cleaned, now_ms)
+    removed = swap(log, found, cleaned, now_ms)
     assert removed is not None
     flushed(log)
     for path in removed:

@@ -291,8 +291,22 @@ def test_a_log_truncated_meanwhile_keeps_its_segments() -> None:
     found, cleaned = begun(log)
     log.truncate_to(20)
     before = everything(log)
-    assert swap(log, found.segments, cleaned, NOW_MS) is None
+    assert swap(log, found, cleaned, NOW_MS) is None
     assert everything(log) == before and len(before) == 20
+
+
+def test_a_segment_cut_and_grown_again_meanwhile_is_not_taken_for_the_one_it_was() -> None:
+    log = filled(a_compacted_log(segment_bytes=100_000), count=20)
+    rolled(log)
+    found, cleaned = begun(log)
+    log.truncate_to(10)
+    for number in range(10, 20):
+        put(log, (b"key-%d" % (number * number % 7), b"another-%01d" % (number % 10)), at_ms=NOW_MS + number)
+    rolled(log)
+    assert [segment.size for segment in log.segments[:1]] == [found.segments[0].size] and log.segments[0] is found.segments[0]
+    before = everything(log)
+    assert swap(log, found, cleaned, NOW_MS) is None
+    assert everything(log) == before
 
 
 def test_segments_that_retention_took_meanwhile_do_not_come_back() -> None:
@@ -300,14 +314,14 @@ def test_segments_that_retention_took_meanwhile_do_not_come_back() -> None:
     found, cleaned = begun(log)
     assert len(cleaned.groups) > 3
     log.delete_before(cleaned.groups[0].end_offset, NOW_MS)
-    removed = swap(log, found.segments, cleaned, NOW_MS)
+    removed = swap(log, found, cleaned, NOW_MS)
     assert removed is not None and any(path.endswith(".cleaned") for path in removed)
     assert log.bases[0] == cleaned.groups[1].bases[0]
     again = filled(a_compacted_log(segment_bytes=300), count=80)
     again.set_options(options(**{**COMPACT, "segment_bytes": 2000}))
     found, cleaned = begun(again)
     again.delete_before(cleaned.groups[0].bases[1], NOW_MS)
-    assert swap(again, found.segments, cleaned, NOW_MS) is None, "part of a new segment's records are gone"
+    assert swap(again, found, cleaned, NOW_MS) is None, "part of a new segment's records are gone"
 
 
 def test_retention_applies_to_compacted_logs_that_also_delete() -> None:

@@ -38,6 +38,8 @@ class Dirt(msgspec.Struct, frozen=True):
     upto: Offset
     #: Closed segments that lie below ``upto``.
     segments: tuple[Segment, ...]
+    #: The log's, then.
+    truncations: int
     dirty_bytes: int
     total_bytes: int
     #: max.compaction.lag.ms asks for a compaction.
@@ -78,7 +80,7 @@ def dirt(log: Log, *, high_watermark: int, now_ms: int) -> Dirt | None:
         stamps = [stamp for segment in segments[first:] if (stamp := segment.first_timestamp) > 0]
         overdue = min(stamps, default=now_ms) < now_ms - options.max_compaction_lag_ms
     dirty = sum(segment.size for segment in segments[first:])
-    return Dirt(first_dirty, upto, segments, dirty, sum(segment.size for segment in segments), overdue)
+    return Dirt(first_dirty, upto, segments, log.truncations, dirty, sum(segment.size for segment in segments), overdue)
 
 
 def is_due(log: Log, found: Dirt) -> bool:
@@ -128,15 +130,17 @@ def leftovers(work: CleaningPlan) -> tuple[str, ...]:
     )
 
 
-def swap(log: Log, before: tuple[Segment, ...], cleaned: Cleaned, now_ms: int) -> tuple[str, ...] | None:
+def swap(log: Log, found: Dirt, cleaned: Cleaned, now_ms: int) -> tuple[str, ...] | None:
     """Puts new segments in the place of those they were made from; the renamed files, to be removed later.
 
-    ``before``: the segments of the plan. None, with nothing changed, when the log no longer consists of them: it was truncated meanwhile,
+    ``found`` is what the plan was made of. None, with nothing changed, when the log no longer consists of them: it was truncated meanwhile,
     or retention took part of them. Segments that went whole because the log now begins behind them do not matter.
     Raises: OSError.
     """
+    if log.truncations != found.truncations:
+        return None
     present = {id(segment) for segment in log.segments}
-    known: dict[int, Segment] = {segment.base_offset: segment for segment in before}
+    known: dict[int, Segment] = {segment.base_offset: segment for segment in found.segments}
     todo: list[tuple[Group, list[Segment]]] = []
     removed: list[str] = []
     for group in cleaned.groups:

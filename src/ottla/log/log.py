@@ -88,6 +88,8 @@ class Log:
         self.epochs = LeaderEpochs()
         self.producers = Producers()
         self.pending = Pending()
+        #: How often the log was cut at its end: what was read of it before may have been replaced since.
+        self.truncations = 0
         #: Where the log was cut since the last plan, which then tells nothing about offsets above; None when it was not.
         self._durable_max: int | None = None
         #: Below it the log holds one record per key, as of the last compaction; None when it was never compacted.
@@ -336,6 +338,7 @@ class Log:
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> tuple[str, ...]:
         """Drops the batch that holds ``offset``, and all behind it; the files that were renamed, to be removed later."""
+        self.truncations += 1
         removed = trimming.truncate_to(self, offset, now_ms)
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self.pending.void()

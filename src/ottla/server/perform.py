@@ -21,6 +21,7 @@ from ottla.base.ports import File, Store, StoreResult
 from ottla.broker import effects, events
 from ottla.log.flush import FlushPlan
 from ottla.net.server import Connection
+from ottla.server.cleaning import Cleaners
 from ottla.server.disk import RealDisk
 from ottla.server.observe import Counters
 from ottla.wire.framing import encode_response
@@ -79,6 +80,7 @@ class Performer:
         self._replacing: dict[str, dict[str, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring: asyncio.TimerHandle | None = None
+        self._cleaners = Cleaners(counters)
         self._acts: dict[type, Callable[[Any], None]] = {
             effects.Respond: self._respond,
             effects.Release: self._release,
@@ -88,6 +90,7 @@ class Performer:
             effects.ReadLog: self._read_log,
             effects.Remove: self._remove,
             effects.ReplaceFiles: self._replace_files,
+            effects.Clean: self._clean,
             effects.StoreSubmit: self._store_submit,
             effects.Ask: self._ask,
             effects.Warn: self._warn,
@@ -103,6 +106,7 @@ class Performer:
             await asyncio.wait(self._tasks)
 
     def stop(self) -> None:
+        self._cleaners.stop()
         if self._measuring is not None:
             self._measuring.cancel()
 
@@ -224,6 +228,18 @@ class Performer:
             self._replacing[directory] = {}
             await self._act(directory, partial(_replace_all, disk, files))
         del self._replacing[directory]
+
+    def _clean(self, effect: effects.Clean) -> None:
+        if effect.directory not in self._failed:
+            self._begin(self._compact(effect))
+
+    async def _compact(self, effect: effects.Clean) -> None:
+        try:
+            cleaned = await self._cleaners.clean(effect, self._disks[effect.directory])
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+            cleaned = events.Cleaned(partition=effect.partition)
+        self.hear(cleaned)
 
     async def _act(self, directory: str, act: Callable[[], None]) -> None:
         try:
