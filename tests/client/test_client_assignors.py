@@ -29,9 +29,7 @@ def shown(made: Assignment) -> dict[str, str]:
 def again(made: Assignment, members: dict[str, Member], generation: int = 1) -> dict[str, Member]:
     """The members as they join the next time: they say what they had, in both of the ways in which it is said."""
     return {
-        name: told._replace(
-            owned=tuple(made.get(name, ())), generation=generation, user_data=encode_claims(made.get(name, ()), generation)
-        )
+        name: told._replace(owned=tuple(made.get(name, ())), generation=generation, user_data=encode_claims(made.get(name, ()), generation))
         for name, told in members.items()
     }
 

@@ -124,9 +124,7 @@ def without_moving(made: Assignment, members: Mapping[str, Member]) -> Assignmen
     for member, told in members.items():
         for tp in told.owned:
             owners.setdefault(tp, set()).add(member)
-    return {
-        member: [tp for tp in partitions if tp not in owners or owners[tp] <= {member}] for member, partitions in made.items()
-    }
+    return {member: [tp for tp in partitions if tp not in owners or owners[tp] <= {member}] for member, partitions in made.items()}
 
 
 def assignors_from(given: Any) -> list[Assignor]:

@@ -152,7 +152,7 @@ def _apart(partitions: Mapping[str, int], members: Mapping[str, Member], kept: A
             held[topic].setdefault(member, []).append(partition)
             load[member] += 1
             heapreplace(heap, (load[member], rank[member], member))
-    while any([_levelled(held[topic], readers[topic], load, rank) for topic in held]):
+    while sum(_levelled(held[topic], readers[topic], load, rank) for topic in held):
         pass
     made: Assignment = {member: [] for member in kept}
     for topic, holders in held.items():
