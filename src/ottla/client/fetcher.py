@@ -25,14 +25,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-import msgspec
-
 from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
 from ottla.client.fetch_session import Ask, FetchSession
 from ottla.client.offsets import EARLIEST, LATEST, SO_LONG_AGO
 from ottla.client.options import ConsumerOptions
+from ottla.client.record import ConsumerRecord
 from ottla.records.batch import BatchHeader, crc_ok, headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import ABORT_MARKER, control_record, records
@@ -43,19 +42,6 @@ from ottla.wire.messages.fetch import PartitionData
 CHUNKS_MAX = 2
 FULL_WAIT_MS = 20
 RESET_TIMES = {"earliest": EARLIEST, "latest": LATEST}
-
-
-class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record as it stands in the log. `timestamp` is milliseconds; `timestamp_type` 0 is the producer's time, 1 the broker's."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: Any
-    value: Any
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class Chunk:
