@@ -358,3 +358,8 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 def test_every_module_that_is_compiled_exists() -> None:
     names = re.search(r'HOT = """(.*?)"""', (ROOT / "setup.py").read_text(), re.DOTALL)
     assert names is not None and [name for name in names[1].split() if not (SOURCE / f"{name}.py").is_file()] == []
+
+
+def test_no_compiled_module_hides_the_source_it_was_made_from() -> None:
+    compiled = [path for path in SOURCE.rglob("*.so") if path.with_name(path.name.split(".")[0] + ".py").exists()]
+    assert compiled == [], "only an installed package has these; remove them from the checkout"
