@@ -12,9 +12,10 @@ from memory_groups import GroupCluster, MemoryGroup
 
 from ottla.aio import Admin
 from ottla.base.ids import TopicPartition
+from ottla.client.commits import OffsetAndMetadata
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.group_lag import GroupLag
-from ottla.client.group_results import GroupState, GroupType, OffsetAndMetadata
+from ottla.client.group_results import GroupState, GroupType
 from ottla.wire import messages as m
 from ottla.wire.errors import (
     GroupIdNotFound,
@@ -175,6 +176,12 @@ async def test_offsets_are_committed_with_metadata_and_epoch(groups: GroupCluste
     assert await admin.alter_consumer_group_offsets("new", {("t", 0): 3, U: OffsetAndMetadata(4, "why", 2)}) == {T: None, U: None}
     assert groups.groups["new"].offsets == {T: (3, "", -1), U: (4, "why", 2)}
     assert await admin.alter_consumer_group_offsets("new", {}) == {}
+
+
+async def test_an_offset_below_0_is_not_sent(groups: GroupCluster, admin: Admin) -> None:
+    with pytest.raises(ValueError, match="offsets are 0 or more"):
+        await admin.alter_consumer_group_offsets("new", {T: -1})
+    assert not groups.sent(m.OffsetCommitRequest)
 
 
 async def test_each_partition_has_its_own_outcome(groups: GroupCluster, admin: Admin) -> None:

@@ -24,7 +24,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group_results import GroupDescription, GroupMember, GroupState, OffsetAndMetadata
+from ottla.client.commits import OffsetAndMetadata
+from ottla.client.group_results import GroupDescription, GroupMember, GroupState
 from ottla.client.network import Network
 from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
 from ottla.client.record_times import record_times

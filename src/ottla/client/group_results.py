@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgspec
 
@@ -90,11 +90,3 @@ class GroupDescription(msgspec.Struct):
     members: list[GroupMember]
     epoch: int | None = None
     assignment_epoch: int | None = None
-
-
-class OffsetAndMetadata(NamedTuple):
-    """A committed offset: that of the next record to read. `leader_epoch` is that of the record before it, -1 where it is not known."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
