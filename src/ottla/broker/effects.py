@@ -6,7 +6,8 @@ import msgspec
 
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
-from ottla.log.flush import FlushPlan
+from ottla.log.cleaning import CleaningPlan
+from ottla.log.flush import FlushPlan, Slice
 
 
 class Effect(msgspec.Struct, kw_only=True, gc=False):
@@ -37,15 +38,18 @@ class Close(Effect):
     reason: str
 
 
-class Flush(Effect):
-    """Sync the plan's files and directories off the loop, together with those of other partitions; answer with Flushed or DirectoryFailed.
+class Settle(Effect):
+    """Answer with Settled once all that has come by now was heard: the flushes that begin then serve all of it."""
 
-    At most one per partition is under way.
+
+class Flush(Effect):
+    """Sync the plans' files and directories off the loop, together or not; answer with Flushed for each, or with DirectoryFailed.
+
+    At most one flush of a partition is under way.
     """
 
-    partition: TopicPartition
     directory: str
-    plan: FlushPlan
+    plans: list[tuple[TopicPartition, FlushPlan]]
 
 
 class StartWriteback(Effect):
@@ -55,6 +59,14 @@ class StartWriteback(Effect):
     file: File
     position: int
     size: int
+
+
+class ReadLog(Effect):
+    """Read bytes of a log file off the loop; answer with LogRead, or DirectoryFailed."""
+
+    directory: str
+    ticket: int
+    slice: Slice
 
 
 class Remove(Effect):
@@ -69,6 +81,19 @@ class ReplaceFiles(Effect):
 
     directory: str
     files: tuple[tuple[str, bytes], ...]
+
+
+class Clean(Effect):
+    """Compact a log as planned, off the loop, no faster than so many bytes per second in all; answer with Cleaned.
+
+    ``checkpoint``, (path, content), is to be replaced first. At most one per partition is under way.
+    """
+
+    partition: TopicPartition
+    directory: str
+    plan: CleaningPlan
+    checkpoint: tuple[str, bytes] | None
+    bytes_per_second: float
 
 
 class StoreSubmit(Effect):

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.apis.leaders import address_for, as_seen
 from ottla.broker.apis.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from ottla.broker.controller.topics import INTERNAL, check_name, creation, plan_topic
+from ottla.broker.controller.topics import INTERNAL, check_name
+from ottla.broker.creating import begin_creation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.image import NO_LEADER, Topic
 from ottla.wire import errors
 from ottla.wire.errors import NONE, KafkaError
-from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.create_topics import CreatableTopic
 from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -66,41 +67,36 @@ def metadata(node: "Node", call: RequestArrived) -> MetadataResponse:
 
 def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
     request: MetadataRequest = call.body
-    try:
-        if wanted.name is None:
-            if call.api_version < NULL_NAME_SINCE:
-                raise errors.InvalidRequest(f"topics by id need Metadata version {NULL_NAME_SINCE}")
-            topic = node.image.topics_by_id.get(TopicId(wanted.topic_id))
-            if topic is None:
-                raise errors.UnknownTopicId("no topic has this id")
-            return _described(node, topic, request)
-        if wanted.topic_id != NO_TOPIC_ID and call.api_version < NULL_NAME_SINCE:
-            raise errors.InvalidRequest(f"topics by id need Metadata version {NULL_NAME_SINCE}")
-        topic = node.image.topics.get(wanted.name)
-        if topic is None:
-            check_name(wanted.name)
-            if request.allow_auto_topic_creation and node.options.auto_create_topics_enable:
-                create_on_demand(node, wanted.name)
-            raise errors.UnknownTopicOrPartition(f"there is no topic {wanted.name!r}")
+    topic = node.image.topics_by_id.get(TopicId(wanted.topic_id)) if wanted.name is None else node.image.topics.get(wanted.name)
+    if call.api_version < NULL_NAME_SINCE and (wanted.name is None or wanted.topic_id != NO_TOPIC_ID):
+        code = errors.InvalidRequest.code
+    elif topic is not None:
         return _described(node, topic, request)
+    elif wanted.name is None:
+        code = errors.UnknownTopicId.code
+    else:
+        code = _missing(node, wanted.name, create=request.allow_auto_topic_creation and node.options.auto_create_topics_enable)
+    # Before version 12 an answer cannot leave the name out.
+    name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
+    return MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
+
+
+def _missing(node: "Node", name: str, *, create: bool) -> int:
+    """What to answer about a topic that is not there: nothing is raised in the common case, since a request may name 100,000 of them."""
+    try:
+        check_name(name)
+        if create:
+            create_on_demand(node, name)
     except KafkaError as error:
-        # Before version 12 an answer cannot leave the name out.
-        name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
-        return MetadataResponseTopic(error_code=error.code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
+        return error.code
+    return errors.UnknownTopicOrPartition.code
 
 
 def create_on_demand(node: "Node", name: str) -> None:
     """Have the controller create a topic with the broker's defaults; nobody waits for it. Internal topics have makers of their own."""
     if name in node.creating or name in INTERNAL or len(node.creating) >= node.options.topics_creating_max:
         return
-    wish = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-    if not node.controller.active:
-        node.creating.add(name)
-        node.tell_controller(CreateTopicsRequest(topics=[wish]), version=7, done=lambda: node.creating.discard(name))
-        return
-    topic = plan_topic(wish, node.image, node.options, node.rng)
-    node.creating.add(name)
-    node.controller.write(creation(topic, node.image), lambda result: node.creating.discard(name))
+    begin_creation(node, CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
 
 
 def _described(node: "Node", topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
