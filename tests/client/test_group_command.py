@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from administered_groups import AdministeredGroup, GroupCluster
 from click.testing import CliRunner, Result
 from memory_cluster import CUT
-from memory_groups import GroupCluster, MemoryGroup
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.main import main
@@ -31,9 +31,9 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
     made.write("t", 0, *(now_ms - 10_000 + 1000 * index for index in range(10)))
     for number in range(3):
         made.write("many", number, *range(1_700_000_000_000, 1_700_000_000_005))
-    made.groups = {
-        "orders": MemoryGroup(offsets={T: (4, "", -1), ("many", 1): (5, "", -1)}),
-        "busy": MemoryGroup(members={"m1": {"t": [0]}}, offsets={T: (10, "", -1)}),
+    made.by_name = {
+        "orders": AdministeredGroup(offsets={T: (4, "", -1), ("many", 1): (5, "", -1)}),
+        "busy": AdministeredGroup(members={"m1": {"t": [0]}}, offsets={T: (10, "", -1)}),
     }
     monkeypatch.setattr("ottla.client.network.open_link", made.connect)
     return made
@@ -59,7 +59,7 @@ def refused(result: Result, code: int = 1) -> str:
 
 def offsets(groups: GroupCluster, name: str) -> dict[tuple[str, int], int]:
     """Committed offsets."""
-    return {tp: said[0] for tp, said in groups.groups[name].offsets.items()}
+    return {tp: said[0] for tp, said in groups.by_name[name].offsets.items()}
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_the_offsets_of_a_group_with_members_are_not_reset(groups: GroupCluster,
 
 def test_a_member_that_joins_between_look_and_reset_is_told_of(groups: GroupCluster, ottla: Ottla) -> None:
     def joined(node: Any, request: Any) -> Any:
-        groups.groups["orders"].members["m9"] = {}
+        groups.by_name["orders"].members["m9"] = {}
 
     groups.accidents["OffsetCommit"].append(joined)
     assert "Error: t-0: " in (said := refused(ottla("reset", "orders", "--to-earliest", "-t", "t", "--execute")))
@@ -219,7 +219,7 @@ def test_a_member_that_joins_between_look_and_reset_is_told_of(groups: GroupClus
 
 
 def test_a_topic_that_is_gone_is_left_out_of_all_topics(groups: GroupCluster, ottla: Ottla) -> None:
-    groups.groups["orders"].offsets["gone", 0] = (3, "", -1)
+    groups.by_name["orders"].offsets["gone", 0] = (3, "", -1)
     result = ottla("reset", "orders", "--to-earliest", "--all-topics")
     assert [line.split("\t")[1] for line in good(result).splitlines()] == ["many", "t"]
     assert "gone-0: left out" in result.stderr
@@ -260,7 +260,7 @@ def test_delete_takes_idle_groups_and_refuses_others(groups: GroupCluster, ottla
     assert result.stdout == "orders\tdeleted\nnowhere\tnot there\n"
     assert "Error: busy: " in (said := refused(result))
     assert "Stop its consumers first" in said
-    assert set(groups.groups) == {"busy"}
+    assert set(groups.by_name) == {"busy"}
 
 
 def test_delete_offsets_forgets_some_partitions(groups: GroupCluster, ottla: Ottla) -> None:
