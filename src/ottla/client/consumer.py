@@ -21,11 +21,12 @@ from typing import Any, Self
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.assignors import assignors_from
-from ottla.client.commits import Committed, GroupMetadata, OffsetAndMetadata, offsets_given
+from ottla.client.commits import Committed, GroupMetadata, offsets_given
 from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
-from ottla.client.group import GroupMember
+from ottla.client.group import GroupPostman
+from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.network import Network
 from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTime, list_offsets, raised
 from ottla.client.options import ConsumerOptions, from_keywords
@@ -70,7 +71,7 @@ class Consumer:
         self._network_: Network | None = None
         self._fetching: Fetching | None = None
         self._user: UserSide | None = None
-        self._group: GroupMember | None = None
+        self._group: GroupPostman | None = None
         #: Records taken out of the fetcher and not given to the user yet, as they came.
         self._pending: deque[ConsumerRecord] = deque()
         #: Those that the user works on: given, and not followed by another call.
@@ -102,7 +103,7 @@ class Consumer:
             self._network_, self._news = network, asyncio.Event()
             network.changed = self._changed
             if self.options.group_id:
-                self._group = GroupMember(network, self.options, self._assignors, self._rng, self._changed)
+                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._changed)
                 self._user = UserSide(network, self._fetcher, self._group, self.options, self._pending, self._invoke)
             self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._changed)
             if self._early:
@@ -118,7 +119,7 @@ class Consumer:
         return bool(self.options.group_id)
 
     @property
-    def _members(self) -> tuple[GroupMember, UserSide]:
+    def _members(self) -> tuple[GroupPostman, UserSide]:
         """The group's parts. Raises: InvalidGroupId without a group."""
         _ = self._network
         if self._group is None or self._user is None:
