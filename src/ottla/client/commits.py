@@ -41,9 +41,10 @@ NO_GENERATION = -1
 
 #: A committed offset as a user gives it.
 Committed = int | OffsetAndMetadata
+OffsetsGiven = Mapping[TopicPartition, Committed] | Mapping[tuple[str, int], Committed]
 
 
-def offsets_given(offsets: Mapping[TopicPartition | tuple[str, int], Committed]) -> dict[TopicPartition, OffsetAndMetadata]:
+def offsets_given(offsets: OffsetsGiven) -> dict[TopicPartition, OffsetAndMetadata]:
     """What a user wants to commit. Raises: ValueError, TypeError."""
     given: dict[TopicPartition, OffsetAndMetadata] = {}
     for tp, offset in offsets.items():
