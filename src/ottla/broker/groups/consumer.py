@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicId, topic_id_text
-from ottla.broker.configs import GroupOptions, group_options
+from ottla.broker.configs import BrokerOptions, GroupOptions, group_options
 from ottla.broker.coordinator import Record, Reply, Shard
 from ottla.broker.groups import consumer_classic, consumer_commits, consumer_heartbeat, consumer_migration
 from ottla.broker.groups.classic import ClassicGroup
@@ -25,6 +25,7 @@ from ottla.broker.groups.consumer_writes import group_tombstones
 from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, OffsetCommitValue
+from ottla.broker.groups.server_assignors import ASSIGNORS
 from ottla.broker.image import Image
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -299,13 +300,18 @@ def terms(shard: "Shard[Groups]", topics: ImageTopics, group_id: str) -> Terms:
         now_ms=shard.now_ms,
         wall_ms=shard.wall_ms,
         topics=topics,
-        assignors=options.group_consumer_assignors,
+        assignors=assignors(options),
         heartbeat_interval_ms=own.consumer_heartbeat_interval_ms,
         unsettled_interval_ms=options.group_consumer_unsettled_interval_ms,
         session_timeout_ms=own.consumer_session_timeout_ms,
         assignment_interval_ms=options.group_consumer_assignment_interval_ms,
         members_max=options.group_consumer_max_size,
     )
+
+
+def assignors(options: BrokerOptions) -> tuple[str, ...]:
+    """Those to choose from; an empty list means all."""
+    return options.group_consumer_assignors or tuple(ASSIGNORS)
 
 
 def new_member_id(shard: "Shard[Groups]") -> str:
