@@ -192,6 +192,7 @@ def test_member_that_does_not_give_up_is_removed_even_after_a_crash() -> None:
 
 
 def test_errors_have_their_codes_and_a_sentence() -> None:
+    """Line 72."""
     cluster = cluster_of_groups()
     Member(cluster, "a", "t", instance_id="i").beat()
     for fields, code in (
@@ -229,6 +230,7 @@ def commit_as(cluster: Cluster, member: str, epoch: int, version: int = 9) -> in
 
 
 def test_members_commit_and_fetch_in_their_epoch() -> None:
+    """Line 72."""
     cluster = cluster_of_groups()
     a = Member(cluster, "a", "t")
     a.beat()

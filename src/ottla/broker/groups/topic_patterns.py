@@ -3,8 +3,8 @@
 The syntax is RE2's, as in Kafka, and a topic matches if its whole name does. RE2 takes time linear in the length of a name, whatever the
 expression: no client can keep the broker busy with ``(a+)+$``. Length, memory and the size of the compiled expression are bounded, and
 groups of the expression are not captured, which lets RE2 use its automaton: at worst, with names made for it, a name of 30 characters takes
-0.2 ms, and one microsecond for what people write. Internal topics are matched by none: nobody who subscribes to ``.*`` means the groups' own
-offsets, and clients of the classic protocol leave them out themselves.
+0.2 ms, and one microsecond for what people write. Internal topics are matched by none: nobody who subscribes to ``.*`` means the groups'
+own offsets, and clients of the classic protocol leave them out themselves.
 
 Source: KIP-848, RE2's syntax page.
 """
