@@ -378,6 +378,24 @@ def test_join_that_waits_when_its_group_moves_over_is_told_to_join_again() -> No
     assert waiting.answer.error_code == errors.RebalanceInProgress.code
 
 
+def test_group_becomes_classic_when_its_last_new_member_comes_back_as_a_classic_one() -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    a, b = Member(cluster, "a", "t", instance_id="i"), Member(cluster, "b", "t", instance_id="j")
+    settle(cluster, a, b)
+    protocols = (("range", SUBSCRIPTION),)
+    first = join(broker, instance="i", protocols=protocols).answer
+    assert (first.error_code, [each[3] for each in listed(broker)]) == (0, ["consumer"])
+    assert sync(broker, first).answer.error_code == 0
+    second = join(broker, instance="j", protocols=protocols).answer
+    assert (second.error_code, listed(broker)) == (0, [("g", "consumer", "Stable", "classic")])
+    told = [decode_embedded(ConsumerProtocolAssignment, sync(broker, each).answer.assignment) for each in (first, second)]
+    assert [each.assigned_partitions[0].partitions for each in told] == [[0, 1], [2, 3]], "nobody noticed"
+    assert [beat(broker, each) for each in (first, second)] == [0, 0]
+    answer = Member(cluster, "b").send(member_epoch=b.epoch)
+    assert answer.error_code == errors.UnknownMemberId.code
+
+
 def test_classic_group_stays_classic_when_the_policy_says_so() -> None:
     cluster = cluster_of_groups(group_consumer_migration_policy="disabled")
     first, _ = classic_pair(cluster)

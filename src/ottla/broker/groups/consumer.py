@@ -139,7 +139,15 @@ class ServedConsumerGroup:
         decision = consumer_classic.join(
             self.told, request, reply.version, terms, client_id=client.client_id, client_host=client.host, new_member_id=self._new_member_id
         )
-        reply.give(self.carry_out(decision))
+        replaced = self.told.static_member(request.group_instance_id)
+        last = replaced is not None and consumer_migration.replacing_downgrades(self.told, replaced, **self._downgrade_terms())
+        response = self.carry_out(decision)
+        if last and response.member_id in self.told.members:
+            settled = not any(member.epoch < self.told.epoch for member in self.told.members.values())
+            classic = self._become_classic([])
+            if not settled:
+                classic.rebalance()
+        reply.give(response)
 
     def sync(self, request: Any, reply: Reply) -> None:
         reply.give(self.carry_out(consumer_classic.sync(self.told, request, self._groups.terms(self.group_id))))
@@ -182,11 +190,18 @@ class ServedConsumerGroup:
             self._deadlines.arm(Arm(timer, member_id, TRY_AGAIN_MS, epoch))
 
     def _part(self, decision: Decision, gone: list[str]) -> Any:
-        """Carry out a decision after which these members are gone; the group may become classic by that."""
-        options = self._shard.options
-        policy = options.group_consumer_migration_policy
-        if not consumer_migration.downgrades(self.told, gone, members_max=options.group_max_size, policy=policy):
+        """Carry out a decision after which these members are gone; the group may become classic by that, and then meets."""
+        if not consumer_migration.downgrades(self.told, gone, **self._downgrade_terms()):
             return self.carry_out(decision)
+        self._become_classic(gone).rebalance()
+        return decision.response
+
+    def _downgrade_terms(self) -> dict[str, Any]:
+        options = self._shard.options
+        return {"members_max": options.group_max_size, "policy": options.group_consumer_migration_policy}
+
+    def _become_classic(self, gone: list[str]) -> ClassicGroup:
+        """Put a classic group of the members that stay in this one's place."""
         protocol, seats = consumer_migration.downgraded(self.told, gone, self._groups.topics)
         value = GroupMetadataValue(
             protocol_type=CONSUMER_PROTOCOL,
@@ -201,8 +216,7 @@ class ServedConsumerGroup:
         assert isinstance(classic, ClassicGroup), "the records made it classic"
         for member in classic.members:
             classic.sessions.alive(member)
-        classic.rebalance()
-        return decision.response
+        return classic
 
 
 def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
