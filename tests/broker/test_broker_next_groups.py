@@ -114,6 +114,8 @@ def test_group_is_described_with_what_members_read_and_shall_read() -> None:
         "range",
     )
     first, second = group.members
+    a.beat()
+    assert described(cluster).members[0].assignment == first.assignment, "it reads what it has not given up yet"
     assert (first.member_id, first.member_epoch, first.member_type, first.client_host) == ("a", 1, 1, "/client")
     assert [(each.topic_name, each.partitions) for each in first.assignment.topic_partitions] == [("t", [0, 1, 2, 3])]
     assert [(each.topic_name, each.partitions) for each in second.target_assignment.topic_partitions] == [("t", [0, 1])]
