@@ -398,6 +398,21 @@ def test_group_becomes_classic_when_its_last_new_member_comes_back_as_a_classic_
     assert answer.error_code == errors.UnknownMemberId.code
 
 
+def test_classic_members_in_their_first_join_are_sent_to_join_the_group_of_whoever_came() -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    protocols = (("range", SUBSCRIPTION),)
+    waiting = join(broker, protocols=protocols)
+    static = join(broker, instance="i", protocols=protocols)
+    a = Member(cluster, "a", "t")
+    a.beat()
+    assert a.reads == [0, 1, 2, 3]
+    assert {each.answer.error_code for each in (waiting, static)} == {errors.RebalanceInProgress.code}
+    again = [join(broker, protocols=protocols).answer, join(broker, instance="i", protocols=protocols).answer]
+    assert [each.error_code for each in again] == [0, 0]
+    assert len(described(cluster).members) == 3
+
+
 def test_classic_group_stays_classic_when_the_policy_says_so() -> None:
     cluster = cluster_of_groups(group_consumer_migration_policy="disabled")
     first, _ = classic_pair(cluster)

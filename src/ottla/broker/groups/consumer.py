@@ -256,12 +256,13 @@ def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbea
 
 
 def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, list[Record]]:
+    """The group that a classic one becomes. Who is in its first join is left out: it does not know its id, and joins again."""
     options = groups.shard.options
     if not consumer_migration.may_upgrade(options.group_consumer_migration_policy):
         raise errors.GroupIdNotFound(
             f"group {group.group_id!r} is of the classic protocol, and group.consumer.migration.policy keeps it so"
         )
-    if group.protocol_type != CONSUMER_PROTOCOL or group.protocol is None:
+    if group.protocol_type != CONSUMER_PROTOCOL:
         raise errors.GroupIdNotFound(f"group {group.group_id!r} is not a group of consumers")
     if len(group.members) > options.group_consumer_max_size:
         raise errors.GroupIdNotFound(f"group {group.group_id!r} has more members than group.consumer.max.size")
@@ -274,10 +275,11 @@ def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, lis
             session_timeout_ms=member.session_timeout_ms,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             protocols=member.protocols,
-            subscription=member.metadata(group.protocol),
+            subscription=member.metadata(group.protocol) or member.protocols[0][1],
             assignment=member.assignment,
         )
         for member in group.members
+        if not member.new
     ]
     draft, records = consumer_migration.upgraded(group.group_id, group.generation, seats, groups.topics)
     return draft, [*group.tombstones(), *records]
