@@ -4,9 +4,6 @@
         async for record in consumer:
             ...
 
-    async with Consumer(bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
-        consumer.assign(await consumer.partitions_for("orders"))
-
 Fetches go on between polls until two chunks of each partition are buffered, and so do the group's heartbeats. What a rebalance does to the
 user's partitions happens inside of the user's own calls (`rebalance`).
 """
@@ -218,7 +215,7 @@ class Consumer:
         _ = self._network
         if self._subscribed is not None:
             await self._part(self.options.request_timeout_ms, "the consumer unsubscribed")
-            self._subscribed = None
+        self._subscribed, self._early = None, ()
         self._fetcher.assign([])
 
     def enforce_rebalance(self, reason: str = "asked for by the user") -> None:
@@ -281,6 +278,7 @@ class Consumer:
         self._pump()
 
     def _sought(self, gone: Callable[[TopicPartition], bool]) -> None:
+        """Partitions go on elsewhere: forget what was taken of them."""
         self._given = []
         drop(self._pending, gone)
         if self._user is not None:
@@ -499,6 +497,3 @@ class Consumer:
             max_wait_ms=options.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
             timeout_ms=options.default_api_timeout_ms if timeout_ms is None else timeout_ms,
         )  # fmt: skip
-
-
-__all__ = ["Consumer", "ConsumerRecord", "RawFetch"]
