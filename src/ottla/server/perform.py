@@ -72,12 +72,7 @@ class Performer:
         #: By log directory.
         self.flushers = {
             root: Flusher(
-                disk,
-                executor=executor,
-                lanes=threads,
-                counters=counters,
-                done=self._flushed,
-                failed=partial(self._flush_failed, root),
+                disk, executor=executor, lanes=threads, counters=counters, done=self._flushed, failed=partial(self._flush_failed, root)
             )
             for root, disk in disks.items()
         }
