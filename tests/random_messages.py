@@ -9,15 +9,19 @@ import msgspec
 
 from ottla.wire.declare import ZERO_UUID, Array, Blob, Field, Fixed, Type, fields_of, schema_of
 from ottla.wire.errors import BY_CODE
-from ottla.wire.messages import API
+from ottla.wire.messages import API, ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 ERROR_CODES = (0, *BY_CODE)
 TEXTS = ("", "a", "topic-7", "größer", "日本語", "x" * 126, "y" * 127, "z" * 128, "\N{PILE OF POO}", "a.b_c\0d")
 
 
 def messages() -> list[tuple[type[msgspec.Struct], int]]:
-    """Every message class with every version it is declared for."""
-    classes = [cls for api in API.values() for cls in (api.request, api.response)]
+    """Every message class, with those that are embedded in others, and every version it is declared for."""
+    classes = [
+        *(cls for api in API.values() for cls in (api.request, api.response)),
+        ConsumerProtocolSubscription,
+        ConsumerProtocolAssignment,
+    ]
     return [(cls, version) for cls in classes for version in range(schema_of(cls).since, schema_of(cls).until + 1)]
 
 
@@ -42,6 +46,9 @@ def _field(field: Field, version: int, random: Random) -> Any:
     if field.name == "log_append_time_ms":
         # One of the oracles makes a calendar date of it.
         return random.choice((-1, 0, 1_700_000_000_000))
+    if field.name == "retention_time_ms":
+        # One of the oracles makes a span of days and seconds of it.
+        return random.choice((-1, 0, 86_400_000))
     return _value(field.type, version, random)
 
 

@@ -73,6 +73,9 @@ class Broker:
         self.flushes: list[Held] = []
         self.removed: list[str] = []
         self.replaced: list[str] = []
+        #: Reads of logs that wait for ``read_logs()``, while ``reading`` is False.
+        self.reads: list[effects.ReadLog] = []
+        self.reading = cluster.reading
         self._sent: dict[int, Sent] = {}
         self._marks: dict[Leader, int] = {}
         settings = Settings({"broker.id": str(broker_id), **texts})
@@ -173,6 +176,8 @@ class Broker:
                             self.flushes.append(held)
                 case effects.StartWriteback():
                     pass
+                case effects.ReadLog():
+                    self.cluster.later(lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
                 case effects.Remove():
                     for path in effect.paths:
                         self.disks[effect.directory].remove_tree(path)
@@ -211,6 +216,20 @@ class Broker:
         else:
             self.hear(events.Flushed(marks=((flush.partition, flush.plan.upto),)))
 
+    def _read_log(self, effect: effects.ReadLog) -> None:
+        if self.reading:
+            self.hear(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))
+        else:
+            self.reads.append(effect)
+
+    def read_logs(self) -> None:
+        """Carry out the reads that wait, and those they lead to."""
+        self.reading = True
+        for effect in self.reads:
+            self._read_log(effect)
+        self.reads = []
+        self.cluster.run()
+
     def _ask_peer(self, effect: effects.Ask) -> None:
         peer = self.cluster.brokers.get(effect.broker)
         if peer is None:
@@ -240,6 +259,7 @@ class Cluster:
         self.now_ms = 0
         self.flushing = True
         self.store_speaks = True
+        self.reading = True
         self.brokers: dict[int, Broker] = {}
         self.numbers = count(1)
         self._later: deque[Callable[[], None]] = deque()

@@ -2,6 +2,7 @@
 
 import pytest
 from cluster import Cluster, batch, fetch_request, produce_request
+from groups import commit, coordinating, stable_member
 
 from ottla.broker.handlers import HANDLERS
 from ottla.wire import errors
@@ -11,29 +12,52 @@ from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import describe_producers as producers
 from ottla.wire.messages import describe_topic_partitions as pages
 from ottla.wire.messages import incremental_alter_configs as incremental
+from ottla.wire.messages import offset_commit as commits
+from ottla.wire.messages import offset_fetch as fetches
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.delete_groups import DeleteGroupsRequest
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.wire.messages.describe_groups import DescribeGroupsRequest
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from ottla.wire.messages.list_config_resources import ListConfigResourcesRequest
+from ottla.wire.messages.list_groups import ListGroupsRequest
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
+from ottla.wire.messages.sync_group import SyncGroupRequest
 
 #: What a broker of Kafka 4.3 puts in ApiVersions, for every API served here.
 KAFKA_4_3 = {
-    0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4),
-    33: (0, 2), 35: (1, 5), 37: (0, 3), 44: (0, 1), 60: (0, 2), 61: (0, 0), 74: (0, 1), 75: (0, 0),
+    0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
+    15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4),
+    33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 2), 61: (0, 0), 74: (0, 1), 75: (0, 0),
 }  # fmt: skip
 
 
-def a_request(key: int, version: int) -> object:
-    """One that succeeds, of topic t."""
+#: Those that need a coordinator.
+GROUP_APIS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47)
+
+
+def two_groups(cluster: Cluster) -> str:
+    """Group g keeps an offset, h has one member, whose id this gives."""
+    broker = coordinating(cluster)
+    commit(broker, "g", "t", 0, 1)
+    return stable_member(cluster, "h")
+
+
+def a_request(key: int, version: int, member_of_h: str = "") -> object:
+    """One that succeeds, of topic t, group g with an offset, group h with one member."""
     name: str | bytes = "t"
     match key:
         case 0:
@@ -49,6 +73,37 @@ def a_request(key: int, version: int) -> object:
             )
         case 3:
             return MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+        case 8:
+            place = commits.OffsetCommitRequestPartition(committed_offset=1)
+            return commits.OffsetCommitRequest(group_id="g", topics=[commits.OffsetCommitRequestTopic(name="t", partitions=[place])])
+        case 9:
+            asked = [fetches.OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+            groups = [fetches.OffsetFetchRequestGroup(group_id="g", topics=None)]
+            return fetches.OffsetFetchRequest(groups=groups) if version >= 8 else fetches.OffsetFetchRequest(group_id="g", topics=asked)
+        case 10:
+            return FindCoordinatorRequest(coordinator_keys=["g"]) if version >= 4 else FindCoordinatorRequest(key="g")
+        case 11:
+            ways = [JoinGroupRequestProtocol(name="range")]
+            member = {"group_instance_id": "static"} if version >= 5 else {}
+            return JoinGroupRequest(
+                group_id="new", session_timeout_ms=6000, rebalance_timeout_ms=6000, protocol_type="consumer", protocols=ways, **member
+            )
+        case 12:
+            return HeartbeatRequest(group_id="h", generation_id=1, member_id=member_of_h)
+        case 13:
+            who = {"members": [MemberIdentity(member_id=member_of_h)]} if version >= 3 else {"member_id": member_of_h}
+            return LeaveGroupRequest(group_id="h", **who)
+        case 14:
+            return SyncGroupRequest(group_id="h", generation_id=1, member_id=member_of_h)
+        case 15:
+            return DescribeGroupsRequest(groups=["g", "h"])
+        case 16:
+            return ListGroupsRequest()
+        case 42:
+            return DeleteGroupsRequest(groups_names=["g"])
+        case 47:
+            gone = OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition()])
+            return OffsetDeleteRequest(group_id="g", topics=[gone])
         case 18:
             return ApiVersionsRequest(client_software_name="test", client_software_version="1")
         case 19:
@@ -132,12 +187,20 @@ def test_every_advertised_version_is_declared_on_the_wire() -> None:
 def test_every_version_of_every_api_does_its_work(key: int, version: int) -> None:
     cluster = Cluster()
     broker = cluster.topic(partitions=2)
-    request = a_request(key, version)
+    member_of_h = two_groups(cluster) if key in GROUP_APIS else ""
+    request = a_request(key, version, member_of_h)
+    if (key, version) == (8, 10):
+        request.topics[0].topic_id = broker.node.image.topics["t"].topic_id  # type: ignore[attr-defined]
     if (key == 0 and version >= 13) or (key == 1 and version >= 13):
         topic_id = broker.node.image.topics["t"].topic_id
         request = produce_request(batch(b"v"), topic=topic_id, acks=1) if key == 0 else fetch_request(topic=topic_id)
-    answer = broker.ask(request, version)
-    assert not any(error_codes(answer)), answer
+    sent = broker.send(request, version)
+    if key == 11:
+        cluster.pass_ms(3000)
+        #: Before static members, a new member is first given its id.
+        assert sent.answer.error_code == (errors.MemberIdRequired.code if version == 4 else 0)
+    else:
+        assert not any(error_codes(sent.answer)), sent.answer
 
 
 @pytest.mark.parametrize("key", KAFKA_4_3)

@@ -29,7 +29,7 @@ def kio_class(cls: type[msgspec.Struct], version: int) -> type[Any] | None:
     """kio's class for one version of a message; None where it has none."""
     name = re.sub(r"(Request|Response)$", "", cls.__name__)
     snake = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-    kind = "request" if cls.__name__.endswith("Request") else "response"
+    kind = {"Request": "request", "Response": "response"}.get(cls.__name__.removeprefix(name), "data")
     try:
         module = importlib.import_module(f"kio.schema.{snake}.v{version}.{kind}")
     except ModuleNotFoundError:
@@ -63,6 +63,7 @@ def _kio_value(value: Any, kind: Type, kafka_type: str, hint: Any, version: int)
         return to_kio(value, _inner_class(hint), version)
     convert = {
         "error_code": ErrorCode,
+        "timedelta_i64": lambda ms: datetime.timedelta(milliseconds=ms),
         "timedelta_i32": lambda ms: datetime.timedelta(milliseconds=ms),
         "datetime_i64": lambda ms: None if ms == -1 else EPOCH + datetime.timedelta(milliseconds=ms),
         "uuid": lambda raw: None if raw == ZERO_UUID else uuid.UUID(bytes=raw),
@@ -136,7 +137,7 @@ def from_kafka_python(theirs: Any, cls: type[msgspec.Struct], version: int) -> A
         if field.present(version):
             name = _kafka_python_name(field, type(theirs))
             value = getattr(theirs, name)
-            values[field.name] = _bits(value) if name != field.name else _our_value(value, field.type, field.default, version)
+            values[field.name] = _bits(value) if name == "authorized_operations" else _our_value(value, field.type, field.default, version)
     return cls(**values)
 
 

@@ -35,6 +35,7 @@ from ottla.wire.messages import (
     ForgottenTopic,
     InitProducerIdRequest,
     LeaderIdAndEpoch,
+    Member,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -45,11 +46,13 @@ from ottla.wire.messages import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from ottla.wire.messages.consumer_group_describe import TopicPartitions
 
 #: The column "4.3 adv" of the table of APIs; Produce is advertised from 0, and implemented from 3.
 KAFKA_4_3 = {
-    0: (3, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4),
-    32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 44: (0, 1), 60: (0, 2), 61: (0, 0), 74: (0, 1), 75: (0, 0),
+    0: (3, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
+    15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 5),
+    37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 2), 61: (0, 0), 68: (0, 1), 69: (0, 1), 74: (0, 1), 75: (0, 0),
 }  # fmt: skip
 
 
@@ -79,6 +82,11 @@ def test_lists_of_two_messages_are_two_lists() -> None:
     first = MetadataResponse()
     first.topics.append(MetadataResponseTopic())
     assert MetadataResponse().topics == []
+
+
+def test_assignments_of_two_described_members_are_two() -> None:
+    Member().assignment.topic_partitions.append(TopicPartitions())
+    assert Member().assignment.topic_partitions == Member().target_assignment.topic_partitions == []
 
 
 def test_a_value_that_the_version_cannot_carry_is_refused() -> None:

@@ -132,6 +132,43 @@ class ClusterOptions(Options):
         at_least=1,
         doc="A compressed batch that grows by more than this factor (beyond 1 MiB) is refused.",
     )
+    group_initial_rebalance_delay_ms: int = option(
+        "group.initial.rebalance.delay.ms",
+        3 * SECOND_MS,
+        at_least=0,
+        doc="How long an empty group waits for further members after the first has joined, before the first rebalance.",
+    )
+    group_min_session_timeout_ms: int = option(
+        "group.min.session.timeout.ms", 6 * SECOND_MS, at_least=0, doc="Shortest session timeout that a member may ask for."
+    )
+    group_max_session_timeout_ms: int = option(
+        "group.max.session.timeout.ms", 30 * MINUTE_MS, at_least=0, doc="Longest session timeout that a member may ask for."
+    )
+    group_max_size: int = option("group.max.size", 2**31 - 1, at_least=1, doc="Members that one group of the classic protocol may have.")
+    offset_metadata_max_bytes: int = option(
+        "offset.metadata.max.bytes", 4096, at_least=0, doc="Longest text that a client may have kept beside a committed offset."
+    )
+    offsets_retention_minutes: int = option(
+        "offsets.retention.minutes",
+        7 * DAY_MS // MINUTE_MS,
+        at_least=1,
+        doc="How long committed offsets are kept after their group became empty, or, without a group, after the commit.",
+    )
+    offsets_retention_check_interval_ms: int = option(
+        "offsets.retention.check.interval.ms", 10 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for offsets to forget."
+    )
+    offsets_topic_num_partitions: int = option(
+        "offsets.topic.num.partitions", 50, at_least=1, doc="Partitions of __consumer_offsets. Counts when the topic is created."
+    )
+    offsets_topic_replication_factor: int = option(
+        "offsets.topic.replication.factor",
+        3,
+        at_least=1,
+        doc="Replicas of __consumer_offsets, but no more than a partition can have: in this version, one.",
+    )
+    offsets_topic_segment_bytes: int = option(
+        "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets. Counts when the topic is created."
+    )
     log_roll_hours: int = option("log.roll.hours", 168, at_least=1, doc="segment.ms of topics that set none, in hours; log.roll.ms wins.")
     log_roll_jitter_hours: int = option("log.roll.jitter.hours", 0, at_least=0, doc="segment.jitter.ms in hours; log.roll.jitter.ms wins.")
     log_retention_hours: int = option("log.retention.hours", 168, doc="retention.ms in hours; the next two win.")

@@ -6,7 +6,7 @@ import msgspec
 
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
-from ottla.log.flush import FlushPlan
+from ottla.log.flush import FlushPlan, Slice
 
 
 class Effect(msgspec.Struct, kw_only=True, gc=False):
@@ -58,6 +58,14 @@ class StartWriteback(Effect):
     file: File
     position: int
     size: int
+
+
+class ReadLog(Effect):
+    """Read bytes of a log file off the loop; answer with LogRead, or DirectoryFailed."""
+
+    directory: str
+    ticket: int
+    slice: Slice
 
 
 class Remove(Effect):

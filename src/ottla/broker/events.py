@@ -64,6 +64,13 @@ class SpaceMeasured(Event):
     total_bytes: int
 
 
+class LogRead(Event):
+    """A ReadLog was carried out; ``data`` None when the file is gone."""
+
+    ticket: int
+    data: bytes | None
+
+
 class StoreChanged(Event):
     """A watched store node was created, changed or (``data`` None) deleted; in the order of the store."""
 

@@ -186,6 +186,23 @@ class Leader:
             examine_batch(records, max_decompressed=0)
         raise errors.MessageTooLarge(f"the batch has {len(records)} bytes; {self.partition.topic} takes {self._bytes_max}")
 
+    def append_own(self, batch: memoryview, *, wall_ms: int) -> int:
+        """Write a batch that this broker made, for an internal topic, as with acks=all; returns the offset after it.
+
+        Raises: NotEnoughReplicas, MessageTooLarge, and nothing was written; OSError from the disk.
+        """
+        options, size = self.options, len(batch)
+        if len(self.isr) < options.min_insync_replicas:
+            raise errors.NotEnoughReplicas(
+                f"{self.partition} has {len(self.isr)} in-sync replicas; {options.min_insync_replicas} are needed"
+            )
+        if size > options.max_message_bytes:
+            raise errors.MessageTooLarge(f"the batch has {size} bytes; {self.partition.topic} takes {options.max_message_bytes}")
+        done = self.log.append(batch, parse_header(batch), leader_epoch=self.epoch, now_ms=wall_ms)
+        if options.write_caching:
+            self._advance(self.log.end_offset)
+        return done.last_offset + 1
+
     def _prepared(self, records: memoryview, seen: Examination, wall_ms: int) -> tuple[memoryview, BatchHeader]:
         """The batch as it goes to disk: timestamps checked or stamped, recompressed where the topic asks for another codec."""
         header, max_timestamp, _, min_timestamp = seen

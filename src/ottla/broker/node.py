@@ -19,6 +19,7 @@ from ottla.broker import effects, events
 from ottla.broker.configs import Settings, broker_options, topic_options
 from ottla.broker.controller.controller import Controller
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.groups.groups import group_coordinator, topic_changed
 from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
 from ottla.broker.image import Image
 from ottla.broker.partitions import Partitions
@@ -26,6 +27,7 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Parked, Purgatory
 from ottla.broker.upkeep import Upkeep
 from ottla.log.directory import LogDirectory
+from ottla.log.flush import Slice
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.wire.errors import KafkaError, NotController
@@ -77,6 +79,7 @@ class Node:
         self.partitions = Partitions(self)
         self.controller = Controller(self)
         self.producer_ids = ProducerIds(self)
+        self.groups = group_coordinator(self)
         self.upkeep = Upkeep(self)
         self.space: dict[str, Space] = {}
         #: Topics whose creation on demand is under way.
@@ -91,6 +94,7 @@ class Node:
         self._parked_of: dict[ConnectionId, dict[int, Parked]] = {}
         self._tickets = 0
         self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
+        self._log_waits: dict[int, Callable[[bytes | None], None]] = {}
         self._asked: dict[int, tuple[events.RequestArrived | None, Parked]] = {}
         #: Whether a Settled is on its way.
         self._settling = False
@@ -101,6 +105,7 @@ class Node:
             events.Flushed: self._flushed,
             events.DirectoryFailed: self._directory_failed,
             events.SpaceMeasured: self._space_measured,
+            events.LogRead: self._log_read,
             events.StoreChanged: self._store_changed,
             events.StoreAnswered: self._store_answered,
             events.PeerAnswered: self._peer_answered,
@@ -114,6 +119,7 @@ class Node:
         self.now_ms, self.effects = now_ms, []
         self.started = True
         self.partitions.take_stock()
+        self.groups.start()
         host, port = self.address
         registration = layout.BrokerRegistration(
             host=host,
@@ -142,6 +148,7 @@ class Node:
         """Stop serving: waiting requests are answered as they stand, the registration goes. The shell then closes the log directories."""
         self.now_ms, self.effects = now_ms, []
         self.stopping = True
+        self.groups.stop()
         self.purgatory.expire_all()
         self.submit((Op("delete", layout.broker(self.broker_id)),), lambda result: None)
         return self.effects
@@ -172,6 +179,12 @@ class Node:
         self._tickets += 1
         self._store_waits[self._tickets] = done
         self.effects.append(effects.StoreSubmit(ticket=self._tickets, ops=tuple(ops)))
+
+    def read_log(self, root: str, found: Slice, done: Callable[[bytes | None], None]) -> None:
+        """Read a part of a log off the loop; ``done`` gets the bytes, None when the file is gone, in the step in which they come."""
+        self._tickets += 1
+        self._log_waits[self._tickets] = done
+        self.effects.append(effects.ReadLog(directory=root, ticket=self._tickets, slice=found))
 
     def tell_controller(self, message: Any, *, version: int, done: Callable[[], None]) -> None:
         """Send the controller a request of our own; ``done`` runs when it was answered, or was not within its time."""
@@ -291,6 +304,9 @@ class Node:
     def _store_answered(self, event: events.StoreAnswered) -> None:
         self._store_waits.pop(event.ticket)(event.result)
 
+    def _log_read(self, event: events.LogRead) -> None:
+        self._log_waits.pop(event.ticket)(event.data)
+
     def _ticked(self, event: events.Ticked) -> None:
         self._wall_ahead_ms = event.wall_ms - self.now_ms
         self.purgatory.expire(self.now_ms)
@@ -311,6 +327,7 @@ class Node:
         match change:
             case ("topic", str() as topic):
                 self.partitions.topic_changed(topic)
+                topic_changed(self.groups, topic)
             case ("partition", TopicPartition() as partition):
                 self.partitions.state_changed(partition)
             case ("config", ("topics", str() as topic)):

@@ -93,6 +93,7 @@ class Partitions:
         if state is None or state.leader != self._node.broker_id:
             leader = self.leaders.pop(partition, None)
             if leader is not None:
+                self._node.groups.partition_changed(partition)
                 self._node.purgatory.poke(partition)
             return
         if partition in self.leaders:
@@ -127,6 +128,7 @@ class Partitions:
             directory, log = found
             leader = Leader(partition, log, directory, options, state, node.options.max_decompressed_ratio)
             self.leaders[partition] = self.dirty[partition] = leader
+            node.groups.partition_changed(partition)
             node.purgatory.poke(("led", partition))
 
     def _find(self, partition: TopicPartition, topic: Topic) -> tuple[LogDirectory, Log] | None:
@@ -176,6 +178,7 @@ class Partitions:
         with self.guarded(directory):
             path = directory.remove(partition)
             self._node.effects.append(effects.Remove(directory=directory.root, paths=(path,)))
+        self._node.groups.partition_changed(partition)
         self._node.purgatory.poke(partition)
 
     # Durability.
@@ -265,6 +268,7 @@ class Partitions:
             self.dirty.pop(partition, None)
             self.offline[partition] = reason
         for partition in directory.logs:
+            node.groups.partition_changed(partition)
             node.purgatory.poke(partition)
         if all(directory.failed is not None for directory in node.directories):
             node.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))

@@ -82,13 +82,17 @@ class Performer:
         self._measuring: asyncio.TimerHandle | None = None
         self._stopped = False
         #: How each kind of effect is performed.
-        self.acts: dict[type, Callable[[Any], None]] = {
+        self.acts = self._acts()
+
+    def _acts(self) -> dict[type, Callable[[Any], None]]:
+        return {
             effects.Respond: self._respond,
             effects.Release: self._release,
             effects.Close: self._close,
             effects.Settle: self._settle,
             effects.Flush: self._flush,
             effects.StartWriteback: self._start_writeback,
+            effects.ReadLog: self._read_log,
             effects.Remove: self._remove,
             effects.ReplaceFiles: self._replace_files,
             effects.StoreSubmit: self._store_submit,
@@ -181,6 +185,21 @@ class Performer:
             # It is a hint; whoever next reads or writes the file meets the error.
             return
         self._executor.submit(_write_back, descriptor, effect.position, effect.size)
+
+    def _read_log(self, effect: effects.ReadLog) -> None:
+        if effect.directory not in self._failed:
+            self._begin(self._read(effect))
+
+    async def _read(self, effect: effects.ReadLog) -> None:
+        try:
+            data: bytes | None = await self._in_thread(effect.slice.read)
+        except FileNotFoundError:
+            # The partition was removed meanwhile.
+            data = None
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+            return
+        self.hear(events.LogRead(ticket=effect.ticket, data=data))
 
     def _remove(self, effect: effects.Remove) -> None:
         if effect.directory not in self._failed:

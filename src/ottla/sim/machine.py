@@ -312,6 +312,8 @@ class Machine:
                         self._later(self._disk_ms(), lambda partition=partition, plan=plan: self._flush(partition, plan))  # type: ignore[misc]
                 case effects.ReplaceFiles():
                     self._later(self._disk_ms(), lambda effect=effect: self._replace(effect))  # type: ignore[misc]
+                case effects.ReadLog():
+                    self._later(self._disk_ms(), lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
                 case effects.Remove():
                     self._later(self._disk_ms(), lambda effect=effect: self._remove(effect))  # type: ignore[misc]
                 case effects.StoreSubmit():
@@ -359,6 +361,16 @@ class Machine:
                 self.disk.replace_file(path, data)
         except OSError as error:
             self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+
+    def _read_log(self, effect: effects.ReadLog) -> None:
+        try:
+            data: bytes | None = effect.slice.read()
+        except FileNotFoundError:
+            data = None
+        except OSError as error:
+            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+            return
+        self.hear(events.LogRead(ticket=effect.ticket, data=data))
 
     def _remove(self, effect: effects.Remove) -> None:
         for path in effect.paths:

@@ -19,7 +19,8 @@ What differs between versions is said beside the type:
 
 `Until(12)` ends a field, `NullableSince(10)` allows null only from there on, `Tag(0)` moves the field into the tagged section at the end of
 its structure (flexible versions only). A version number always means the version of the whole message, in nested structures too. A nested
-structure that cannot be null is a `SharedStruct`: all messages share its one, frozen default.
+structure that cannot be null is a `SharedStruct`: all messages share its one, frozen default. If it holds a list, it is a `Struct` that
+`msgspec.field(default_factory=...)` makes anew for each message.
 
 Source: KIP-482 (flexible versions), KIP-893 (nullable structures), the README of Kafka's message schemas.
 """
@@ -173,6 +174,8 @@ class MessageSchema:
     stable_until: int
     #: None: no version is flexible.
     flexible_since: int | None
+    #: Whether bytes that follow the end are those of a newer version, and ignored.
+    extensible: bool
 
     def flexible(self, version: int) -> bool:
         """Whether this version uses compact lengths and carries tagged fields."""
@@ -183,12 +186,18 @@ _schemas: dict[type[msgspec.Struct], MessageSchema] = {}
 
 
 def message(
-    *, key: int | None = None, since: int = 0, until: int, flexible_since: int | None, stable_until: int | None = None
+    *,
+    key: int | None = None,
+    since: int = 0,
+    until: int,
+    flexible_since: int | None,
+    stable_until: int | None = None,
+    extensible: bool = False,
 ) -> Callable[[type[S]], type[S]]:
     """Make a `Struct` a whole message: versions `since` to `until`, both included."""
 
     def declare(cls: type[S]) -> type[S]:
-        _schemas[cls] = MessageSchema(key, since, until, until if stable_until is None else stable_until, flexible_since)
+        _schemas[cls] = MessageSchema(key, since, until, until if stable_until is None else stable_until, flexible_since, extensible)
         return cls
 
     return declare

@@ -26,7 +26,7 @@ def compile_decoder(cls: type[msgspec.Struct], schema: MessageSchema, version: i
     """Compile the decoder of one version of a message."""
     writer = _Writer(version, schema.flexible(version), keeps_view=holds_records(cls))
     value = writer.structure(cls, "")
-    if not is_request(cls):
+    if not (is_request(cls) or schema.extensible):
         writer.source.line("if p != end: refuse_rest(end - p)", "end")
     writer.source.line(f"return {value}")
     return Compiled(f"decode {cls.__name__} v{version}", writer.source)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.apis.leaders import address_for, as_seen
 from ottla.broker.apis.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from ottla.broker.controller.topics import INTERNAL, check_name, creation, plan_topic
+from ottla.broker.controller.topics import INTERNAL, check_name
+from ottla.broker.creating import begin_creation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.image import NO_LEADER, Topic
 from ottla.wire import errors
 from ottla.wire.errors import NONE, KafkaError
-from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.create_topics import CreatableTopic
 from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -95,14 +96,7 @@ def create_on_demand(node: "Node", name: str) -> None:
     """Have the controller create a topic with the broker's defaults; nobody waits for it. Internal topics have makers of their own."""
     if name in node.creating or name in INTERNAL or len(node.creating) >= node.options.topics_creating_max:
         return
-    wish = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-    if not node.controller.active:
-        node.creating.add(name)
-        node.tell_controller(CreateTopicsRequest(topics=[wish]), version=7, done=lambda: node.creating.discard(name))
-        return
-    topic = plan_topic(wish, node.image, node.options, node.rng)
-    node.creating.add(name)
-    node.controller.write(creation(topic, node.image), lambda result: node.creating.discard(name))
+    begin_creation(node, CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
 
 
 def _described(node: "Node", topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:

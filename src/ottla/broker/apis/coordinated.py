@@ -1,0 +1,24 @@
+"""What the handlers of group requests share."""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.coordinator import Shard
+from ottla.broker.events import RequestArrived
+from ottla.broker.groups.group import Client
+from ottla.wire import errors
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.groups import Groups
+    from ottla.broker.node import Node
+
+
+def shard_of_members(node: "Node", group_id: str) -> "Shard[Groups]":
+    """The shard of a group that a member names. Raises: InvalidGroupId, NotCoordinator, CoordinatorLoadInProgress."""
+    if not group_id:
+        raise errors.InvalidGroupId("the id of a group with members has at least one character")
+    return node.groups.shard_of(group_id)
+
+
+def client_of(call: RequestArrived) -> Client:
+    """Who asks, as Kafka shows it: the address has a slash before it."""
+    return Client(call.client_id or "", f"/{call.host}")

@@ -1,0 +1,157 @@
+"""OffsetFetch: how far groups have read.
+
+Behaviour: where there is no offset the answer is -1, with epoch -1, an empty text and no error; an unknown group has no offsets. Topics
+null means all that the group has offsets for. What is told is committed, also when the commit came a moment ago. There are no
+transactions here, so every offset is stable. Versions: from 8 on several groups, each with its own error, answered together; 10 names
+topics by id, and leaves out, of all, those that are gone.
+
+Source: KIP-447, KIP-709, KIP-848.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import NO_TOPIC_ID, TopicId
+from ottla.broker.coordinator import when_committed
+from ottla.broker.events import RequestArrived
+from ottla.broker.groups.records import OffsetCommitValue
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import GroupIdNotFound, KafkaError
+from ottla.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.coordinator import Shard
+    from ottla.broker.groups.groups import Groups
+    from ottla.broker.node import Node
+
+ERROR_OF_GROUP_SINCE = 2
+SEVERAL_SINCE = 8
+BY_ID_SINCE = 10
+NO_OFFSET = OffsetCommitValue(offset=-1)
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> OffsetFetchResponse:
+    return _response(call, [_refused(group, error) for group in _groups(call)])
+
+
+@handles(OffsetFetchRequest, (1, 10), refuse=refuse)
+def offset_fetch(node: "Node", call: RequestArrived) -> Any:
+    groups = _groups(call)
+    answers: list[OffsetFetchResponseGroup] = []
+    shards: list[tuple[Shard[Groups], str]] = []
+    for group in groups:
+        try:
+            shard = node.groups.shard_of(group.group_id)
+            answers.append(_fetched(node, call, shard.machine, group))
+            shards.append((shard, group.group_id))
+        except KafkaError as error:
+            answers.append(_refused(group, error))
+    return when_committed(call, _response(call, answers), shards, refuse=refuse)
+
+
+def _groups(call: RequestArrived) -> list[OffsetFetchRequestGroup]:
+    request: OffsetFetchRequest = call.body
+    if call.api_version >= SEVERAL_SINCE:
+        return request.groups
+    topics = None
+    if request.topics is not None:
+        topics = [OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes) for topic in request.topics]
+    return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
+
+
+def _fetched(node: "Node", call: RequestArrived, groups: "Groups", asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    group = groups.by_id.get(asked.group_id)
+    if group is not None:
+        try:
+            group.check_fetch(asked.member_id, asked.member_epoch)
+        except GroupIdNotFound:
+            group = None
+    elif asked.member_id is not None and asked.member_epoch >= 0:
+        raise errors.GroupIdNotFound(f"there is no group {asked.group_id!r}")
+    known = groups.offsets.by_group.get(asked.group_id, {}) if group is not None else {}
+    answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+    by_id = call.api_version >= BY_ID_SINCE
+    if asked.topics is None:
+        for name, partitions in known.items():
+            topic = node.image.topics.get(name)
+            if topic is not None or not by_id:
+                topic_id = topic.topic_id if topic is not None else NO_TOPIC_ID
+                answer.topics.append(_topic(name, topic_id, partitions, partitions.get))
+        return answer
+    for wanted in asked.topics:
+        name = wanted.name
+        if by_id:
+            found = node.image.topics_by_id.get(TopicId(wanted.topic_id))
+            if found is None:
+                answer.topics.append(_topic("", wanted.topic_id, wanted.partition_indexes, _none, errors.UnknownTopicId.code))
+                continue
+            name = found.name
+        answer.topics.append(_topic(name, wanted.topic_id, wanted.partition_indexes, known.get(name, {}).get))
+    return answer
+
+
+def _none(partition: int) -> OffsetCommitValue | None:
+    return None
+
+
+def _topic(
+    name: str, topic_id: bytes, partitions: Iterable[int], value_of: Callable[[int], OffsetCommitValue | None], code: int = 0
+) -> OffsetFetchResponseTopics:
+    answers = []
+    for partition in partitions:
+        value = value_of(partition) or NO_OFFSET
+        answers.append(
+            OffsetFetchResponsePartitions(
+                partition_index=partition,
+                committed_offset=value.offset,
+                committed_leader_epoch=value.leader_epoch,
+                metadata=value.metadata,
+                error_code=code,
+            )
+        )
+    return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=answers)
+
+
+def _refused(group: OffsetFetchRequestGroup, error: KafkaError) -> OffsetFetchResponseGroup:
+    topics = [_topic(topic.name, topic.topic_id, topic.partition_indexes, _none, error.code) for topic in group.topics or []]
+    return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code, topics=topics)
+
+
+def _response(call: RequestArrived, groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+    """In the form of the version: of a group that is refused as a whole, the newer ones tell no topics."""
+    if call.api_version >= SEVERAL_SINCE:
+        for group in groups:
+            if group.error_code:
+                group.topics = []
+        return OffsetFetchResponse(groups=groups)
+    [one] = groups
+    old = [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    committed_leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata,
+                    error_code=partition.error_code,
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in one.topics
+    ]
+    if one.error_code and call.api_version >= ERROR_OF_GROUP_SINCE:
+        old = []
+    return OffsetFetchResponse(topics=old, error_code=one.error_code)

@@ -1,0 +1,40 @@
+"""JoinGroup: become a member, or ask for the group to meet again; answered when the join phase ends.
+
+Behaviour: a dynamic member without an id is given one with MEMBER_ID_REQUIRED from version 4 on, and is a member at once before. The leader
+gets all members with what they said, the others none. Session timeouts outside group.min.session.timeout.ms to group.max.session.timeout.ms
+are refused. Before version 1 the session timeout is the rebalance timeout.
+
+Source: KIP-62, KIP-345, KIP-394, KIP-814.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.apis.coordinated import client_of, shard_of_members
+from ottla.broker.events import RequestArrived
+from ottla.broker.groups.telling import join_refused
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+REBALANCE_TIMEOUT_SINCE = 1
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> JoinGroupResponse:
+    return join_refused(call.api_version, error, call.body.member_id)
+
+
+@handles(JoinGroupRequest, (0, 9), refuse=refuse)
+def join_group(node: "Node", call: RequestArrived) -> Any:
+    request: JoinGroupRequest = call.body
+    shard = shard_of_members(node, request.group_id)
+    shortest, longest = node.options.group_min_session_timeout_ms, node.options.group_max_session_timeout_ms
+    if not shortest <= request.session_timeout_ms <= longest:
+        raise errors.InvalidSessionTimeout(f"a session timeout is {shortest} to {longest} ms, not {request.session_timeout_ms}")
+    if call.api_version < REBALANCE_TIMEOUT_SINCE:
+        request.rebalance_timeout_ms = request.session_timeout_ms
+    client = client_of(call)
+    return shard.later(call, lambda reply: shard.machine.join(request, client, reply), of=request.group_id, refuse=refuse)

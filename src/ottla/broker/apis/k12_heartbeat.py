@@ -1,0 +1,31 @@
+"""Heartbeat: the member lives, and hears whether it is to join again.
+
+Behaviour: REBALANCE_IN_PROGRESS while the group meets, nothing in CompletingRebalance and Stable, UNKNOWN_MEMBER_ID for everybody else,
+ILLEGAL_GENERATION for a member that missed a generation. While the group is being loaded nobody knows who is a member, so all is well.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.apis.coordinated import shard_of_members
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire.errors import CoordinatorLoadInProgress, KafkaError
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=error.code)
+
+
+@handles(HeartbeatRequest, (0, 4), refuse=refuse)
+def heartbeat(node: "Node", call: RequestArrived) -> Any:
+    request: HeartbeatRequest = call.body
+    try:
+        shard = shard_of_members(node, request.group_id)
+    except CoordinatorLoadInProgress:
+        return HeartbeatResponse()
+    shard.machine.heartbeat(request)
+    return shard.answer(call, HeartbeatResponse(), of=request.group_id, refuse=refuse)

@@ -1,0 +1,39 @@
+"""LeaveGroup: members go, and the group meets without them.
+
+Behaviour: from version 3 on several members may be named, each with its own answer, static ones also by their instance id alone. Without
+the group each member is unknown. Source: KIP-345, KIP-800.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.apis.coordinated import shard_of_members
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire.errors import KafkaError, UnknownMemberId
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+SEVERAL_SINCE = 3
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> LeaveGroupResponse:
+    return LeaveGroupResponse(error_code=error.code)
+
+
+@handles(LeaveGroupRequest, (0, 5), refuse=refuse)
+def leave_group(node: "Node", call: RequestArrived) -> Any:
+    request: LeaveGroupRequest = call.body
+    shard = shard_of_members(node, request.group_id)
+    several = call.api_version >= SEVERAL_SINCE
+    members = request.members if several else [MemberIdentity(member_id=request.member_id)]
+    try:
+        answers = shard.machine.leave(request.group_id, members)
+    except UnknownMemberId as error:
+        answers = [
+            MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error.code)
+            for member in members
+        ]
+    response = LeaveGroupResponse(members=answers) if several else LeaveGroupResponse(error_code=answers[0].error_code)
+    return shard.answer(call, response, of=request.group_id, refuse=refuse)

@@ -1,0 +1,27 @@
+"""SyncGroup: the leader brings the assignment, and every member is given its own; answered when the leader's is written.
+
+Behaviour: only the leader's assignment counts; a member it leaves out is given nothing. In a stable group the answer is at once. From
+version 5 on the member says which protocol it goes by, and is refused if that is not the group's. Source: KIP-559.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.apis.coordinated import shard_of_members
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=error.code)
+
+
+@handles(SyncGroupRequest, (0, 5), refuse=refuse)
+def sync_group(node: "Node", call: RequestArrived) -> Any:
+    request: SyncGroupRequest = call.body
+    shard = shard_of_members(node, request.group_id)
+    return shard.later(call, lambda reply: shard.machine.sync(request, reply), of=request.group_id, refuse=refuse)

@@ -1,0 +1,54 @@
+"""DescribeGroups: groups of the classic protocol with their members.
+
+Behaviour: what members said and were given is told while the group is stable. A group that is not known is Dead, without error until
+version 5, GROUP_ID_NOT_FOUND from 6 on; so is one of another kind. Source: KIP-430, KIP-1043.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.apis.operations import GROUP_OPERATIONS
+from ottla.broker.coordinator import when_committed
+from ottla.broker.events import RequestArrived
+from ottla.broker.groups.states import GroupState
+from ottla.broker.handlers import handles
+from ottla.wire.errors import GroupIdNotFound, KafkaError
+from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.coordinator import Shard
+    from ottla.broker.groups.groups import Groups
+    from ottla.broker.node import Node
+
+NOT_FOUND_SINCE = 6
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=[_refused(call, group_id, error) for group_id in call.body.groups])
+
+
+@handles(DescribeGroupsRequest, (0, 6), refuse=refuse)
+def describe_groups(node: "Node", call: RequestArrived) -> Any:
+    request: DescribeGroupsRequest = call.body
+    response = DescribeGroupsResponse()
+    shards: list[tuple[Shard[Groups], str]] = []
+    for group_id in request.groups:
+        try:
+            shard = node.groups.shard_of(group_id)
+            shards.append((shard, group_id))
+            described: DescribedGroup = shard.machine.find(group_id).described()
+            if request.include_authorized_operations:
+                described.authorized_operations = GROUP_OPERATIONS
+        except KafkaError as error:
+            described = _refused(call, group_id, error)
+        response.groups.append(described)
+    return when_committed(call, response, shards, refuse=refuse)
+
+
+def _refused(call: RequestArrived, group_id: str, error: KafkaError) -> DescribedGroup:
+    unknown, tells = isinstance(error, GroupIdNotFound), call.api_version >= NOT_FOUND_SINCE
+    return DescribedGroup(
+        error_code=0 if unknown and not tells else error.code,
+        error_message=str(error) if tells else None,
+        group_id=group_id,
+        group_state=GroupState.DEAD.value if unknown else "",
+    )

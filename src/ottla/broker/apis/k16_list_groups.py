@@ -1,0 +1,43 @@
+"""ListGroups: the groups that this broker coordinates.
+
+Behaviour: filters of states (from version 4 on) and types (from 5 on) match whatever the case of their letters; one that nobody knows
+matches nothing. While a part of the groups is being loaded the answer is COORDINATOR_LOAD_IN_PROGRESS, since it would be wrong.
+
+Difference from Kafka: a group shows its state of this moment, and one that only just came about is listed. Source: KIP-518, KIP-848.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.coordinator import State
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> ListGroupsResponse:
+    return ListGroupsResponse(error_code=error.code)
+
+
+@handles(ListGroupsRequest, (0, 5), refuse=refuse)
+def list_groups(node: "Node", call: RequestArrived) -> ListGroupsResponse:
+    request: ListGroupsRequest = call.body
+    states = {name.strip().lower() for name in request.states_filter}
+    types = {name.strip().lower() for name in request.types_filter}
+    response = ListGroupsResponse()
+    for number in sorted(node.groups.shards):
+        shard = node.groups.shards[number]
+        if shard.state is State.LOADING:
+            raise errors.CoordinatorLoadInProgress(f"{shard.partition} is being loaded; try again")
+        for group_id, group in sorted(shard.machine.by_id.items()):
+            if (states and group.state_name.lower() not in states) or (types and group.kind not in types):
+                continue
+            listed = ListedGroup(
+                group_id=group_id, protocol_type=group.protocol_type or "", group_state=group.state_name, group_type=group.kind
+            )
+            response.groups.append(listed)
+    return response

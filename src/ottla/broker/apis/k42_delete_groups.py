@@ -1,0 +1,40 @@
+"""DeleteGroups: groups without members go, with their offsets.
+
+Behaviour: each group has its own answer: NON_EMPTY_GROUP with members, GROUP_ID_NOT_FOUND where there is none. Source: KIP-229.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.coordinator import when_committed
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.coordinator import Shard
+    from ottla.broker.groups.groups import Groups
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=name, error_code=error.code) for name in call.body.groups_names])
+
+
+@handles(DeleteGroupsRequest, (0, 2), refuse=refuse)
+def delete_groups(node: "Node", call: RequestArrived) -> Any:
+    response = DeleteGroupsResponse()
+    shards: list[tuple[Shard[Groups], str]] = []
+    for group_id in call.body.groups_names:
+        result = DeletableGroupResult(group_id=group_id)
+        try:
+            if not group_id:
+                raise errors.InvalidGroupId("the id of a group that is deleted has at least one character")
+            shard = node.groups.shard_of(group_id)
+            shards.append((shard, group_id))
+            shard.machine.delete(group_id)
+        except KafkaError as error:
+            result.error_code = error.code
+        response.results.append(result)
+    return when_committed(call, response, shards, refuse=refuse)

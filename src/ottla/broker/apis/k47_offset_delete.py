@@ -1,0 +1,44 @@
+"""OffsetDelete: forget how far a group has read in some partitions.
+
+Behaviour: a topic that a member reads is refused with GROUP_SUBSCRIBED_TO_TOPIC, partition by partition; a group whose members are not
+consumers is NON_EMPTY_GROUP as a whole. Where there is no offset nothing happens. Source: KIP-496.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire.errors import NONE, KafkaError, UnknownTopicOrPartition
+from ottla.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(error_code=error.code)
+
+
+@handles(OffsetDeleteRequest, (0, 0), refuse=refuse)
+def offset_delete(node: "Node", call: RequestArrived) -> Any:
+    request: OffsetDeleteRequest = call.body
+    shard = node.groups.shard_of(request.group_id)
+    shard.machine.find(request.group_id).check_offset_delete()
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        numbers = [partition.partition_index for partition in topic.partitions]
+        code = NONE
+        try:
+            if topic.name not in node.image.topics:
+                raise UnknownTopicOrPartition(f"there is no topic {topic.name!r}")
+            shard.machine.delete_offsets(request.group_id, topic.name, numbers)
+        except KafkaError as error:
+            code = error.code
+        partitions = [OffsetDeleteResponsePartition(partition_index=number, error_code=code) for number in numbers]
+        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+    return shard.answer(call, response, of=request.group_id, refuse=refuse)

@@ -1,0 +1,418 @@
+"""What every coordinator shares: state that is a fold over the records of one partition of an internal topic.
+
+A key (a group's id, say) hashes to a partition of the topic, and the broker that leads the partition coordinates the key. Each partition
+led here is a ``Shard`` with a machine of its own, made by ``make(shard)``::
+
+                led here                    all of the log applied
+    (nothing) ───────────▶ LOADING ─────────────────────────────▶ ACTIVE
+                              │  a record that cannot be read        │
+                              ├───────────────▶ FAILED               │  led no more, directory failed, broker stops
+                              └───────────────┬──────────────────────┘
+                                              ▼
+                                            GONE   what waits is answered NOT_COORDINATOR, no timer fires any more
+
+A request is decided by the machine. What must outlive a crash it hands to ``Shard.write`` as records, which are appended as one batch and
+then applied, each by ``machine.apply(key, value)``: the function that loading uses, so that what is loaded is what was there. A refused
+append changes nothing and raises. What need not outlive a crash (who waits, deadlines) the machine keeps beside.
+
+No answer shows what a crash could take back: it waits until the last batch about its key (``of``) is committed. ``Shard.answer`` does
+that for an answer known at once, ``Shard.later`` makes a ``Reply`` for one that comes later.
+
+Loading reads the log in chunks off the loop, so that no step lasts longer than a chunk takes to apply; requests meanwhile are refused
+with COORDINATOR_LOAD_IN_PROGRESS. The topic is created when somebody first looks for a coordinator.
+
+Source: Kafka's CoordinatorRuntime. Difference: an answer waits for its own key's records, not for all of the shard's.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from ottla.base.ids import TopicPartition
+from ottla.base.units import KiB
+from ottla.broker import effects
+from ottla.broker.creating import begin_creation
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import PARKED, Refusal
+from ottla.broker.image import Image
+from ottla.broker.purgatory import Parked
+from ottla.log.errors import LogError
+from ottla.records.batch import headers
+from ottla.records.build import build_batch
+from ottla.records.errors import RecordsError
+from ottla.records.read import records as records_of
+from ottla.wire import errors
+from ottla.wire.declare import MalformedMessage
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
+
+if TYPE_CHECKING:
+    from ottla.broker.configs import BrokerOptions
+    from ottla.broker.leader import Leader
+    from ottla.broker.node import Node
+
+#: Bytes of log applied in one step: some thousand records, a few milliseconds.
+LOAD_BYTES = 64 * KiB
+#: In this version each partition has one replica.
+REPLICAS_MAX = 1
+
+#: A record of a machine's own: key and value as messages; value None is a tombstone.
+Record = tuple[Any, Any]
+
+
+class State(Enum):
+    """See the module's theory."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+class Machine(Protocol):
+    """What a shard drives."""
+
+    def encode(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
+        """A record as it lies in the log."""
+
+    def decode(self, key: bytes, value: bytes | None) -> Record | None:
+        """A record of the log; None for a type that a later version wrote. Raises: MalformedMessage."""
+
+    def apply(self, key: Any, value: Any) -> None:
+        """Take in one record; nothing else changes what a restart would find."""
+
+    def loaded(self) -> None:
+        """All of the log was applied: begin to serve."""
+
+
+M = TypeVar("M", bound=Machine)
+
+
+class Reply:
+    """The answer to a request, given later, once. It is forgotten with its connection, and refused with its shard."""
+
+    __slots__ = ("_call", "_of", "_parked", "_refuse", "_shard")
+
+    def __init__(self, shard: "Shard[Any]", call: RequestArrived, of: str, refuse: Refusal) -> None:
+        self._shard = shard
+        self._call = call
+        self._of = of
+        self._refuse = refuse
+        self._parked = Parked((), lambda: False, lambda expired: None)
+
+    @property
+    def version(self) -> int:
+        """Version of the request."""
+        return self._call.api_version
+
+    def give(self, message: Any) -> None:
+        """Answer, as soon as what was written about the key so far is committed."""
+        if self._leave():
+            answer = self._shard.answer(self._call, message, of=self._of, refuse=self._refuse)
+            if answer is not PARKED:
+                self._shard.node.answer(self._call, answer)
+
+    def refuse(self, error: KafkaError) -> None:
+        """Answer with an error."""
+        self.give(self._refuse(self._call, error))
+
+    def gone(self) -> None:
+        """The shard is led elsewhere."""
+        if self._leave():
+            self._shard.node.answer(self._call, self._refuse(self._call, not_coordinator(self._of)))
+
+    def _leave(self) -> bool:
+        """Whether it was still to be answered."""
+        self._shard.replies.pop(self, None)
+        if self._parked.done:
+            return False
+        self._shard.node.purgatory.cancel(self._parked)
+        return True
+
+    def park(self) -> None:
+        """Begin to wait."""
+        self._shard.replies[self] = None
+        self._shard.node.park(self._call, self._parked, None)
+
+
+class Shard(Generic[M]):
+    """One partition of the topic, led here. See the module's theory."""
+
+    def __init__(self, node: "Node", leader: "Leader", make: "Callable[[Shard[M]], M]") -> None:
+        self.node = node
+        self.leader = leader
+        self.partition = leader.partition
+        self.state = State.LOADING
+        #: Answers that wait for something other than a commit.
+        self.replies: dict[Reply, None] = {}
+        #: Deadlines of the machine.
+        self._timers: dict[Parked, None] = {}
+        #: End offset of the last batch about a key, for those that may not be committed; emptied when everything is.
+        self._written: dict[str, int] = {}
+        self._written_end = 0
+        #: End of the log when loading began: what lay in it need not be committed.
+        self._loaded_end: int = leader.log.end_offset
+        self._position: int = leader.log.start_offset
+        self.machine = make(self)
+
+    # What a machine may ask.
+
+    @property
+    def now_ms(self) -> int:
+        return self.node.now_ms
+
+    @property
+    def wall_ms(self) -> int:
+        return self.node.wall_ms
+
+    @property
+    def options(self) -> "BrokerOptions":
+        return self.node.options
+
+    @property
+    def image(self) -> Image:
+        return self.node.image
+
+    @property
+    def rng(self) -> Random:
+        return self.node.rng
+
+    def write(self, of: str, records: Sequence[Record]) -> None:
+        """Append records about one key as one batch, and apply them. Without records nothing happens.
+
+        Raises: NotCoordinator, CoordinatorNotAvailable, MessageTooLarge; nothing has changed then.
+        """
+        if not records:
+            return
+        if self.state is not State.ACTIVE:
+            raise not_coordinator(of)
+        machine, wall_ms, leader = self.machine, self.node.wall_ms, self.leader
+        batch = build_batch([(wall_ms, *machine.encode(key, value), ()) for key, value in records])
+        try:
+            self._written_end = self._written[of] = leader.append_own(memoryview(batch), wall_ms=wall_ms)
+        except OSError as error:
+            raise errors.CoordinatorNotAvailable(str(self.node.partitions.append_failed(leader, error))) from error
+        except errors.NotEnoughReplicas as error:
+            raise errors.CoordinatorNotAvailable(str(error)) from error
+        for key, value in records:
+            machine.apply(key, value)
+        self.node.partitions.wrote(leader)
+
+    def after(self, delay_ms: int, act: Callable[[], None]) -> Parked:
+        """Have something done later, unless it is cancelled or the shard goes."""
+
+        def fire(expired: bool) -> None:
+            del self._timers[timer]
+            if self.state is not State.GONE:
+                act()
+
+        timer = Parked((), lambda: False, fire)
+        self._timers[timer] = None
+        self.node.purgatory.park(timer, self.node.now_ms + delay_ms)
+        return timer
+
+    def cancel(self, timer: Parked | None) -> None:
+        """Undo ``after``; one that has fired is left alone."""
+        if timer is not None:
+            self._timers.pop(timer, None)
+            self.node.purgatory.cancel(timer)
+
+    # Answers.
+
+    def answer(self, call: RequestArrived, message: Any, *, of: str, refuse: Refusal) -> Any:
+        """What a handler returns: the message, if all that it may show of the key is committed, and PARKED until then."""
+        return when_committed(call, message, [(self, of)], refuse=refuse)
+
+    def committed(self, of: str) -> "Commit | None":
+        """What to wait for before anything about a key is told; None when all that was written about it is committed."""
+        if self.leader.high_watermark >= self._written_end:
+            self._written.clear()
+        until = max(self._written.get(of, 0), self._loaded_end)
+        return None if self.leader.high_watermark >= until else Commit(self, until)
+
+    def later(self, call: RequestArrived, ask: Callable[[Reply], None], *, of: str, refuse: Refusal) -> Any:
+        """What a handler returns whose answer comes later: ``ask`` gets the ``Reply``, and may give it at once, or raise a KafkaError."""
+        reply = Reply(self, call, of, refuse)
+        reply.park()
+        try:
+            ask(reply)
+        except KafkaError as error:
+            reply.refuse(error)
+        return PARKED
+
+    # Loading, and the end.
+
+    def load(self) -> None:
+        """Read on where the last chunk ended. Called once; then each chunk asks for the next."""
+        if self.state is not State.LOADING:
+            return
+        try:
+            found = self.leader.log.locate(self._position, max_bytes=LOAD_BYTES, upto=self._loaded_end)
+        except LogError as error:
+            self._fail(error)
+            return
+        if found is None:
+            self.state = State.ACTIVE
+            self.machine.loaded()
+        else:
+            self.node.read_log(self.leader.directory.root, found, self._chunk_read)
+
+    def _chunk_read(self, data: bytes | None) -> None:
+        if self.state is not State.LOADING:
+            return
+        before = self._position
+        try:
+            for position, header in headers(data or b""):
+                if not header.is_control:
+                    self._apply(records_of(data, position))  # type: ignore[arg-type]
+                self._position = header.last_offset + 1
+        except (RecordsError, MalformedMessage) as error:
+            self._fail(error)
+            return
+        if self._position == before:
+            self._fail(LogError(f"nothing could be read at offset {before}"))
+        else:
+            self.load()
+
+    def _apply(self, found: Iterable[tuple[int, int, bytes | None, bytes | None, Any]]) -> None:
+        for _, _, key, value, _ in found:
+            record = self.machine.decode(key, value) if key is not None else None
+            if record is not None:
+                self.machine.apply(*record)
+
+    def _fail(self, error: Exception) -> None:
+        self.state = State.FAILED
+        self.node.effects.append(
+            effects.Warn(
+                message=f"{self.partition} cannot be loaded at offset {self._position}, so nobody coordinates what it holds: {error}"
+            )
+        )
+
+    def drop(self) -> None:
+        """The partition is led here no more."""
+        self.state = State.GONE
+        for timer in list(self._timers):
+            self.cancel(timer)
+        for reply in list(self.replies):
+            reply.gone()
+        self.node.purgatory.poke(self.partition)
+
+
+class Commit(NamedTuple):
+    """What an answer waits for."""
+
+    shard: Shard[Any]
+    #: The high watermark that settles it.
+    until: int
+
+    @property
+    def done(self) -> bool:
+        return self.shard.leader.high_watermark >= self.until
+
+
+def when_committed(call: RequestArrived, message: Any, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal) -> Any:
+    """What a handler returns: the message, if all that it may show of these keys is committed, and PARKED until then."""
+    waits = [commit for shard, of in about if (commit := shard.committed(of)) is not None]
+    if not waits:
+        return message
+    node = waits[0].shard.node
+
+    def settled() -> bool:
+        return all(commit.done or commit.shard.state is State.GONE for commit in waits)
+
+    def finish(expired: bool) -> None:
+        lost = not all(commit.done for commit in waits)
+        node.answer(call, refuse(call, not_coordinator("what was asked for")) if lost else message)
+
+    return node.park(call, Parked(list(dict.fromkeys(commit.shard.partition for commit in waits)), settled, finish), None)
+
+
+class Coordinator(Generic[M]):
+    """The shards of one internal topic on this broker, and where those of other brokers are."""
+
+    def __init__(
+        self,
+        node: "Node",
+        topic: str,
+        make: Callable[[Shard[M]], M],
+        *,
+        partitions: Callable[["BrokerOptions"], int],
+        replicas: Callable[["BrokerOptions"], int],
+        configs: Callable[["BrokerOptions"], dict[str, str]],
+    ) -> None:
+        """``partitions``, ``replicas`` and ``configs`` are those with which the topic is created, replicas no more than can be."""
+        self._node = node
+        self.topic = topic
+        self._make = make
+        self._partitions = partitions
+        self._replicas = replicas
+        self._configs = configs
+        #: By partition.
+        self.shards: dict[int, Shard[M]] = {}
+
+    def start(self) -> None:
+        """The broker has heard what the store held: load what it leads."""
+        for partition in [led for led in self._node.partitions.leaders if led.topic == self.topic]:
+            self.partition_changed(partition)
+
+    def stop(self) -> None:
+        """The broker stops: let go of everything."""
+        for shard in list(self.shards.values()):
+            shard.drop()
+        self.shards = {}
+
+    def partition_changed(self, partition: TopicPartition) -> None:
+        """A partition began or ceased to be led here, or its log directory failed."""
+        if partition.topic != self.topic:
+            return
+        leader = self._node.partitions.leaders.get(partition)
+        shard = self.shards.get(partition.partition)
+        if shard is not None and shard.leader is not leader:
+            del self.shards[partition.partition]
+            shard.drop()
+            shard = None
+        if shard is None and leader is not None and self._node.started and not self._node.stopping:
+            shard = self.shards[partition.partition] = Shard(self._node, leader, self._make)
+            shard.load()
+
+    def partition_of(self, key: str) -> int | None:
+        """Number of the partition that a key belongs to; None while there is no topic."""
+        topic = self._node.image.topics.get(self.topic)
+        return partition_for(key, len(topic.replicas)) if topic is not None and topic.replicas else None
+
+    def shard_of(self, key: str) -> Shard[M]:
+        """The shard that coordinates a key, ready to serve.
+
+        Raises: NotCoordinator, CoordinatorLoadInProgress.
+        """
+        number = self.partition_of(key)
+        shard = self.shards.get(number) if number is not None else None
+        if shard is None or shard.state in (State.FAILED, State.GONE):
+            raise not_coordinator(key)
+        if shard.state is State.LOADING:
+            raise errors.CoordinatorLoadInProgress(f"{shard.partition} is being loaded; try again")
+        return shard
+
+    def create(self) -> None:
+        """Have the topic created, unless that is under way. Raises: KafkaError, when the controller is here and says no."""
+        options = self._node.options
+        configs = [CreatableTopicConfig(name=name, value=value) for name, value in self._configs(options).items()]
+        replicas = min(self._replicas(options), len(self._node.image.brokers), REPLICAS_MAX)
+        wish = CreatableTopic(name=self.topic, num_partitions=self._partitions(options), replication_factor=replicas, configs=configs)
+        begin_creation(self._node, wish)
+
+
+def not_coordinator(key: str) -> KafkaError:
+    return errors.NotCoordinator(f"this broker does not coordinate {key!r}; look for its coordinator again")
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """Where Kafka puts a key: Java's hash of the string, made positive, modulo. Source: Kafka's Utils.abs, java.lang.String."""
+    value = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    if value >= 1 << 31:
+        value -= 1 << 32
+    return 0 if value == -(1 << 31) else abs(value) % partitions

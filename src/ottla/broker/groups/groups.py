@@ -1,0 +1,233 @@
+"""All groups of one shard of ``__consumer_offsets``, whatever their kind, and their offsets.
+
+::
+
+    OffsetCommit ... JoinGroup ... DeleteGroups        records of the partition
+                  │                                        │
+                  ▼                                        ▼
+    a method here, which finds the group ──▶ Group     apply(key, value) ──▶ APPLY[type of key](groups, key, value)
+                                               │                                   ▲
+                                               └── shard.write(group id, records) ─┘
+
+How another kind of group plugs in:
+
+1. Its records are declared, each key and value a message, and entered in ``records.TYPES``.
+2. Its module has a function ``(groups, key, value)`` for each type of key, entered in ``APPLY`` below. It finds its group in
+   ``groups.by_id`` or puts it there: this dict alone says of which kind a group is at the moment. A record that makes a group one of
+   another kind calls ``close()`` on the object that was there and puts its own in its place; offsets stay where they are.
+3. Its group object is a ``Group`` (``group.py``), so that offsets, listing, describing and deleting need not know it. It is given this
+   object, and through ``groups.shard`` time, options, the cluster's image, timers (``after``, ``cancel``) and ``write``.
+4. Its API handlers take the shard from ``node.groups.shard_of(group_id)`` and answer through ``shard.answer`` (at once) or
+   ``shard.later`` (when the group gives the ``Reply``), as ``apis/k12_heartbeat.py`` and ``apis/k11_join_group.py`` do.
+5. What is to happen once the log is read, or when the topics of the cluster change, goes into ``Group.loaded`` and
+   ``Group.topic_changed``.
+
+Converting a group of one kind to the other is then one ``write``: tombstones of the old kind (``group.tombstones()``) and records of the
+new, in one batch, so that a crash leaves one or the other. ``ClassicGroup.take`` makes a classic group of its record, with the waiting
+left out.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.coordinator import Coordinator, Record, Reply, Shard, State
+from ottla.broker.groups import offsets as offsets_of
+from ottla.broker.groups.classic import ClassicGroup
+from ottla.broker.groups.group import Client, Group
+from ottla.broker.groups.offsets import Offsets
+from ottla.broker.groups.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_record,
+    encode_record,
+)
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.configs import BrokerOptions
+    from ottla.broker.node import Node
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class Groups:
+    """The machine of a shard. See the module's theory."""
+
+    def __init__(self, shard: "Shard[Groups]") -> None:
+        self.shard = shard
+        #: Each group once, of whatever kind it is now.
+        self.by_id: dict[str, Group] = {}
+        self.offsets = Offsets()
+
+    # What a coordinator asks of its machine.
+
+    def encode(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
+        return encode_record(key, value)
+
+    def decode(self, key: bytes, value: bytes | None) -> Record | None:
+        return decode_record(key, value)
+
+    def apply(self, key: Any, value: Any) -> None:
+        APPLY[type(key)](self, key, value)
+
+    def loaded(self) -> None:
+        for group in list(self.by_id.values()):
+            group.loaded()
+        topics = {topic for committed in self.offsets.by_group.values() for topic in committed}
+        for topic in topics.difference(self.shard.image.topics):
+            # Deleted while nobody was here to hear of it.
+            self._forget_topic(topic)
+        self._check_expiry_later()
+
+    @property
+    def loading(self) -> bool:
+        return self.shard.state is State.LOADING
+
+    # Requests of the classic protocol.
+
+    def join(self, request: Any, client: Client, reply: Reply) -> None:
+        """JoinGroup. Raises: KafkaError."""
+        group = self.by_id.get(request.group_id)
+        if group is None:
+            if request.member_id:
+                raise errors.UnknownMemberId(f"there is no group {request.group_id!r}")
+            made = group = self.by_id[request.group_id] = ClassicGroup(self, request.group_id)
+            try:
+                made.join(request, client, reply)
+            finally:
+                self.forget_unused(made)
+        else:
+            group.join(request, client, reply)
+
+    def sync(self, request: Any, reply: Reply) -> None:
+        """SyncGroup. Raises: KafkaError."""
+        self._member_of(request.group_id).sync(request, reply)
+
+    def heartbeat(self, request: Any) -> None:
+        """Heartbeat. Raises: KafkaError."""
+        self._member_of(request.group_id).heartbeat(request)
+
+    def leave(self, group_id: str, members: list[Any]) -> list[Any]:
+        """LeaveGroup: the answer for each member. Raises: UnknownMemberId without a group."""
+        return self._member_of(group_id).leave(members)
+
+    def _member_of(self, group_id: str) -> Group:
+        group = self.by_id.get(group_id)
+        if group is None:
+            raise errors.UnknownMemberId(f"there is no group {group_id!r}")
+        return group
+
+    # Groups as a whole.
+
+    def find(self, group_id: str) -> Group:
+        """Raises: GroupIdNotFound."""
+        group = self.by_id.get(group_id)
+        if group is None:
+            raise errors.GroupIdNotFound(f"there is no group {group_id!r}")
+        return group
+
+    def delete(self, group_id: str) -> None:
+        """A group and its offsets. Raises: GroupIdNotFound, NonEmptyGroup, and what a write may."""
+        group = self.find(group_id)
+        group.check_delete()
+        self.shard.write(group_id, [*self.offsets.tombstones(group_id), *group.tombstones()])
+
+    def delete_offsets(self, group_id: str, topic: str, partitions: list[int]) -> None:
+        """Raises: GroupSubscribedToTopic, and what a write may."""
+        if self.find(group_id).subscribed(topic):
+            raise errors.GroupSubscribedToTopic(f"group {group_id!r} reads {topic!r}")
+        known = [partition for partition in partitions if self.offsets.of(group_id, topic, partition) is not None]
+        self.shard.write(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in known])
+
+    def forget_unused(self, group: ClassicGroup) -> None:
+        """A group that was only thought of goes without a record."""
+        if group.unused and group.group_id not in self.offsets.by_group and self.by_id.get(group.group_id) is group:
+            del self.by_id[group.group_id]
+
+    # What time and the cluster bring.
+
+    def topic_changed(self, topic: str) -> None:
+        """A topic was created, grew or went away."""
+        if topic not in self.shard.image.topics:
+            self._forget_topic(topic)
+        for group in list(self.by_id.values()):
+            group.topic_changed(topic)
+
+    def _forget_topic(self, topic: str) -> None:
+        """Offsets of a topic that is gone are of no use to anybody."""
+        for group_id, topics in list(self.offsets.by_group.items()):
+            if topic in topics:
+                self._try_to_write(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in topics[topic]])
+
+    def _check_expiry_later(self) -> None:
+        self.shard.after(self.shard.options.offsets_retention_check_interval_ms, self._check_expiry)
+
+    def _check_expiry(self) -> None:
+        """Forget offsets whose time is over, and groups without members that have none left."""
+        for group_id, group in list(self.by_id.items()):
+            gone, all_gone = offsets_of.expired(self, group_id, group)
+            if all_gone and group.empty and not (isinstance(group, ClassicGroup) and group.pending):
+                gone += group.tombstones()
+            self._try_to_write(group_id, gone)
+        self._check_expiry_later()
+
+    def _try_to_write(self, group_id: str, records: list[Record]) -> None:
+        try:
+            self.shard.write(group_id, records)
+        except KafkaError:
+            # Nobody asked for it; the next check, or the next loading, does.
+            return
+
+
+def group_coordinator(node: "Node") -> Coordinator[Groups]:
+    """The coordinator of groups on a broker."""
+
+    def configs(options: "BrokerOptions") -> dict[str, str]:
+        return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(options.offsets_topic_segment_bytes)}
+
+    return Coordinator(
+        node,
+        OFFSETS_TOPIC,
+        Groups,
+        partitions=lambda options: options.offsets_topic_num_partitions,
+        replicas=lambda options: options.offsets_topic_replication_factor,
+        configs=configs,
+    )
+
+
+def topic_changed(coordinator: Coordinator[Groups], topic: str) -> None:
+    """The image has a topic, or has it no more, or with more partitions."""
+    for shard in list(coordinator.shards.values()):
+        if shard.state is State.ACTIVE:
+            shard.machine.topic_changed(topic)
+
+
+def _apply_offset(groups: Groups, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+    if value is not None and key.group not in groups.by_id:
+        # Somebody keeps offsets here without being a member of anything.
+        groups.by_id[key.group] = ClassicGroup(groups, key.group)
+    groups.offsets.apply(key, value)
+
+
+def _apply_classic(groups: Groups, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+    group = groups.by_id.get(key.group)
+    if value is None:
+        if isinstance(group, ClassicGroup):
+            del groups.by_id[key.group]
+            group.close()
+        return
+    if not isinstance(group, ClassicGroup):
+        if group is not None:
+            group.close()
+        group = groups.by_id[key.group] = ClassicGroup(groups, key.group)
+    group.take(value)
+
+
+#: By type of key; see the module's theory.
+APPLY: dict[type, Callable[[Groups, Any, Any], None]] = {
+    OffsetCommitKey: _apply_offset,
+    GroupMetadataKey: _apply_classic,
+}

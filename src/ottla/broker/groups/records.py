@@ -1,0 +1,138 @@
+"""The records of ``__consumer_offsets``, byte for byte as Kafka writes them.
+
+A key and a value each begin with an int16. That of the key tells the type of the record, that of the value its version; a message follows::
+
+    key    | type 2 | group id |                                value  | version 3 | protocol type | generation | ... members |
+    key    | type 1 | group id | topic | partition |              value  | version 3 | offset | leader epoch | metadata | time |
+
+No value is a tombstone. Types of later versions are left alone when a log is loaded, values of later versions are refused.
+``TYPES`` holds all types known; a message of a key is declared with the type as its only version, but for OffsetCommitKey, whose types 0
+and 1 mean the same.
+
+Source: Kafka's group-coordinator message schemas, GroupCoordinatorRecordSerde.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct as Layout
+from typing import Annotated, Any
+
+import msgspec
+
+from ottla.wire.compile import decode, encode
+from ottla.wire.declare import Ignorable, Int32, Int64, MalformedMessage, Since, Struct, Until, message
+from ottla.wire.errors import UnsupportedVersion
+
+_VERSION = Layout(">h")
+
+
+@message(since=0, until=1, flexible_since=None)
+class OffsetCommitKey(Struct):
+    """How far a group has read in one partition; types 0 and 1."""
+
+    group: str = ""
+    topic: str = ""
+    partition: Int32 = 0
+
+
+@message(since=0, until=4, flexible_since=4)
+class OffsetCommitValue(Struct):
+    """The committed offset. Times are the calendar's; the expiry is that of a client that chose one (OffsetCommit 2 to 4)."""
+
+    offset: Int64 = 0
+    leader_epoch: Annotated[Int32, Since(3), Ignorable] = -1
+    metadata: str = ""
+    commit_timestamp: Int64 = 0
+    expire_timestamp: Annotated[Int64, Since(1), Until(1), Ignorable] = -1
+
+
+@message(since=2, until=2, flexible_since=None)
+class GroupMetadataKey(Struct):
+    """A group of the classic protocol; type 2."""
+
+    group: str = ""
+
+
+class MemberMetadata(Struct):
+    """A member: what it said when it joined, under the protocol chosen, and what it was given."""
+
+    member_id: str = ""
+    group_instance_id: Annotated[str | None, Since(3), Ignorable] = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout: Annotated[Int32, Since(1), Ignorable] = -1
+    session_timeout: Int32 = 0
+    subscription: bytes = b""
+    assignment: bytes = b""
+
+
+@message(since=0, until=4, flexible_since=4)
+class GroupMetadataValue(Struct):
+    """A generation of a group, complete. Without members the group is empty since ``current_state_timestamp``."""
+
+    protocol_type: str = ""
+    generation: Int32 = 0
+    protocol: str | None = None
+    leader: str | None = None
+    current_state_timestamp: Annotated[Int64, Since(2), Ignorable] = -1
+    members: list[MemberMetadata] = []
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType:
+    """One type of record."""
+
+    key: type[msgspec.Struct]
+    value: type[msgspec.Struct]
+    #: The type, as it is written.
+    number: int
+    #: The version in which a value is written.
+    value_version: int
+
+
+#: By the number that a key begins with. Kafka reads old OffsetCommit keys under both numbers, and writes 1.
+TYPES: dict[int, RecordType] = {
+    0: RecordType(OffsetCommitKey, OffsetCommitValue, 1, 3),
+    1: RecordType(OffsetCommitKey, OffsetCommitValue, 1, 3),
+    2: RecordType(GroupMetadataKey, GroupMetadataValue, 2, 3),
+}
+#: The version of an OffsetCommitValue that has an expiry.
+EXPIRY_VERSION = 1
+
+_BY_KEY = {kind.key: kind for kind in TYPES.values()}
+
+
+def encode_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
+    """Key and value as they lie in the log; value None is a tombstone."""
+    kind = _BY_KEY[type(key)]
+    written = _VERSION.pack(kind.number) + encode(key, kind.number)
+    if value is None:
+        return written, None
+    version = kind.value_version
+    if type(value) is OffsetCommitValue and value.expire_timestamp != -1:
+        version = EXPIRY_VERSION
+    return written, _VERSION.pack(version) + encode(value, version)
+
+
+def decode_record(key: bytes, value: bytes | None) -> tuple[Any, Any] | None:
+    """Key and value as messages; None for a type that is not known. Raises: MalformedMessage."""
+    kind = TYPES.get(_number(key))
+    if kind is None:
+        return None
+    read = decode(kind.key, key, kind.number, _VERSION.size)
+    return read, None if value is None else _value(kind, value)
+
+
+def _value(kind: RecordType, value: bytes) -> Any:
+    try:
+        return decode(kind.value, value, _number(value), _VERSION.size)
+    except UnsupportedVersion as error:
+        raise MalformedMessage(str(error)) from None
+
+
+def _number(data: bytes) -> int:
+    if len(data) < _VERSION.size:
+        raise MalformedMessage("a key or value begins with two bytes of version")
+    number: int = _VERSION.unpack_from(data)[0]
+    return number
