@@ -98,7 +98,11 @@ class Node:
         self._asked: dict[int, tuple[events.RequestArrived | None, Parked]] = {}
         #: Whether a Settled is on its way.
         self._settling = False
-        self._routes: dict[type, Callable[[Any], None]] = {
+        self._routes = self._table()
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        """Which event is whose."""
+        return {
             events.RequestArrived: self._request_arrived,
             events.ConnectionClosed: self._connection_closed,
             events.Settled: self._settled,

@@ -72,7 +72,12 @@ class Performer:
         #: By log directory.
         self.flushers = {
             root: Flusher(
-                disk, executor=executor, lanes=threads, counters=counters, done=self._flushed, failed=partial(self._flush_failed, root)
+                disk,
+                executor=executor,
+                lanes=threads,
+                counters=counters,
+                done=self._flushed,
+                failed=partial(self._flush_failed, root),
             )
             for root, disk in disks.items()
         }
@@ -82,9 +87,9 @@ class Performer:
         self._measuring: asyncio.TimerHandle | None = None
         self._stopped = False
         #: How each kind of effect is performed.
-        self.acts = self._acts()
+        self.acts = self._table()
 
-    def _acts(self) -> dict[type, Callable[[Any], None]]:
+    def _table(self) -> dict[type, Callable[[Any], None]]:
         return {
             effects.Respond: self._respond,
             effects.Release: self._release,
