@@ -20,8 +20,8 @@ from ottla.cli.render import admin, bootstrap_option, json_bytes, output_option,
 
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
-    from ottla.client.fetcher import ConsumerRecord
-    from ottla.client.sync import Consumer
+    from ottla.client.record import ConsumerRecord
+    from ottla.client.sync_consumer import Consumer
 
 #: Records in one poll, and so between two looks at the limits.
 POLL_RECORDS = 2000
@@ -62,7 +62,7 @@ def command(
                    %k key  %K key size  %s value  %S value size  %%  \\n  \\t
     """
     from ottla.base.ids import TopicPartition
-    from ottla.client.sync import Consumer
+    from ottla.client.sync_consumer import Consumer
 
     where = "beginning" if from_beginning else offset
     begin = _where(where)
