@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 200
 JOBS ?= 2
+# The package as pip installs it for users, its hot modules compiled.
+INSTALLED := build/installed
 
-.PHONY: install demo test check format sim bench docs clean
+.PHONY: install demo test test-installed check format sim bench docs clean
 
 install: $(STAMP)
 
@@ -20,6 +22,9 @@ demo: install
 
 test: install
 	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup
+
+test-installed: $(INSTALLED)/.made
+	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m pytest tests/log tests/broker tests/server tests/sim tests/wire tests/records tests/client -n $(JOBS) --dist loadgroup
 
 check: install
 	@$(BIN)/ruff format --check -q src tests bench tools
@@ -34,8 +39,14 @@ format: install
 sim: install
 	@$(BIN)/ottla sim run --seeds $(SEEDS)
 
-bench: install
-	@$(BIN)/python -m bench
+bench: $(INSTALLED)/.made
+	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m bench
+
+$(INSTALLED)/.made: $(STAMP) setup.py pyproject.toml $(shell find src -name '*.py' -o -name '*.py[xd]' -o -name '*.pxi')
+	@echo 'ottla: compiling the package as users get it (under a minute)' >&2
+	@rm -rf $(INSTALLED) build/lib* build/bdist*
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(INSTALLED) .
+	@touch $@
 
 docs: install
 	@$(BIN)/python tools/reference.py

@@ -13,7 +13,7 @@ from rich.console import Console
 from bench import kafka, report, runner
 from bench.cases import SCALES, Case, Scale, footprint, requests, spark, throughput
 from bench.maven import PeerUnavailable
-from bench.servers import OTTLA, OTTLA_CACHED, ROOT, Contestant, KafkaServer
+from bench.servers import OTTLA, OTTLA_CACHED, ROOT, Contestant, KafkaServer, compiled
 
 RESULTS = ROOT / "bench" / "results"
 WIDTH = 150
@@ -95,6 +95,8 @@ def _contestants(names: tuple[str, ...], *, peer: bool) -> tuple[list[Contestant
     contestants: list[Contestant] = []
     notes: list[str] = []
     servers: dict[str, str] = {}
+    if not compiled():
+        notes.append("Ottla is interpreted here, as in an editable install; `make bench` measures it as pip installs it")
     if "ottla" in names:
         contestants.append(OTTLA)
         servers[OTTLA.name] = "as it comes; acks=all is answered after fsync"

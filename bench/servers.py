@@ -10,6 +10,7 @@ What they promise differs, so both faces of Ottla are measured:
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import re
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,12 @@ from bench.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 OTTLA_READY = re.compile(r"ottla: ready on (\S+)")
+
+
+def compiled() -> bool:
+    """Whether the servers started here run with their hot modules compiled, as a package that pip installed does."""
+    spec = importlib.util.find_spec("ottla.broker.node")
+    return spec is not None and not str(spec.origin).endswith(".py")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import StoreResult
@@ -20,7 +20,10 @@ from ottla.broker import effects, events
 from ottla.broker.configs import Settings
 from ottla.broker.leader import Leader
 from ottla.broker.node import Node
+from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
+from ottla.log.errors import CorruptLog
+from ottla.log.flush import FlushPlan
 from ottla.records.build import build_batch
 from ottla.records.read import records as read_records
 from ottla.sim.disk import SimDisk
@@ -49,6 +52,14 @@ class Sent:
         self.answered: Callable[[Any], None] = lambda answer: None
 
 
+class Held(NamedTuple):
+    """A flush of one partition that waits for the test, or for its turn."""
+
+    directory: str
+    partition: TopicPartition
+    plan: FlushPlan
+
+
 class Broker:
     """One broker and its shell."""
 
@@ -61,12 +72,15 @@ class Broker:
         self.halted: str | None = None
         self.warnings: list[str] = []
         #: Effects that were performed, or wait for the test to do so.
-        self.flushes: list[effects.Flush] = []
+        self.flushes: list[Held] = []
         self.removed: list[str] = []
         self.replaced: list[str] = []
         #: Reads of logs that wait for ``read_logs()``, while ``reading`` is False.
         self.reads: list[effects.ReadLog] = []
         self.reading = cluster.reading
+        #: Compactions that wait for ``clean()``, while ``cleaning`` is False.
+        self.cleans: list[effects.Clean] = []
+        self.cleaning = True
         self._sent: dict[int, Sent] = {}
         self._marks: dict[Leader, int] = {}
         settings = Settings({"broker.id": str(broker_id), **texts})
@@ -134,6 +148,7 @@ class Broker:
 
     def flush(self) -> None:
         """Carry out the flushes that wait, and those they lead to."""
+        self.cluster.run()
         while self.flushes:
             self._flush(self.flushes.pop(0))
             self.cluster.run()
@@ -155,12 +170,15 @@ class Broker:
                     self._sent.pop(effect.connection).released = True
                 case effects.Close():
                     self._sent.pop(effect.connection).closed = effect.reason
+                case effects.Settle():
+                    self.cluster.later(lambda: self.hear(events.Settled()))
                 case effects.Flush():
-                    assert all(waiting.partition != effect.partition for waiting in self.flushes), "one flush of a partition at a time"
-                    if self.cluster.flushing:
-                        self.cluster.later(lambda effect=effect: self._flush(effect))  # type: ignore[misc]
-                    else:
-                        self.flushes.append(effect)
+                    for held in (Held(effect.directory, partition, plan) for partition, plan in effect.plans):
+                        assert all(other.partition != held.partition for other in self.flushes), "one flush of a partition at a time"
+                        if self.cluster.flushing:
+                            self.cluster.later(lambda held=held: self._flush(held))  # type: ignore[misc]
+                        else:
+                            self.flushes.append(held)
                 case effects.StartWriteback():
                     pass
                 case effects.ReadLog():
@@ -173,6 +191,11 @@ class Broker:
                     for path, data in effect.files:
                         self.disks[effect.directory].replace_file(path, data)
                         self.replaced.append(path)
+                case effects.Clean():
+                    if self.cleaning:
+                        self.cluster.later(lambda effect=effect: self._clean(effect))  # type: ignore[misc]
+                    else:
+                        self.cleans.append(effect)
                 case effects.StoreSubmit():
                     ticket = effect.ticket
                     self.session.submit(effect.ops, lambda result, ticket=ticket: self._store_answered(ticket, result))  # type: ignore[misc]
@@ -195,14 +218,13 @@ class Broker:
         sent.answer = decode(type(effect.message), data, effect.api_version)
         sent.answered(sent.answer)
 
-    def _flush(self, effect: effects.Flush) -> None:
-        disk = self.disks[effect.directory]
+    def _flush(self, flush: Held) -> None:
         try:
-            effect.plan.carry_out(disk)
+            flush.plan.carry_out(self.disks[flush.directory])
         except OSError as error:
-            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+            self.hear(events.DirectoryFailed(directory=flush.directory, reason=str(error)))
         else:
-            self.hear(events.Flushed(partition=effect.partition, upto=effect.plan.upto))
+            self.hear(events.Flushed(marks=((flush.partition, flush.plan.upto),)))
 
     def _read_log(self, effect: effects.ReadLog) -> None:
         if self.reading:
@@ -217,6 +239,27 @@ class Broker:
             self._read_log(effect)
         self.reads = []
         self.cluster.run()
+
+    def clean(self) -> None:
+        """Carry out the compactions that wait, and those they lead to."""
+        while self.cleans:
+            self._clean(self.cleans.pop(0))
+            self.cluster.run()
+
+    def _clean(self, effect: effects.Clean) -> None:
+        disk = self.disks[effect.directory]
+        result: Cleaned | None = None
+        damage = ""
+        try:
+            if effect.checkpoint is not None:
+                disk.replace_file(*effect.checkpoint)
+            for step in carry_out(disk, effect.plan):
+                result = step if isinstance(step, Cleaned) else None
+        except CorruptLog as error:
+            damage = str(error)
+        except FileNotFoundError:
+            result = None
+        self.hear(events.Cleaned(partition=effect.partition, result=result, damage=damage))
 
     def _ask_peer(self, effect: effects.Ask) -> None:
         peer = self.cluster.brokers.get(effect.broker)
@@ -311,7 +354,7 @@ class Cluster:
         """Time passes; brokers are told when they want to be, and at the end."""
         end = self.now_ms + duration_ms
         while self.now_ms < end:
-            wanted = [due for broker in self.brokers.values() if (due := broker.node.next_deadline_ms) is not None]
+            wanted = [due for broker in self.brokers.values() if (due := broker.node.next_deadline_ms()) is not None]
             self.now_ms = min(end, max(self.now_ms + 1, min(wanted, default=end)))
             self.tick()
 

@@ -193,9 +193,9 @@ def test_a_change_that_makes_no_sense_changes_nothing(configs: Any, error: type[
 
 def test_a_setting_of_kafkas_that_would_have_no_effect_here_is_refused_with_the_reason() -> None:
     broker = Cluster().topic()
-    answer = change(broker, ("min.compaction.lag.ms", SET, "1"))
+    answer = change(broker, ("preallocate", SET, "true"))
     assert answer.error_code == errors.InvalidConfig.code
-    assert answer.error_message == "min.compaction.lag.ms: this version does not compact"
+    assert answer.error_message == "preallocate: segments are never preallocated"
     assert not set(TopicOptions.ABSENT) & set(TopicOptions.SPECS)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from cluster import Broker, Cluster, Sent, batch, fetch, fetch_request, produce, produce_request, values
 
+from ottla.broker.leader import Leader
 from ottla.wire import errors
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -72,6 +73,25 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_says() -> None:
     assert sent.answer is None
     produce(broker, one, partition=1)
     assert [values(data.records) for data in sent.answer.responses[0].partitions] == [[b"x" * 100]] * 2
+
+
+def test_a_fetch_that_waits_for_bytes_looks_at_the_partition_they_came_to_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Cluster().topic(partitions=50)
+    one = batch(b"x" * 100)
+    sent = broker.send(fetch_request(max_wait_ms=10_000, min_bytes=3 * len(one), partitions=range(50)), 12)
+    looks: list[int] = []
+    read = Leader.read
+
+    def counted(leader: Leader, *args: Any, **named: Any) -> Any:
+        looks.append(leader.partition.partition)
+        return read(leader, *args, **named)
+
+    monkeypatch.setattr(Leader, "read", counted)
+    produce(broker, one, partition=7)
+    produce(broker, one, partition=9)
+    assert sent.answer is None and looks == [7, 9]
+    produce(broker, one, partition=7)
+    assert {data.partition_index for data in sent.answer.responses[0].partitions if data.records} == {7, 9}
 
 
 def test_a_fetch_that_wants_more_bytes_than_an_answer_can_have_gets_what_fits() -> None:

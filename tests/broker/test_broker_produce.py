@@ -242,10 +242,15 @@ def test_offset_and_epoch_are_the_brokers_and_the_rest_is_the_clients() -> None:
 
 
 def test_a_batch_larger_than_the_topic_takes_is_refused() -> None:
-    """Line 30; what counts is its size as it comes, compressed."""
+    """Line 30; what counts is its size as it comes, compressed, and is looked at before what is in it."""
     broker = Cluster().topic(configs={"max.message.bytes": "200"})
-    refused(broker, batch(b"x" * 200), errors.MessageTooLarge)
+    large = batch(b"x" * 200)
+    refused(broker, large, errors.MessageTooLarge)
     assert produce(broker, batch(b"x" * 1000, codec=Codec.GZIP)).error_code == 0
+    damaged = large[:-1] + b"\xff"
+    refused(broker, damaged, errors.MessageTooLarge)
+    refused(broker, large[:-1], errors.CorruptMessage)
+    refused(broker, large + large, errors.InvalidRecord)
 
 
 def test_a_compacted_topic_takes_no_record_without_a_key() -> None:

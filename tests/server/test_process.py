@@ -164,7 +164,7 @@ async def test_a_broken_promise_ends_the_process_with_a_record(tmp_path: Path, c
 
         inner, shell.node.step = shell.node.step, step  # type: ignore[method-assign]
         with pytest.raises(Died):
-            shell.hear(events.Flushed(partition=("t", 0), upto=1))  # type: ignore[arg-type]
+            shell.hear(events.Flushed(marks=((("t", 0), 1),)))  # type: ignore[arg-type]
         shell.node.step = inner  # type: ignore[method-assign]
         shell._stepping = False
         assert run.died == [BROKEN]

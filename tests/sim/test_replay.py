@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ottla.base.ids import BrokerId, ConnectionId, LeaderEpoch, TopicId, TopicPartition
+from ottla.base.ids import BrokerId, ConnectionId, LeaderEpoch, Offset, TopicId, TopicPartition
 from ottla.base.ports import NodeState
 from ottla.base.units import KiB
 from ottla.broker import events
@@ -117,7 +117,7 @@ def test_a_request_of_another_broker_of_the_process_is_kept_as_a_frame(tmp_path:
 
 def test_events_of_every_kind_can_be_written_down(tmp_path: Path) -> None:
     recording = Recording()
-    recording.recorder.note(6_000, events.Flushed(partition=TopicPartition("t", 0), upto=1), None)  # type: ignore[arg-type]
+    recording.recorder.note(6_000, events.Flushed(marks=((TopicPartition("t", 0), Offset(1)),)), None)
     recording.recorder.note(6_001, events.ConnectionClosed(connection=ConnectionId(1)), None)
     record = read_record(recording.written(tmp_path))
     assert record.closings == [(6_001, 1)] and record.last_ms == 6_001

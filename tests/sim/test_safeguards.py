@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from ottla.base.ids import TopicPartition
 from ottla.broker import leader
 from ottla.broker.apis import k00_produce
 from ottla.broker.leader import Leader
 from ottla.log import directory, recover
+from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.producers import Producers
 from ottla.records.batch import crc_ok, parse_header
@@ -43,7 +45,7 @@ def test_with_every_safeguard_on_these_histories_do_no_harm() -> None:
 
 def test_answering_without_fsync_is_caught() -> None:
     class Liar(Performer):
-        def flush(self, disk: SimDisk, effect: Any) -> None:
+        def flush(self, disk: SimDisk, plan: FlushPlan) -> None:
             pass
 
     assert harm(("power cut",), Liar())
@@ -61,17 +63,17 @@ def test_letting_consumers_read_what_is_not_on_disk_is_caught(monkeypatch: pytes
 
 def test_forgetting_to_sync_directories_is_caught() -> None:
     class FilesOnly(Performer):
-        def flush(self, disk: SimDisk, effect: Any) -> None:
-            effect.plan.directories = ()
-            effect.plan.carry_out(disk)
+        def flush(self, disk: SimDisk, plan: FlushPlan) -> None:
+            plan.directories = ()
+            plan.carry_out(disk)
 
     assert harm(("power cut",), FilesOnly())
 
 
 def test_trying_a_failed_fsync_again_is_caught() -> None:
     class Stubborn(Performer):
-        def flush_failed(self, machine: Machine, effect: Any, error: OSError) -> None:
-            machine._flush(effect)
+        def flush_failed(self, machine: Machine, partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
+            machine._flush(partition, plan)
 
     assert harm(("fsync fails", "power cut"), Stubborn())
 

@@ -169,6 +169,48 @@ class ClusterOptions(Options):
     offsets_topic_segment_bytes: int = option(
         "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets. Counts when the topic is created."
     )
+    log_cleaner_enable: bool = option("log.cleaner.enable", True, doc="Whether topics with cleanup.policy=compact are compacted.")
+    log_cleaner_threads: int = option(
+        "log.cleaner.threads", 1, at_least=1, scope="cluster-wide", doc="Partitions that are compacted at once, each in a thread."
+    )
+    log_cleaner_dedupe_buffer_size: int = option(
+        "log.cleaner.dedupe.buffer.size",
+        128 * MiB,
+        long=True,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="""Memory for the keys of dirty records, 24 bytes each, in all threads together. A thread takes what it needs of its share;
+        where that is too little a log is compacted in several rounds.""",
+    )
+    log_cleaner_load_factor: float = option(
+        "log.cleaner.io.buffer.load.factor",
+        0.9,
+        at_least=0.01,
+        at_most=0.99,
+        scope="cluster-wide",
+        doc="How full the memory for keys may become; fuller is slower.",
+    )
+    log_cleaner_io_buffer_size: int = option(
+        "log.cleaner.io.buffer.size",
+        512 * KiB,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="Bytes that compaction reads or writes at once, in all threads together.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = option(
+        "log.cleaner.io.max.bytes.per.second",
+        1.7976931348623157e308,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Bytes that compaction reads and writes per second at most, in all threads together.",
+    )
+    log_cleaner_backoff_ms: int = option(
+        "log.cleaner.backoff.ms",
+        15 * SECOND_MS,
+        long=True,
+        at_least=0,
+        doc="Time between two looks for logs to compact, while none is due.",
+    )
     log_roll_hours: int = option("log.roll.hours", 168, at_least=1, doc="segment.ms of topics that set none, in hours; log.roll.ms wins.")
     log_roll_jitter_hours: int = option("log.roll.jitter.hours", 0, at_least=0, doc="segment.jitter.ms in hours; log.roll.jitter.ms wins.")
     log_retention_hours: int = option("log.retention.hours", 168, doc="retention.ms in hours; the next two win.")

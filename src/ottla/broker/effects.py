@@ -6,6 +6,7 @@ import msgspec
 
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
+from ottla.log.cleaning import CleaningPlan
 from ottla.log.flush import FlushPlan, Slice
 
 
@@ -37,15 +38,18 @@ class Close(Effect):
     reason: str
 
 
-class Flush(Effect):
-    """Sync the plan's files and directories off the loop, together with those of other partitions; answer with Flushed or DirectoryFailed.
+class Settle(Effect):
+    """Answer with Settled once all that has come by now was heard: the flushes that begin then serve all of it."""
 
-    At most one per partition is under way.
+
+class Flush(Effect):
+    """Sync the plans' files and directories off the loop, together or not; answer with Flushed for each, or with DirectoryFailed.
+
+    At most one flush of a partition is under way.
     """
 
-    partition: TopicPartition
     directory: str
-    plan: FlushPlan
+    plans: list[tuple[TopicPartition, FlushPlan]]
 
 
 class StartWriteback(Effect):
@@ -77,6 +81,19 @@ class ReplaceFiles(Effect):
 
     directory: str
     files: tuple[tuple[str, bytes], ...]
+
+
+class Clean(Effect):
+    """Compact a log as planned, off the loop, no faster than so many bytes per second in all; answer with Cleaned.
+
+    ``checkpoint``, (path, content), is to be replaced first. At most one per partition is under way.
+    """
+
+    partition: TopicPartition
+    directory: str
+    plan: CleaningPlan
+    checkpoint: tuple[str, bytes] | None
+    bytes_per_second: float
 
 
 class StoreSubmit(Effect):

@@ -10,6 +10,7 @@ import msgspec
 
 from ottla.base.ids import ConnectionId, Offset, TopicPartition
 from ottla.base.ports import NodeState, StoreResult
+from ottla.log import cleaning
 
 
 class Event(msgspec.Struct, kw_only=True, gc=False):
@@ -39,11 +40,22 @@ class ConnectionClosed(Event):
     connection: ConnectionId
 
 
+class Settled(Event):
+    """Everything that had come when a step asked to ``Settle`` was heard."""
+
+
 class Flushed(Event):
-    """All bytes of the partition below offset ``upto`` are on disk."""
+    """A group of flushes was carried out: of each partition, all bytes below the offset are on disk."""
+
+    marks: tuple[tuple[TopicPartition, Offset], ...]
+
+
+class Cleaned(Event):
+    """A Clean is over. ``result`` None: it was given up, for want of room or of the log; ``damage`` names a batch that is not sound."""
 
     partition: TopicPartition
-    upto: Offset
+    result: cleaning.Cleaned | None = None
+    damage: str = ""
 
 
 class DirectoryFailed(Event):

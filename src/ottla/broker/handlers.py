@@ -37,6 +37,10 @@ class Served:
     """One API as this broker serves it."""
 
     key: int
+    #: Class of the request.
+    request: type[Any]
+    #: The first version that has a form; the advertised range may begin before it.
+    declared_since: int
     #: The advertised range, inclusive.
     versions: tuple[int, int]
     run: Handler
@@ -58,9 +62,10 @@ def handles(request: type[Any], versions: tuple[int, int], *, refuse: Refusal, a
     """Serve requests of this class in the versions given, both ends included."""
 
     def register(run: H) -> H:
-        key = schema_of(request).key
+        schema = schema_of(request)
+        key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
-        HANDLERS[key] = Served(key, versions, run, refuse, at_controller)
+        HANDLERS[key] = Served(key, request, schema.since, versions, run, refuse, at_controller)
         return run
 
     return register

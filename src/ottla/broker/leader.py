@@ -14,6 +14,9 @@ Follows Kafka's ``Partition`` and ``LogValidator``; differences: acks=all means 
 """
 
 from dataclasses import dataclass
+from typing import NoReturn
+
+import msgspec
 
 from ottla.base.ids import NO_EPOCH, Offset, TopicPartition
 from ottla.base.ports import File
@@ -24,7 +27,16 @@ from ottla.log.errors import LogError
 from ottla.log.flush import Slice
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
-from ottla.records.batch import CREATE_TIME, NO_TIMESTAMP, BatchHeader, parse_header, stamp_append_time, stamp_max_timestamp
+from ottla.records.batch import (
+    CODEC_BITS,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+    stamp_append_time,
+    stamp_max_timestamp,
+)
 from ottla.records.check import Examination, examine_batch, timestamps_outside
 from ottla.records.compression import Codec
 from ottla.records.errors import InvalidBatch, RecordsError
@@ -39,8 +51,7 @@ CODEC_OF = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAP
 READ_COMMITTED = 1
 
 
-@dataclass(slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, gc=False):
     """A batch that is in the log; a repeat of an earlier one answers with that one's offsets."""
 
     base_offset: int
@@ -70,9 +81,17 @@ class Leader:
     """See the module's theory. One owner, the node; every method is synchronous."""
 
     __slots__ = (
+        "_after_max_ms",
+        "_before_max_ms",
+        "_bytes_max",
+        "_codec",
+        "_decompressed_max",
         "_flush_wanted",
+        "_require_keys",
+        "_stamps",
         "_unflushed_since_ms",
         "_written_back",
+        "caching",
         "directory",
         "epoch",
         "high_watermark",
@@ -89,7 +108,7 @@ class Leader:
         self.partition = partition
         self.log = log
         self.directory = directory
-        self.options = options
+        self.follow_options(options)
         self.ratio_max = ratio_max
         self.epoch = state.leader_epoch
         self.isr = state.isr
@@ -99,6 +118,22 @@ class Leader:
         self._flush_wanted = False
         self._unflushed_since_ms: int | None = None
         self._lead(state)
+
+    def follow_options(self, options: TopicOptions) -> None:
+        """What holds for the topic from now on, its log included."""
+        self.options = options
+        self.log.set_options(options)
+        #: An append counts as durable at once.
+        self.caching = options.write_caching
+        # What every append asks for.
+        self._bytes_max = options.max_message_bytes
+        self._decompressed_max = max(10 * options.max_message_bytes, MiB)
+        self._require_keys = "compact" in options.cleanup_policy
+        self._stamps = options.message_timestamp_type == "LogAppendTime"
+        self._before_max_ms = options.message_timestamp_before_max_ms
+        self._after_max_ms = options.message_timestamp_after_max_ms
+        #: None keeps the producer's.
+        self._codec = CODEC_OF.get(options.compression_type)
 
     def follow_state(self, state: PartitionState) -> None:
         """The controller wrote a new state in which this broker still leads."""
@@ -117,36 +152,39 @@ class Leader:
 
         Raises: KafkaError, and nothing was written; OSError from the disk.
         """
-        options = self.options
-        if acks == -1 and len(self.isr) < options.min_insync_replicas:
+        if acks == -1 and len(self.isr) < self.options.min_insync_replicas:
             raise errors.NotEnoughReplicas(
-                f"{self.partition} has {len(self.isr)} in-sync replicas; {options.min_insync_replicas} are needed"
+                f"{self.partition} has {len(self.isr)} in-sync replicas; {self.options.min_insync_replicas} are needed"
             )
         try:
+            if len(records) > self._bytes_max:
+                self._refuse_size(records)
             seen = examine_batch(
-                records,
-                max_decompressed=self._decompressed_max(),
-                ratio_max=self.ratio_max,
-                require_keys="compact" in options.cleanup_policy,
+                records, max_decompressed=self._decompressed_max, ratio_max=self.ratio_max, require_keys=self._require_keys
             )
-            header = seen.header
-            if header.is_transactional:
+            header = seen[0]
+            if header.attributes & TRANSACTIONAL_BIT:
                 raise errors.InvalidTxnState("transactions are not served by this broker")
-            if header.size > options.max_message_bytes:
-                raise errors.MessageTooLarge(f"the batch has {header.size} bytes; {self.partition.topic} takes {options.max_message_bytes}")
-            if header.has_producer:
+            if header.producer_id >= 0:
                 repeat = self.log.sequence_check(header, now_ms=wall_ms)
                 if repeat is not None:
-                    stamp = repeat.timestamp_ms if options.message_timestamp_type == "LogAppendTime" else -1
-                    return Accepted(repeat.base_offset, repeat.last_offset + 1, stamp, appended=False)
+                    stamp = repeat.timestamp_ms if self._stamps else -1
+                    return Accepted(repeat.base_offset, repeat.last_offset + 1, stamp, False)
             records, header = self._prepared(records, seen, wall_ms)
             done = self.log.append(records, header, leader_epoch=self.epoch, now_ms=wall_ms)
         except (RecordsError, LogError) as error:
             raise refusal_of(error) from error
-        if options.write_caching:
-            self._advance(self.log.end_offset)
-        stamped = wall_ms if options.message_timestamp_type == "LogAppendTime" else -1
-        return Accepted(done.base_offset, done.last_offset + 1, stamped, appended=True)
+        end_offset = done.last_offset + 1
+        if self.caching:
+            self.high_watermark = end_offset
+        return Accepted(done.base_offset, end_offset, wall_ms if self._stamps else -1, True)
+
+    def _refuse_size(self, records: memoryview) -> NoReturn:
+        """Before the checksum and the records are looked at, as in Kafka; what is no single batch of today's format is refused as that."""
+        header = parse_header(records)
+        if header.size != len(records):
+            examine_batch(records, max_decompressed=0)
+        raise errors.MessageTooLarge(f"the batch has {len(records)} bytes; {self.partition.topic} takes {self._bytes_max}")
 
     def append_own(self, batch: memoryview, *, wall_ms: int) -> int:
         """Write a batch that this broker made, for an internal topic, as with acks=all; returns the offset after it.
@@ -167,40 +205,36 @@ class Leader:
 
     def _prepared(self, records: memoryview, seen: Examination, wall_ms: int) -> tuple[memoryview, BatchHeader]:
         """The batch as it goes to disk: timestamps checked or stamped, recompressed where the topic asks for another codec."""
-        options, header = self.options, seen.header
+        header, max_timestamp, _, min_timestamp = seen
         unchanged = True
-        if options.message_timestamp_type == "CreateTime":
-            self._check_timestamps(records, seen, wall_ms)
-            if header.max_timestamp != seen.max_timestamp:
-                stamp_max_timestamp(records, 0, seen.max_timestamp)
+        if not self._stamps:
+            if header.attributes & TIMESTAMP_TYPE_BIT:
+                raise errors.InvalidTimestamp("the batch says LogAppendTime; only the broker may say that")
+            if max_timestamp > wall_ms + self._after_max_ms or NO_TIMESTAMP != min_timestamp < wall_ms - self._before_max_ms:
+                self._refuse_timestamps(records, seen, wall_ms)
+            if header.max_timestamp != max_timestamp:
+                stamp_max_timestamp(records, 0, max_timestamp)
                 unchanged = False
-        wanted = CODEC_OF.get(options.compression_type)
-        if wanted is not None and wanted is not header.codec:
-            records = memoryview(recompress(records, wanted, max_decompressed=self._decompressed_max()))
+        wanted = self._codec
+        if wanted is not None and wanted != header.attributes & CODEC_BITS:
+            records = memoryview(recompress(records, wanted, max_decompressed=self._decompressed_max))
             unchanged = False
-        if options.message_timestamp_type == "LogAppendTime":
+        if self._stamps:
             stamp_append_time(records, 0, wall_ms)
             unchanged = False
         return records, header if unchanged else parse_header(records)
 
-    def _decompressed_max(self) -> int:
-        return max(10 * self.options.max_message_bytes, MiB)
-
-    def _check_timestamps(self, records: memoryview, seen: Examination, wall_ms: int) -> None:
-        options = self.options
-        if seen.header.timestamp_type != CREATE_TIME:
-            raise errors.InvalidTimestamp("the batch says LogAppendTime; only the broker may say that")
-        earliest, latest = wall_ms - options.message_timestamp_before_max_ms, wall_ms + options.message_timestamp_after_max_ms
-        if seen.min_timestamp != NO_TIMESTAMP and (seen.min_timestamp < earliest or seen.max_timestamp > latest):
-            outside = timestamps_outside(
-                records, low_ms=earliest, high_ms=latest, max_decompressed=self._decompressed_max(), ratio_max=self.ratio_max
-            )
-            reason = (
-                f"timestamps {seen.min_timestamp} to {seen.max_timestamp} of {self.partition.topic} are not within {earliest} to {latest}, "
-                "which message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
-            )
-            faults = [(index, f"timestamp {timestamp} is not within {earliest} to {latest}") for index, timestamp in outside]
-            raise errors.InvalidTimestamp(reason) from InvalidBatch(reason, faults)
+    def _refuse_timestamps(self, records: memoryview, seen: Examination, wall_ms: int) -> NoReturn:
+        earliest, latest = wall_ms - self._before_max_ms, wall_ms + self._after_max_ms
+        outside = timestamps_outside(
+            records, low_ms=earliest, high_ms=latest, max_decompressed=self._decompressed_max, ratio_max=self.ratio_max
+        )
+        reason = (
+            f"timestamps {seen.min_timestamp} to {seen.max_timestamp} of {self.partition.topic} are not within {earliest} to {latest}, "
+            "which message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
+        )
+        faults = [(index, f"timestamp {timestamp} is not within {earliest} to {latest}") for index, timestamp in outside]
+        raise errors.InvalidTimestamp(reason) from InvalidBatch(reason, faults)
 
     # Durability.
 
@@ -209,13 +243,11 @@ class Leader:
         self._flush_wanted = False
         self._unflushed_since_ms = None
         self.log.flushed(upto)
-        return not self.options.write_caching and self._advance(upto)
+        return not self.caching and self._advance(upto)
 
     def wants_flush(self) -> bool:
         """Whether to begin a flush if there is anything to flush. Under write caching records alone are no reason for one."""
-        if self.options.write_caching:
-            return self._flush_wanted or self.log.pending.any or self.log.epochs.dirty
-        return True
+        return not self.caching or self._flush_wanted or self.log.pending.any or self.log.epochs.dirty
 
     def flush_due(self, now_ms: int) -> bool:
         """Under write caching: whether flush.ms or flush.messages asks for a flush; notes that one is wanted."""
@@ -230,13 +262,16 @@ class Leader:
 
     def writeback_due(self) -> tuple[File, int, int] | None:
         """Bytes of the active segment that the kernel should begin to write, once there are enough of them."""
-        file, end = self.log.active.file, self.log.active.size
-        if end < self._written_back:  # A new segment.
-            self._written_back = 0
-        if end - self._written_back < WRITEBACK_BYTES:
+        segment = self.log.segments[-1]
+        start, end = self._written_back, segment.size
+        if start <= end < start + WRITEBACK_BYTES:
             return None
-        start, self._written_back = self._written_back, end
-        return file, start, end - start
+        if end < start:  # A new segment.
+            start = self._written_back = 0
+            if end < WRITEBACK_BYTES:
+                return None
+        self._written_back = end
+        return segment.file, start, end - start
 
     def _advance(self, upto: int) -> bool:
         if upto <= self.high_watermark:

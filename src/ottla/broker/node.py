@@ -16,6 +16,7 @@ import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
+from ottla.broker.compaction import Compaction
 from ottla.broker.configs import Settings, broker_options, topic_options
 from ottla.broker.controller.controller import Controller
 from ottla.broker.fetch_sessions import FetchSessions
@@ -80,6 +81,7 @@ class Node:
         self.controller = Controller(self)
         self.producer_ids = ProducerIds(self)
         self.groups = group_coordinator(self)
+        self.compaction = Compaction(self)
         self.upkeep = Upkeep(self)
         self.space: dict[str, Space] = {}
         #: Topics whose creation on demand is under way.
@@ -96,10 +98,18 @@ class Node:
         self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
         self._log_waits: dict[int, Callable[[bytes | None], None]] = {}
         self._asked: dict[int, tuple[events.RequestArrived | None, Parked]] = {}
-        self._routes: dict[type, Callable[[Any], None]] = {
+        #: Whether a Settled is on its way.
+        self._settling = False
+        self._routes = self._table()
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        """Which event is whose."""
+        return {
             events.RequestArrived: self._request_arrived,
             events.ConnectionClosed: self._connection_closed,
+            events.Settled: self._settled,
             events.Flushed: self._flushed,
+            events.Cleaned: self.compaction.cleaned,
             events.DirectoryFailed: self._directory_failed,
             events.SpaceMeasured: self._space_measured,
             events.LogRead: self._log_read,
@@ -113,7 +123,7 @@ class Node:
 
     def start(self, now_ms: int) -> list[effects.Effect]:
         """Register in the store. Called once, after the store's present state has been told through StoreChanged events."""
-        self._begin(now_ms)
+        self.now_ms, self.effects = now_ms, []
         self.started = True
         self.partitions.take_stock()
         self.groups.start()
@@ -129,47 +139,41 @@ class Node:
         self.submit((Op("create", path, layout.encode_broker(registration), ephemeral=True),), self._registered)
         self.controller.start()
         self.upkeep.start()
-        return self._end()
+        return self.effects
 
     def step(self, event: events.Event, now_ms: int) -> list[effects.Effect]:
         """Take in one event; returns what to do, in order."""
-        self._begin(now_ms)
+        assert now_ms >= self.now_ms, f"time goes forward: {now_ms} follows {self.now_ms}"
+        self.now_ms, self.effects = now_ms, []
         self._routes[type(event)](event)
-        return self._end()
+        if self.partitions.dirty and not self._settling:
+            self._settling = True
+            self.effects.append(effects.Settle())
+        return self.effects
 
     def stop(self, now_ms: int) -> list[effects.Effect]:
         """Stop serving: waiting requests are answered as they stand, the registration goes. The shell then closes the log directories."""
-        self._begin(now_ms)
+        self.now_ms, self.effects = now_ms, []
         self.stopping = True
         self.groups.stop()
         self.purgatory.expire_all()
         self.submit((Op("delete", layout.broker(self.broker_id)),), lambda result: None)
-        return self._end()
+        return self.effects
 
     @property
     def ready(self) -> bool:
         """Registered, with a controller, and leading what it should: clients may be told to come."""
         return self.broker_id in self.image.brokers and self.image.controller is not None and self.controller.settled()
 
-    @property
     def next_deadline_ms(self) -> int | None:
         """When the next Ticked has something to do."""
-        soonest = [due for due in (self.purgatory.next_deadline_ms(), self.upkeep.next_ms) if due is not None]
-        return min(soonest, default=None)
+        due, other = self.purgatory.next_deadline_ms(), self.upkeep.next_ms
+        return other if due is None or (other is not None and other < due) else due
 
     @property
     def wall_ms(self) -> int:
         """The calendar's time in this step."""
         return self.now_ms + self._wall_ahead_ms
-
-    def _begin(self, now_ms: int) -> None:
-        assert now_ms >= self.now_ms, f"time goes forward: {now_ms} follows {self.now_ms}"
-        self.now_ms = now_ms
-        self.effects = []
-
-    def _end(self) -> list[effects.Effect]:
-        self.partitions.begin_flushes()
-        return self.effects
 
     # The machines' and handlers' side.
 
@@ -285,8 +289,12 @@ class Node:
         for parked in self._parked_of.pop(event.connection, {}).values():
             self.purgatory.cancel(parked)
 
+    def _settled(self, event: events.Settled) -> None:
+        self._settling = False
+        self.partitions.begin_flushes()
+
     def _flushed(self, event: events.Flushed) -> None:
-        self.partitions.flushed(event.partition, event.upto)
+        self.partitions.flushed(event.marks)
 
     def _directory_failed(self, event: events.DirectoryFailed) -> None:
         self.partitions.directory_failed(event.directory, event.reason)

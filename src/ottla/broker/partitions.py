@@ -7,7 +7,7 @@ One flush of a partition is under way at most, whoever leads it meanwhile: what 
 about the present one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import ENOSPC
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from ottla.broker import effects
 from ottla.broker.image import Topic
 from ottla.broker.leader import Leader
 from ottla.log.directory import LogDirectory
+from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 from ottla.wire import errors
@@ -34,8 +35,8 @@ class Partitions:
         self.leaders: dict[TopicPartition, Leader] = {}
         #: Partitions whose log directory failed, with the reason.
         self.offline: dict[TopicPartition, str] = {}
-        #: Partitions written to since the last step's flushes were begun.
-        self._dirty: dict[TopicPartition, Leader] = {}
+        #: Partitions that may have something to flush, since flushes were begun last.
+        self.dirty: dict[TopicPartition, Leader] = {}
         #: The leader for which a flush is under way; it may have gone since.
         self._flushing: dict[TopicPartition, Leader] = {}
         #: Partitions of an earlier life of which no log was found here; they begin anew, empty.
@@ -97,6 +98,7 @@ class Partitions:
             return
         if partition in self.leaders:
             self.leaders[partition].follow_state(state)
+            self._node.purgatory.poke(partition)
         elif partition not in self.offline:
             self._lead(partition)
 
@@ -105,8 +107,7 @@ class Partitions:
         options = self._node.topic_options(topic)
         for partition, leader in self.leaders.items():
             if partition.topic == topic:
-                leader.options = options
-                leader.log.set_options(options)
+                leader.follow_options(options)
 
     def defaults_changed(self) -> None:
         """Broker settings that topics inherit may have changed."""
@@ -115,8 +116,7 @@ class Partitions:
             options = found.get(partition.topic)
             if options is None:
                 options = found[partition.topic] = self._node.topic_options(partition.topic)
-            leader.options = options
-            leader.log.set_options(options)
+            leader.follow_options(options)
 
     def _lead(self, partition: TopicPartition) -> None:
         node = self._node
@@ -126,9 +126,8 @@ class Partitions:
         found = self._find(partition, topic) or self._create(partition, topic, options)
         if found is not None:
             directory, log = found
-            log.set_options(options)
             leader = Leader(partition, log, directory, options, state, node.options.max_decompressed_ratio)
-            self.leaders[partition] = self._dirty[partition] = leader
+            self.leaders[partition] = self.dirty[partition] = leader
             node.groups.partition_changed(partition)
             node.purgatory.poke(("led", partition))
 
@@ -185,10 +184,15 @@ class Partitions:
     # Durability.
 
     def wrote(self, leader: Leader) -> None:
-        """A batch was appended: a flush, or early write-back, may be due at the end of this step."""
-        self._dirty[leader.partition] = leader
-        if leader.options.write_caching:
-            self._node.purgatory.poke(leader.partition)
+        """A batch was appended: a flush, or early write-back, may be due."""
+        if not leader.caching:
+            self.dirty[leader.partition] = leader
+            return
+        self._node.purgatory.poke(leader.partition)
+        due = leader.writeback_due()
+        if due is not None:
+            file, position, size = due
+            self._node.effects.append(effects.StartWriteback(directory=leader.directory.root, file=file, position=position, size=size))
 
     def delete_before(self, leader: Leader, offset: int) -> None:
         """A client lets go of all records before ``offset``; durable with the directory's next checkpoint.
@@ -204,36 +208,37 @@ class Partitions:
     def dropped(self, leader: Leader, paths: tuple[str, ...]) -> None:
         """The log begins later than before: readers below hear of it at once; these files go once nobody sends from them any more."""
         self._node.upkeep.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
-        self._dirty[leader.partition] = leader
+        self.dirty[leader.partition] = leader
         self._node.purgatory.poke(leader.partition)
 
     def begin_flushes(self) -> None:
-        """Ask for the flushes that this step made necessary; one per partition is under way at most."""
-        if not self._dirty:
-            return
-        for leader in self._dirty.values():
-            if leader.partition not in self._flushing and leader.wants_flush():
+        """Ask for the flushes that have become necessary; one per partition is under way at most."""
+        dirty, self.dirty = self.dirty, {}
+        wanted: dict[str, list[tuple[TopicPartition, FlushPlan]]] = {}
+        for partition, leader in dirty.items():
+            if partition not in self._flushing and leader.wants_flush():
                 plan = leader.log.flush_plan()
                 if plan is not None:
-                    self._flushing[leader.partition] = leader
-                    root = leader.directory.root
-                    self._node.effects.append(effects.Flush(partition=leader.partition, directory=root, plan=plan))
-            elif leader.options.write_caching:
-                due = leader.writeback_due()
-                if due is not None:
-                    file, position, size = due
-                    root = leader.directory.root
-                    self._node.effects.append(effects.StartWriteback(directory=root, file=file, position=position, size=size))
-        self._dirty = {}
+                    self._flushing[partition] = leader
+                    wanted.setdefault(leader.directory.root, []).append((partition, plan))
+        for root, plans in wanted.items():
+            self._node.effects.append(effects.Flush(directory=root, plans=plans))
 
-    def flushed(self, partition: TopicPartition, upto: Offset) -> None:
-        """The flush under way is done: what was appended below ``upto`` is on disk."""
-        asked = self._flushing.pop(partition, None)
-        leader = self.leaders.get(partition)
-        if leader is not None:
+    def flushed(self, marks: Sequence[tuple[TopicPartition, Offset]]) -> None:
+        """The flushes under way of these partitions are done: what was appended below each offset is on disk."""
+        risen = []
+        for partition, upto in marks:
+            asked = self._flushing.pop(partition, None)
+            leader = self.leaders.get(partition)
+            if leader is None:
+                continue
             if leader is asked and leader.flushed(upto):
-                self._node.purgatory.poke(partition)
-            self._dirty[partition] = leader
+                risen.append(partition)
+            if leader is not asked or leader.log.unflushed:
+                self.dirty[partition] = leader
+        # Only now, so that a request that waits for several of them is found ready at once.
+        for partition in risen:
+            self._node.purgatory.poke(partition)
 
     @contextmanager
     def guarded(self, directory: LogDirectory) -> Iterator[None]:
@@ -260,7 +265,7 @@ class Partitions:
         self._flushing = {partition: leader for partition, leader in self._flushing.items() if leader.directory is not directory}
         for partition in directory.logs:
             self.leaders.pop(partition, None)
-            self._dirty.pop(partition, None)
+            self.dirty.pop(partition, None)
             self.offline[partition] = reason
         for partition in directory.logs:
             node.groups.partition_changed(partition)

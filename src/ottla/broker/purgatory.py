@@ -1,8 +1,8 @@
 """Requests that wait: for an offset to be committed, for bytes to arrive, for the store to answer, or for their deadline.
 
 One mechanism for all of them. A ``Parked`` request names the keys it waits on, a test that says whether it can be finished now, and what to
-do then. Whoever changes something under a key pokes that key; every request waiting on it is tested again. A deadline finishes it as
-expired.
+do then. Whoever changes something under a key pokes that key; every request waiting on it is tested again, and may look at what changed
+alone. A deadline finishes it as expired.
 
 Deadlines stand in a timing wheel with one slot per tick of 10 ms, kept in a dict so that an idle wheel costs nothing; a heap of the
 occupied ticks tells the next one. Adding is O(1); so is leaving, which most do long before their deadline: a slot forgets a request at
@@ -12,6 +12,7 @@ and Lauck, "Hashed and hierarchical timing wheels" (1987).
 
 from collections.abc import Callable, Hashable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 TICK_MS = 10
 #: Ticks without a slot that the heap may hold beside as many as it has with one.
@@ -21,12 +22,16 @@ STALE_TICKS = 64
 class Parked:
     """One waiting request. It is finished exactly once, or cancelled."""
 
-    __slots__ = ("done", "finish", "keys", "ready", "tick")
+    __slots__ = ("done", "finish", "keys", "poked", "ready", "tick")
 
-    def __init__(self, keys: Sequence[Hashable], ready: Callable[[], bool], finish: Callable[[bool], None]) -> None:
+    def __init__(
+        self, keys: Sequence[Hashable], ready: Callable[[], bool], finish: Callable[[bool], None], poked: list[Any] | None = None
+    ) -> None:
         self.keys = keys
-        #: True when the request can be finished now; must not change anything.
+        #: True when the request can be finished now; changes nothing outside the request.
         self.ready = ready
+        #: Keys that were poked since ``ready`` took them out, for one that looks at these alone.
+        self.poked = poked
         #: Called once; its argument tells whether the deadline came first.
         self.finish = finish
         #: Never goes back to False.
@@ -67,7 +72,13 @@ class Purgatory:
         """Something under ``key`` changed: finish what is ready."""
         waiting = self._waiting.get(key)
         if waiting:
-            for parked in [parked for parked in waiting if parked.ready()]:
+            ready = []
+            for parked in waiting:
+                if parked.poked is not None:
+                    parked.poked.append(key)
+                if parked.ready():
+                    ready.append(parked)
+            for parked in ready:
                 if not parked.done:
                     self._finish(parked, expired=False)
 

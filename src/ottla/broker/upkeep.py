@@ -1,4 +1,4 @@
-"""What a broker does by the clock: retention, checkpoints, forgetting silent producers, removing dropped files once their delay is over."""
+"""What a broker does by the clock: retention, compaction, checkpoints, forgetting silent producers, removing dropped files late."""
 
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -17,6 +17,8 @@ class Upkeep:
     def __init__(self, node: "Node") -> None:
         self._node = node
         options = node.options
+        #: When ``tick`` has something to do; None before ``start``.
+        self.next_ms: int | None = None
         #: (due at, name) of each kind, soonest first.
         self._due: list[tuple[int, str]] = []
         self._every = {
@@ -25,6 +27,7 @@ class Upkeep:
             "producers": 10 * SECOND_MS,
             "controller": SECOND_MS,
             "flush_ms": SECOND_MS,
+            "compaction": max(options.log_cleaner_backoff_ms, 1),
         }
         self._work = {
             "retention": self._retain,
@@ -32,6 +35,7 @@ class Upkeep:
             "producers": self._forget_producers,
             "controller": node.controller.tick,
             "flush_ms": self._flush_old,
+            "compaction": node.compaction.tick,
         }
         #: (due at, order, log directory, paths) of dropped files.
         self._removals: list[tuple[int, int, str, tuple[str, ...]]] = []
@@ -41,12 +45,7 @@ class Upkeep:
         """Begin to count intervals from now."""
         for name, interval in self._every.items():
             heappush(self._due, (self._node.now_ms + interval, name))
-
-    @property
-    def next_ms(self) -> int | None:
-        """When ``tick`` has something to do; None before ``start``."""
-        soonest = [due[0][0] for due in (self._due, self._removals) if due]
-        return min(soonest, default=None)
+        self._note_next()
 
     def tick(self) -> None:
         """Do what is due."""
@@ -58,12 +57,17 @@ class Upkeep:
         while self._removals and self._removals[0][0] <= now:
             _, _, root, paths = heappop(self._removals)
             self._node.effects.append(effects.Remove(directory=root, paths=paths))
+        self._note_next()
 
     def remove_later(self, root: str, paths: tuple[str, ...], delay_ms: int) -> None:
         """Unlink dropped files after a delay, for fetches that still send from them."""
         if paths:
             self._order += 1
             heappush(self._removals, (self._node.now_ms + delay_ms, self._order, root, paths))
+            self._note_next()
+
+    def _note_next(self) -> None:
+        self.next_ms = min((due[0][0] for due in (self._due, self._removals) if due), default=None)
 
     def _retain(self) -> None:
         partitions, wall_ms = self._node.partitions, self._node.wall_ms
@@ -92,7 +96,7 @@ class Upkeep:
             leader.log.expire_producers(self._node.wall_ms, self._node.options.producer_id_expiration_ms)
 
     def _flush_old(self) -> None:
-        """Under write caching, a topic may still ask for its records on disk after flush.ms or flush.messages."""
-        for leader in self._node.partitions.leaders.values():
-            if leader.options.write_caching and leader.flush_due(self._node.now_ms):
-                self._node.partitions.wrote(leader)
+        """Under write caching: records when flush.ms or flush.messages ask for them on disk, and names that a new segment brought."""
+        for partition, leader in self._node.partitions.leaders.items():
+            if leader.caching and (leader.flush_due(self._node.now_ms) or leader.wants_flush()):
+                self._node.partitions.dirty[partition] = leader

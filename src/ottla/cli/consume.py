@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli.render import admin, bootstrap_option, json_bytes, output_option, told
+from ottla.cli.words import time_ms
 
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
@@ -162,7 +162,7 @@ def _where(text: str) -> Callable[[Consumer, list[TopicPartition]], None]:
     if text == "end":
         return lambda consumer, chosen: consumer.seek_to_end(*chosen)
     if text.startswith("@"):
-        when_ms = _time_ms(text[1:])
+        when_ms = time_ms(text[1:], "-O @TIME")
         return lambda consumer, chosen: _seek_to_time(consumer, chosen, when_ms)
     try:
         number = int(text)
@@ -176,15 +176,6 @@ def _where(text: str) -> Callable[[Consumer, list[TopicPartition]], None]:
 def _seek_to(consumer: Consumer, chosen: list[TopicPartition], offset: int) -> None:
     for tp in chosen:
         consumer.seek(tp, offset)
-
-
-def _time_ms(text: str) -> int:
-    if text.isdecimal():
-        return int(text)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise click.UsageError(f"-O @TIME expects milliseconds or a date like 2026-01-31T12:00:00, not {text!r}") from None
 
 
 def _seek_to_time(consumer: Consumer, chosen: list[TopicPartition], when_ms: int) -> None:

@@ -14,6 +14,7 @@ COMMANDS = {
     "topic": "Create, list, describe, alter and delete topics.",
     "produce": "Write records to a topic.",
     "consume": "Read records of a topic.",
+    "group": "Look at consumer groups and their lag, reset their offsets, delete them.",
     "log": "Look into log files.",
     "pipeline": "Run data pipelines on Spark.",
     "sim": "Run the broker in a simulated world of faults.",

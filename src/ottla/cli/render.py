@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ottla.client.sync_admin import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,17 +87,27 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
         for row in rows:
             print("\t".join(text(cell) for cell in row))
         return
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+
+    Console().print(drawn(columns, rows, title=title, right=right))
+
+
+def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, right: Iterable[str] = ()) -> Table:
+    """The table for a terminal."""
+    from shutil import get_terminal_size
+
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    # A title is cut to the width of its table.
+    width = min(len(title or ""), get_terminal_size().columns)
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, min_width=width)
     numbers = set(right)
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
         made.add_row(*(text(cell) for cell in row))
-    Console().print(made)
+    return made
 
 
 def text(cell: object) -> str:
@@ -115,6 +127,22 @@ def print_json(value: object) -> None:
     if is_terminal():
         encoded = msgspec.json.format(encoded, indent=2)
     sys.stdout.write(encoded.decode() + "\n")
+
+
+def report(names: Iterable[str], failed: dict[str, Any], done: str, otherwise: dict[str, str], output: str) -> None:
+    """Say what became of each thing that was named; failures on stderr, or in the document, and as the exit code."""
+    outcomes = {name: None if name in failed else otherwise.get(name, done) for name in names}
+    if output == "json":
+        errors = {name: {"code": error.code, "message": str(error)} for name, error in failed.items()}
+        print_json([{"name": name, "outcome": outcome, "error": errors.get(name)} for name, outcome in outcomes.items()])
+        outcomes = {}
+    for name, outcome in outcomes.items():
+        if outcome is None:
+            click.echo(f"Error: {name}: {' '.join(str(failed[name]).split())}", err=True)
+        else:
+            click.echo(f"{name}\t{outcome}")
+    if failed:
+        raise SystemExit(1)
 
 
 def json_bytes(value: bytes | None) -> Any:

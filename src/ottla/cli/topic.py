@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.render import admin as connected
-from ottla.cli.render import assignments, bootstrap_option, is_terminal, output_option, print_json, table, told
+from ottla.cli.render import assignments, bootstrap_option, is_terminal, output_option, print_json, report, table, told
 
 if TYPE_CHECKING:
     from ottla.client.results import ConfigEntry, TopicDescription
@@ -50,7 +50,7 @@ def create(
         if isinstance(outcome, KafkaError) and not (if_not_exists and isinstance(outcome, TopicAlreadyExists))
     }
     there = {name: "exists" for name, outcome in outcomes.items() if isinstance(outcome, TopicAlreadyExists)}
-    _report(names, failed, "created", there, output)
+    report(names, failed, "created", there, output)
 
 
 @command.command(name="list")
@@ -179,7 +179,7 @@ def alter(name: str, partitions: int | None, configs: tuple[str, ...], deleted: 
             changed = admin.incremental_alter_configs({Resource.topic(name): changes})[Resource.topic(name)]
             if isinstance(changed, KafkaError):
                 raise changed
-    _report((name,), {}, "altered", {}, output)
+    report((name,), {}, "altered", {}, output)
 
 
 @command.command()
@@ -197,20 +197,4 @@ def delete(names: tuple[str, ...], if_exists: bool, output: str, bootstrap: str)
     failed = {
         name: outcome for name, outcome in outcomes.items() if isinstance(outcome, KafkaError) and not (if_exists and name in missing)
     }
-    _report(names, failed, "deleted", missing, output)
-
-
-def _report(names: Iterable[str], failed: dict[str, Any], done: str, otherwise: dict[str, str], output: str) -> None:
-    """Say what became of each topic; failures on stderr, or in the document, and as the exit code."""
-    outcomes = {name: None if name in failed else otherwise.get(name, done) for name in names}
-    if output == "json":
-        errors = {name: {"code": error.code, "message": str(error)} for name, error in failed.items()}
-        print_json([{"name": name, "outcome": outcome, "error": errors.get(name)} for name, outcome in outcomes.items()])
-        outcomes = {}
-    for name, outcome in outcomes.items():
-        if outcome is None:
-            click.echo(f"Error: {name}: {' '.join(str(failed[name]).split())}", err=True)
-        else:
-            click.echo(f"{name}\t{outcome}")
-    if failed:
-        raise SystemExit(1)
+    report(names, failed, "deleted", missing, output)

@@ -1,4 +1,4 @@
-"""The admin client for asyncio: topics, partitions, records, settings, brokers.
+"""The admin client for asyncio: topics, partitions, records, settings, brokers, groups.
 
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topic(NewTopic("orders", num_partitions=6))
@@ -10,66 +10,30 @@ and are tried again, until `default_api_timeout_ms` or `timeout_ms` is over, whi
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from random import Random
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.client import results as r
-from ottla.client.backoff import Backoff
+from ottla.client.admin_calls import Outcome, failed, good
 from ottla.client.cluster import Cluster
-from ottla.client.errors import AlreadyClosed
-from ottla.client.network import METADATA_VERSION_MIN, Network
+from ottla.client.group_admin import GroupAdmin
+from ottla.client.network import METADATA_VERSION_MIN
 from ottla.client.offsets import OffsetAndTime, list_offsets
-from ottla.client.options import AdminOptions, from_keywords
-from ottla.client.routing import NOT_CONTROLLER, Share, ask_controller, ask_leaders
+from ottla.client.routing import Share, ask_leaders
 from ottla.wire import messages as m
-from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, UnknownTopicOrPartition, error_for
+from ottla.wire.errors import KafkaError, UnknownTopicOrPartition, error_for
 from ottla.wire.messages import alter_configs, describe_producers, incremental_alter_configs
 
-T = TypeVar("T")
-K = TypeVar("K")
-#: What became of one item: its result, or why there is none.
-Outcome: TypeAlias = T | KafkaError
-ANY_BROKER = -1
-NO_TOPIC_ID = bytes(16)
 #: The last DeleteTopics version that takes names only.
 DELETE_BY_NAME_UNTIL = 5
 
 
-class Admin:
+class Admin(GroupAdmin):
     """Administers a cluster. Settings are those of `AdminOptions`, as keyword arguments; belongs to the loop in which it is first used.
 
     Raises: ConfigError for a setting that is unknown or makes no sense.
     """
-
-    def __init__(self, *, rng: Random | None = None, **settings: Any) -> None:
-        self.options = from_keywords(AdminOptions, settings)
-        self._rng = rng or Random()
-        self._network_: Network | None = None
-        self._closed = False
-
-    @property
-    def _network(self) -> Network:
-        if self._closed:
-            raise AlreadyClosed("the admin client is closed")
-        if self._network_ is None:
-            self._network_ = Network(self.options, rng=self._rng, allow_auto_create=False)
-        return self._network_
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections. Closing twice is no error."""
-        self._closed = True
-        if self._network_ is not None:
-            await self._network_.close()
 
     # -- topics
 
@@ -84,13 +48,13 @@ class Admin:
                 topics=[_creatable(wanted[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
             )
             response = await self._controller(request, lambda answer: [topic.error_code for topic in answer.topics], left_ms)
-            return {topic.name: _failed(topic) or _created(topic) for topic in response.topics}
+            return {topic.name: failed(topic) or _created(topic) for topic in response.topics}
 
         return await self._each(list(wanted), ask, timeout_ms, "creating topic")
 
     async def create_topic(self, topic: r.NewTopic, *, timeout_ms: float | None = None) -> r.CreatedTopic:
         """Create one topic. Raises: TopicAlreadyExists, InvalidTopic, InvalidConfig and the like."""
-        return _good((await self.create_topics([topic], timeout_ms=timeout_ms))[topic.name])
+        return good((await self.create_topics([topic], timeout_ms=timeout_ms))[topic.name])
 
     async def delete_topics(self, names: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
         """Delete topics with all their records."""
@@ -101,13 +65,13 @@ class Admin:
                 request, lambda answer: [topic.error_code for topic in answer.responses], left_ms,
                 at_most=DELETE_BY_NAME_UNTIL,
             )  # fmt: skip
-            return {topic.name or "": _failed(topic) for topic in response.responses}
+            return {topic.name or "": failed(topic) for topic in response.responses}
 
         return await self._each(list(dict.fromkeys(names)), ask, timeout_ms, "deleting topic")
 
     async def delete_topic(self, name: str, *, timeout_ms: float | None = None) -> None:
         """Delete one topic. Raises: UnknownTopicOrPartition and the like."""
-        _good((await self.delete_topics([name], timeout_ms=timeout_ms))[name])
+        good((await self.delete_topics([name], timeout_ms=timeout_ms))[name])
 
     async def create_partitions(
         self, partitions: Mapping[str, r.NewPartitions | int], *, validate_only: bool = False, timeout_ms: float | None = None
@@ -119,7 +83,7 @@ class Admin:
                 topics=[_growing(name, partitions[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
             )
             response = await self._controller(request, lambda answer: [topic.error_code for topic in answer.results], left_ms)
-            return {topic.name: _failed(topic) for topic in response.results}
+            return {topic.name: failed(topic) for topic in response.results}
 
         return await self._each(list(partitions), ask, timeout_ms, "creating partitions of")
 
@@ -151,7 +115,7 @@ class Admin:
 
     async def describe_topic(self, name: str, *, timeout_ms: float | None = None) -> r.TopicDescription:
         """One topic. Raises: UnknownTopicOrPartition and the like."""
-        return _good((await self.describe_topics([name], timeout_ms=timeout_ms))[name])
+        return good((await self.describe_topics([name], timeout_ms=timeout_ms))[name])
 
     # -- records
 
@@ -198,7 +162,7 @@ class Admin:
                 )
             response = await self._network.ask(node, m.DescribeProducersRequest(topics=list(topics.values())))
             return {
-                TopicPartition(topic.name, one.partition_index): _failed(one) or [_producer(state) for state in one.active_producers]
+                TopicPartition(topic.name, one.partition_index): failed(one) or [_producer(state) for state in one.active_producers]
                 for topic in response.topics
                 for one in topic.partitions
             }
@@ -231,7 +195,7 @@ class Admin:
                 include_documentation=documentation,
             )
             response = await self._node(node, request, left_ms, at_least=3 if documentation else 0)
-            return {_resource(one): _failed(one) or {entry.name: _entry(entry) for entry in one.configs} for one in response.results}
+            return {_resource(one): failed(one) or {entry.name: _entry(entry) for entry in one.configs} for one in response.results}
 
         return await self._by_broker(resources, ask, timeout_ms, "describing settings of")
 
@@ -259,7 +223,7 @@ class Admin:
                 validate_only=validate_only,
             )
             response = await self._node(node, request, left_ms)
-            return {_resource(one): _failed(one) for one in response.responses}
+            return {_resource(one): failed(one) for one in response.responses}
 
         return await self._by_broker(wanted, ask, timeout_ms, "changing settings of")
 
@@ -281,7 +245,7 @@ class Admin:
                 validate_only=validate_only,
             )
             response = await self._node(node, request, left_ms)
-            return {_resource(one): _failed(one) for one in response.responses}
+            return {_resource(one): failed(one) for one in response.responses}
 
         return await self._by_broker(configs, ask, timeout_ms, "replacing settings of")
 
@@ -304,133 +268,24 @@ class Admin:
         self, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None, timeout_ms: float | None = None
     ) -> dict[int, Outcome[list[r.LogDir]]]:
         """Log directories of brokers (all brokers when None) and what lies in them, of all topics or those given."""
-        network, limit_ms = self._network, self._limit_ms(timeout_ms)
-        if network.cluster.version == 0:
-            await network.until(lambda: network.cluster.brokers or None, timeout_ms=limit_ms, doing=lambda: "the brokers are not known")
+        limit_ms = self._limit_ms(timeout_ms)
+        nodes = await self._brokers(limit_ms) if brokers is None else list(brokers)
         asked: list[m.DescribableLogDirTopic] | None = None
         if topics is not None:
             described = await self.describe_topics(topics, timeout_ms=limit_ms)
             asked = [
-                m.DescribableLogDirTopic(topic=name, partitions=[one.partition for one in _good(topic).partitions])
+                m.DescribableLogDirTopic(topic=name, partitions=[one.partition for one in good(topic).partitions])
                 for name, topic in described.items()
             ]
 
-        async def ask(nodes: list[int], left_ms: float) -> dict[int, Outcome[list[r.LogDir]]]:
-            async def one(node: int) -> Outcome[list[r.LogDir]]:
-                try:
-                    response = await self._node(node, m.DescribeLogDirsRequest(topics=asked), left_ms)
-                except KafkaError as error:
-                    return error
-                return _failed(response) or [_log_dir(found) for found in response.results]
-
-            return dict(zip(nodes, await asyncio.gather(*map(one, nodes)), strict=True))
-
-        return await self._each(
-            list(network.cluster.brokers if brokers is None else brokers), ask, timeout_ms, "describing log directories of broker"
+        request = m.DescribeLogDirsRequest(topics=asked)
+        return await self._each_broker(
+            nodes,
+            request,
+            lambda response: [_log_dir(found) for found in response.results],
+            timeout_ms,
+            "describing log directories of broker",
         )
-
-    # -- ways to ask
-
-    def _limit_ms(self, timeout_ms: float | None) -> float:
-        return self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
-
-    async def _controller(self, request: Any, codes: Callable[[Any], list[int]], left_ms: float, *, at_most: int = 1000) -> Any:
-        def moved(response: Any) -> bool:
-            return NOT_CONTROLLER in codes(response)
-
-        return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_most=at_most)
-
-    async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
-        network = self._network
-        if node != ANY_BROKER and node not in network.cluster.brokers:
-            await network.refresh()
-        return await network.ask(network.any_node() if node == ANY_BROKER else node, request, timeout_ms=left_ms, at_least=at_least)
-
-    async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0) -> Any:
-        """Ask any broker until one answers without an error that passes. Raises: the error; RequestTimedOut."""
-
-        async def ask(_: list[None], left_ms: float) -> dict[None, Outcome[Any]]:
-            response = await self._network.ask_any(request, at_least=at_least)
-            return {None: _failed(response) or response}
-
-        return _good((await self._each([None], ask, timeout_ms, doing))[None])
-
-    async def _by_broker(
-        self,
-        resources: Iterable[r.Resource],
-        ask: Callable[[int, list[r.Resource], float], Awaitable[dict[r.Resource, Outcome[T]]]],
-        timeout_ms: float | None,
-        doing: str,
-    ) -> dict[r.Resource, Outcome[T]]:
-        """Settings of one broker are its own business; all others are any broker's."""
-
-        async def share(wanted: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[T]]:
-            by_node: dict[int, list[r.Resource]] = {}
-            for resource in wanted:
-                own = resource.type in (r.ResourceType.BROKER, r.ResourceType.BROKER_LOGGER) and resource.name
-                by_node.setdefault(int(resource.name) if own else ANY_BROKER, []).append(resource)
-            found: dict[r.Resource, Outcome[T]] = {}
-            for node, part in by_node.items():
-                try:
-                    found.update(await ask(node, part, left_ms))
-                except KafkaError as error:
-                    found.update(dict.fromkeys(part, error))
-            return found
-
-        return await self._each(list(resources), share, timeout_ms, doing)
-
-    async def _each(
-        self,
-        items: list[K],
-        ask: Callable[[list[K], float], Awaitable[dict[K, Outcome[T]]]],
-        timeout_ms: float | None,
-        doing: str,
-    ) -> dict[K, Outcome[T]]:
-        """Ask about all items, then again about those whose error may pass, until the time is over or `retries` are used up."""
-        network, limit_ms = self._network, self._limit_ms(timeout_ms)
-        deadline_ms = network.clock_ms() + limit_ms
-        backoff = Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms, self._rng)
-        pending, done = list(items), dict[K, Outcome[T]]()
-        while pending:
-            left_ms = deadline_ms - network.clock_ms()
-            if left_ms <= 0:
-                for item in pending:
-                    last = done.get(item)
-                    why = f": {last}" if isinstance(last, KafkaError) else ""
-                    what = doing if item is None else f"{doing} {item}"
-                    done[item] = RequestTimedOut(f"{what} was not done within {limit_ms:.0f} ms{why}")
-                break
-            try:
-                async with asyncio.timeout(left_ms / 1000):
-                    answer = await ask(pending, left_ms)
-            except TimeoutError:
-                continue
-            except KafkaError as error:
-                answer = dict.fromkeys(pending, error)
-            for item in pending:
-                done[item] = answer.get(item, UnknownServerError(f"{doing} {item}: the broker left it out of its answer"))
-            pending = [item for item in pending if _passes(done[item])]
-            if backoff.failures >= self.options.retries:
-                break
-            if pending:
-                await asyncio.sleep(min(backoff.failed(), left_ms) / 1000)
-        return done
-
-
-def _passes(outcome: object) -> bool:
-    """Whether to ask again. Kafka calls an unknown topic retriable; to an administrator it is the answer."""
-    return isinstance(outcome, KafkaError) and outcome.retriable and not isinstance(outcome, UnknownTopicOrPartition)
-
-
-def _good(outcome: Outcome[T]) -> T:
-    if isinstance(outcome, KafkaError):
-        raise outcome
-    return outcome
-
-
-def _failed(answer: Any) -> KafkaError | None:
-    """The error in an answer or a part of one, with the broker's words."""
-    return error_for(answer.error_code, getattr(answer, "error_message", None) or None) if answer.error_code else None
 
 
 def _creatable(topic: r.NewTopic) -> m.CreatableTopic:

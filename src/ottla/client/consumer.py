@@ -4,9 +4,6 @@
         async for record in consumer:
             ...
 
-    async with Consumer(bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
-        consumer.assign(await consumer.partitions_for("orders"))
-
 Fetches go on between polls until two chunks of each partition are buffered, and so do the group's heartbeats. What a rebalance does to the
 user's partitions happens inside of the user's own calls (`rebalance`).
 """
@@ -24,11 +21,12 @@ from typing import Any, Self
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.assignors import assignors_from
-from ottla.client.commits import Committed, GroupMetadata, OffsetAndMetadata, offsets_given
+from ottla.client.commits import Committed, GroupMetadata, offsets_given
 from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
-from ottla.client.group import GroupMember
+from ottla.client.group import GroupPostman
+from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.network import Network
 from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTime, list_offsets, raised
 from ottla.client.options import ConsumerOptions, from_keywords
@@ -73,7 +71,7 @@ class Consumer:
         self._network_: Network | None = None
         self._fetching: Fetching | None = None
         self._user: UserSide | None = None
-        self._group: GroupMember | None = None
+        self._group: GroupPostman | None = None
         #: Records taken out of the fetcher and not given to the user yet, as they came.
         self._pending: deque[ConsumerRecord] = deque()
         #: Those that the user works on: given, and not followed by another call.
@@ -105,7 +103,7 @@ class Consumer:
             self._network_, self._news = network, asyncio.Event()
             network.changed = self._changed
             if self.options.group_id:
-                self._group = GroupMember(network, self.options, self._assignors, self._rng, self._changed)
+                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._changed)
                 self._user = UserSide(network, self._fetcher, self._group, self.options, self._pending, self._invoke)
             self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._changed)
             if self._early:
@@ -121,7 +119,7 @@ class Consumer:
         return bool(self.options.group_id)
 
     @property
-    def _members(self) -> tuple[GroupMember, UserSide]:
+    def _members(self) -> tuple[GroupPostman, UserSide]:
         """The group's parts. Raises: InvalidGroupId without a group."""
         _ = self._network
         if self._group is None or self._user is None:
@@ -218,7 +216,7 @@ class Consumer:
         _ = self._network
         if self._subscribed is not None:
             await self._part(self.options.request_timeout_ms, "the consumer unsubscribed")
-            self._subscribed = None
+        self._subscribed, self._early = None, ()
         self._fetcher.assign([])
 
     def enforce_rebalance(self, reason: str = "asked for by the user") -> None:
@@ -281,6 +279,7 @@ class Consumer:
         self._pump()
 
     def _sought(self, gone: Callable[[TopicPartition], bool]) -> None:
+        """Partitions go on elsewhere: forget what was taken of them."""
         self._given = []
         drop(self._pending, gone)
         if self._user is not None:
@@ -499,6 +498,3 @@ class Consumer:
             max_wait_ms=options.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
             timeout_ms=options.default_api_timeout_ms if timeout_ms is None else timeout_ms,
         )  # fmt: skip
-
-
-__all__ = ["Consumer", "ConsumerRecord", "RawFetch"]

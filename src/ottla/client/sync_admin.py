@@ -9,9 +9,11 @@ from typing import Any, Self, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client import admin as aio
+from ottla.client import group_results as g
 from ottla.client import results as r
-from ottla.client.admin import Outcome
+from ottla.client.admin_calls import Outcome
 from ottla.client.errors import AlreadyClosed
+from ottla.client.group_lag import GroupLag
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.offsets import OffsetAndTime
 
@@ -147,3 +149,56 @@ class Admin:
     ) -> dict[int, Outcome[list[r.LogDir]]]:
         """Log directories of brokers (all brokers when None) and what lies in them, of all topics or those given."""
         return self._call(lambda: self._aio.describe_log_dirs(brokers, topics=topics, timeout_ms=timeout_ms))
+
+    def list_groups(
+        self, *, states: Iterable[g.GroupState | str] = (), types: Iterable[g.GroupType | str] = (), timeout_ms: float | None = None
+    ) -> list[g.GroupListing]:
+        """All groups, or those in one of these states and of one of these types, by id."""
+        return self._call(lambda: self._aio.list_groups(states=states, types=types, timeout_ms=timeout_ms))
+
+    def describe_consumer_groups(self, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[g.GroupDescription]]:
+        """State, members and assignments of groups of either protocol; GroupIdNotFound for one that is not there."""
+        return self._call(lambda: self._aio.describe_consumer_groups(groups, timeout_ms=timeout_ms))
+
+    def delete_consumer_groups(self, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
+        """Delete groups without members, with their offsets: NonEmptyGroup, GroupIdNotFound."""
+        return self._call(lambda: self._aio.delete_consumer_groups(groups, timeout_ms=timeout_ms))
+
+    def list_consumer_group_offsets(
+        self,
+        groups: Iterable[str] | Mapping[str, Iterable[Partition] | None],
+        *,
+        require_stable: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[str, Outcome[dict[TopicPartition, Outcome[g.OffsetAndMetadata | None]]]]:
+        """Committed offsets of groups: of all partitions they have some for, or of those named, with None where there is none."""
+        return self._call(lambda: self._aio.list_consumer_group_offsets(groups, require_stable=require_stable, timeout_ms=timeout_ms))
+
+    def alter_consumer_group_offsets(
+        self, group: str, offsets: Mapping[Partition, g.OffsetAndMetadata | int], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Outcome[None]]:
+        """Commit offsets for a group without members, which is made if it is not there; UnknownMemberId when it has members."""
+        return self._call(lambda: self._aio.alter_consumer_group_offsets(group, offsets, timeout_ms=timeout_ms))
+
+    def delete_consumer_group_offsets(
+        self, group: str, partitions: Iterable[Partition], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Outcome[None]]:
+        """Forget how far a group has read in some partitions; GroupSubscribedToTopic where it still reads them."""
+        return self._call(lambda: self._aio.delete_consumer_group_offsets(group, partitions, timeout_ms=timeout_ms))
+
+    def remove_members_from_consumer_group(
+        self,
+        group: str,
+        members: Iterable[str] | None = None,
+        *,
+        reason: str = "removed by an administrator",
+        timeout_ms: float | None = None,
+    ) -> dict[str, Outcome[None]]:
+        """Make static members, by their instance ids, leave their group at once, or with None all members, by their member ids."""
+        return self._call(lambda: self._aio.remove_members_from_consumer_group(group, members, reason=reason, timeout_ms=timeout_ms))
+
+    def consumer_group_lag(
+        self, groups: Iterable[str], *, times: bool = True, timeout_ms: float | None = None
+    ) -> dict[str, Outcome[GroupLag]]:
+        """How far behind the end of the log groups are, in records and, with `times`, in time: see `ottla.client.group_lag`."""
+        return self._call(lambda: self._aio.consumer_group_lag(groups, times=times, timeout_ms=timeout_ms))

@@ -7,7 +7,7 @@ opens every log found. Closing one writes all that in the reverse order, the mar
 A partition's directory that is to go is renamed first (``orders-3.<unique>-delete``); one found at a start is removed then.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from errno import ENOSPC
 from hashlib import blake2b
@@ -18,12 +18,13 @@ from ottla.base.ports import Disk
 from ottla.log import checkpoints, names
 from ottla.log.checkpoints import MetaProperties
 from ottla.log.errors import DirectoryRefused, PartitionExists
+from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 from ottla.log.recover import open_log
 
 #: Checkpoints by kind: what write_checkpoints writes when it is not told.
-KINDS = ("recovery_points", "log_starts", "high_watermarks")
+KINDS = ("recovery_points", "log_starts", "high_watermarks", "cleaner_offsets")
 
 
 class LogDirectory:
@@ -31,6 +32,8 @@ class LogDirectory:
 
     def __init__(self, disk: Disk, identity: MetaProperties) -> None:
         self.disk = disk
+        #: Path of the directory, which names it.
+        self.root = disk.root
         self.logs: dict[TopicPartition, Log] = {}
         self.identity = identity
         #: Why the directory is no longer used; None while it is. Its owner sets it.
@@ -44,13 +47,11 @@ class LogDirectory:
         self._removed = 0
         #: Partitions that a checkpoint on disk may name. A new log of such a name must not inherit what is said of the old one.
         self._named: set[TopicPartition] = set()
+        #: Whether there is a checkpoint of the cleaner.
+        self._cleans = False
 
     def __repr__(self) -> str:
         return f"LogDirectory({self.root}, {len(self.logs)} logs)"
-
-    @property
-    def root(self) -> str:
-        return self.disk.root
 
     @property
     def broker_id(self) -> int:
@@ -94,7 +95,9 @@ class LogDirectory:
         recovery_points = _read_offsets(disk, names.RECOVERY_POINTS)
         starts = _read_offsets(disk, names.LOG_STARTS)
         directory.high_watermarks = _read_offsets(disk, names.HIGH_WATERMARKS)
-        directory._named = {*recovery_points, *starts, *directory.high_watermarks}
+        cleaned = _read_offsets(disk, names.CLEANER_OFFSETS)
+        directory._named = {*recovery_points, *starts, *directory.high_watermarks, *cleaned}
+        directory._cleans = names.CLEANER_OFFSETS in entries
         for name in entries:
             if name.endswith(names.DELETE_DIRECTORY):
                 disk.remove_tree(name)
@@ -111,6 +114,7 @@ class LogDirectory:
                         recovery_point=recovery_points.get(partition, Offset(0)),
                         clean=directory.clean_start,
                         now_ms=now_ms,
+                        cleaned=cleaned.get(partition),
                     )
                     directory._adopt(log)
         if not directory.clean_start:
@@ -194,6 +198,11 @@ class LogDirectory:
         if "high_watermarks" in kinds:
             offsets = {partition: offset for partition, offset in self.high_watermarks.items() if partition in self.logs}
             files.append((names.HIGH_WATERMARKS, checkpoints.offsets_file(offsets)))
+        if "cleaner_offsets" in kinds:
+            offsets = {partition: log.clean_checkpoint for partition, log in self.logs.items() if log.clean_checkpoint is not None}
+            if offsets or self._cleans:
+                self._cleans = True
+                files.append((names.CLEANER_OFFSETS, checkpoints.offsets_file(offsets)))
         return files
 
     def _recovery_point_lowered(self) -> None:
@@ -202,12 +211,28 @@ class LogDirectory:
             self.disk.unlink(names.RECOVERY_POINTS)
             self.disk.sync_dir()
 
-    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None, now_ms: int = 0, *, broker_epoch: int = -1) -> bool:
-        """Stops in order: everything on disk, then the marker. A directory that failed, or is full, is left as after a crash: False."""
+    def close(
+        self,
+        high_watermarks: Mapping[TopicPartition, int] | None = None,
+        now_ms: int = 0,
+        *,
+        broker_epoch: int = -1,
+        carry_out: Callable[[Sequence[FlushPlan]], None] | None = None,
+    ) -> bool:
+        """Stops in order: everything on disk, then the marker. A directory that failed, or is full, is left as after a crash: False.
+
+        ``carry_out`` does what all logs ask to have on disk, for a caller that does so in threads.
+        """
         complete = self.failed is None
+        if complete:
+            plans: dict[TopicPartition, FlushPlan] = {}
+            for log in self.logs.values():
+                complete = _finish(log, plans) and complete
+            (carry_out or self._carry_out)(list(plans.values()))
+            for partition, plan in plans.items():
+                self.logs[partition].flushed(plan.upto)
+                complete = complete and not plan.postponed
         for log in self.logs.values():
-            if self.failed is None:
-                complete = close_log(log) and complete
             log.close()
         if complete and self.write_checkpoints(high_watermarks):
             marker = self.disk.open(names.CLEAN_SHUTDOWN, create=True)
@@ -218,9 +243,14 @@ class LogDirectory:
             return True
         return False
 
+    def _carry_out(self, plans: Sequence[FlushPlan]) -> None:
+        for plan in plans:
+            plan.carry_out(self.disk)
 
-def close_log(log: Log) -> bool:
-    """Completes the files of a log and syncs them. False when the disk has no room for its indexes: the next start must rebuild them."""
+
+def _finish(log: Log, plans: dict[TopicPartition, FlushPlan]) -> bool:
+    """Completes the files of a log and adds what is to be synced. False when the disk has no room for its indexes: the next start must
+    rebuild them."""
     written = not log.pending.unwritten or all(segment.finish() for segment in log.pending.unwritten)
     if log.active.is_open:
         written = log.active.finish() and written
@@ -230,9 +260,7 @@ def close_log(log: Log) -> bool:
     log.snapshot(lasting=False)
     plan = log.flush_plan()
     if plan is not None:
-        plan.carry_out(log.disk)
-        log.flushed(plan.upto)
-        return written and not plan.postponed
+        plans[log.partition] = plan
     return written
 
 

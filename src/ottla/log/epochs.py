@@ -18,22 +18,19 @@ from ottla.log import checkpoints
 class LeaderEpochs:
     """Epochs of one log with their first offsets."""
 
-    __slots__ = ("_epochs", "_starts", "end_offset", "unsaved_from", "version")
+    __slots__ = ("_epochs", "_starts", "end_offset", "latest", "unsaved_from", "version")
 
     def __init__(self, entries: list[tuple[LeaderEpoch, Offset]] | None = None) -> None:
         self._epochs = [epoch for epoch, _ in entries or ()]
         self._starts = [start for _, start in entries or ()]
+        #: The newest epoch; -1 when none is known.
+        self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
         #: The log's; it keeps this up to date.
         self.end_offset = Offset(0)
         #: Grows with each change, so that a saved state can be told from the present one.
         self.version = 0
         #: Start offset of the first entry that is not on disk yet; None when all are. No recovery point above it may be written.
         self.unsaved_from: Offset | None = None
-
-    @property
-    def latest(self) -> LeaderEpoch:
-        """The newest epoch; -1 when none is known."""
-        return self._epochs[-1] if self._epochs else NO_EPOCH
 
     @property
     def entries(self) -> list[tuple[LeaderEpoch, Offset]]:
@@ -104,5 +101,6 @@ class LeaderEpochs:
 
     def _changed(self, from_offset: int | None) -> None:
         self.version += 1
+        self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
         bound = self.end_offset if from_offset is None else from_offset
         self.unsaved_from = Offset(bound if self.unsaved_from is None else min(bound, self.unsaved_from))

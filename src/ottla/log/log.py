@@ -16,11 +16,13 @@ An OSError from the disk passes through. ENOSPC from ``append`` leaves the log a
 from bisect import bisect_right
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import Self
 
 import msgspec
 
 from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk, File
+from ottla.base.units import INT32_MAX
 from ottla.log import looking, trimming
 from ottla.log.aborted import AbortedTransaction
 from ottla.log.epochs import LeaderEpochs
@@ -49,6 +51,38 @@ class Appended(msgspec.Struct, gc=False):
     size: int
     #: A new segment was begun for it.
     rolled: bool
+
+
+class Room(msgspec.Struct):
+    """How far the active segment may grow, worked out once for all its appends."""
+
+    segment: Segment
+    bytes_max: int
+    offset_max: int
+    #: Of a batch's largest timestamp if the segment's first batch has one, else of the clock.
+    time_max_ms: int
+    by_timestamp: bool
+    #: Whether an index can be full before the segment is.
+    by_index: bool
+    entries_max: int
+    times_max: int
+
+    @classmethod
+    def of(cls, segment: Segment, options: TopicOptions) -> Self:
+        """For a segment that has a batch."""
+        first = segment.first_timestamp
+        entries_max = max(options.segment_index_bytes // OFFSET_ENTRY.size, 1)
+        times_max = max(options.segment_index_bytes // TIME_ENTRY.size - 1, 1)
+        return cls(
+            segment=segment,
+            bytes_max=options.segment_bytes,
+            offset_max=segment.base_offset + INT32_MAX,
+            time_max_ms=(first if first >= 0 else segment.created_ms) + options.segment_age_ms - segment.jitter_ms,
+            by_timestamp=first >= 0,
+            by_index=options.segment_bytes // (segment.interval_bytes + 1) + 1 >= min(entries_max, times_max),
+            entries_max=entries_max,
+            times_max=times_max,
+        )
 
 
 class Recovered(msgspec.Struct):
@@ -88,8 +122,16 @@ class Log:
         self.epochs = LeaderEpochs()
         self.producers = Producers()
         self.pending = Pending()
+        #: How often the log was cut at its end: what was read of it before may have been replaced since.
+        self.truncations = 0
         #: Where the log was cut since the last plan, which then tells nothing about offsets above; None when it was not.
         self._durable_max: int | None = None
+        #: Of the active segment, or of one that was; None when it must be worked out anew.
+        self._room: Room | None = None
+        #: Below it the log holds one record per key, as of the last compaction; None when it was never compacted.
+        self.clean_offset: Offset | None = None
+        #: The same as a power cut now would leave it.
+        self._clean_durable: Offset | None = None
         #: What opening found after a crash, or amiss; None otherwise.
         self.recovered: Recovered | None = None
         #: Called when a truncation took the recovery point back, before anything is appended.
@@ -112,9 +154,21 @@ class Log:
         """The recovery point to be written down: below it not only records are on disk, but all that recovery would not make anew."""
         return self.pending.bound(self.recovery_point, self.epochs)
 
+    @property
+    def clean_checkpoint(self) -> Offset | None:
+        """The clean offset to be written down: a compaction counts once the names of its files are durable."""
+        return self._clean_durable
+
+    def cleaned_upto(self, offset: int, *, durable: bool = False) -> None:
+        """The log was compacted up to here; ``durable`` if nothing waits for a flush."""
+        self.clean_offset = Offset(offset)
+        if durable:
+            self._clean_durable = self.clean_offset
+
     def set_options(self, options: TopicOptions) -> None:
         """Settings from now on; the segments that exist keep their index interval."""
         self.options = options
+        self._room = None
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
         """For a log whose partition.metadata was lost, or never written; the next flush makes it durable."""
@@ -134,10 +188,10 @@ class Log:
         ``header`` is the batch's own, its largest timestamp already stamped if the topic wants append times.
         Raises: OSError; after ENOSPC nothing has changed.
         """
-        latest_epoch = self.epochs.latest
-        assert leader_epoch >= latest_epoch or leader_epoch < 0, "a leader's epoch never goes back"
+        epochs = self.epochs
+        assert leader_epoch >= epochs.latest or leader_epoch < 0, "a leader's epoch never goes back"
         base_offset = self.end_offset
-        last_offset = base_offset + header.last_offset_delta
+        last_offset = Offset(base_offset + header.last_offset_delta)
         size = len(batch)
         segment = self.segments[-1]
         rolled = segment.size > 0 and self._full(segment, header, size, last_offset, now_ms)
@@ -145,25 +199,23 @@ class Log:
             segment = self.roll(now_ms)
         patch(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
         position = segment.append(batch, header, base_offset)
-        self.end_offset = self.epochs.end_offset = Offset(last_offset + 1)
-        if leader_epoch > latest_epoch:
-            self.epochs.assign(leader_epoch, base_offset)
+        self.end_offset = epochs.end_offset = Offset(last_offset + 1)
+        if leader_epoch > epochs.latest:
+            epochs.assign(leader_epoch, base_offset)
         if header.producer_id >= 0:
             self._note_producer(batch, header, base_offset, now_ms)
-        return Appended(base_offset, Offset(last_offset), header.max_timestamp, segment.file, position, size, rolled)
+        return Appended(base_offset, last_offset, header.max_timestamp, segment.file, position, size, rolled)
 
     def _full(self, segment: Segment, header: BatchHeader, size: int, last_offset: int, now_ms: int) -> bool:
         """Whether the batch goes into a new segment: by size, by age, by the size of the indexes, or because offsets no longer fit."""
-        options = self.options
-        if segment.size > options.segment_bytes - size or not segment.takes(last_offset):
+        room = self._room
+        if room is None or room.segment is not segment:
+            room = self._room = Room.of(segment, self.options)
+        if segment.size > room.bytes_max - size or last_offset > room.offset_max:
             return True
-        first = segment.first_timestamp
-        waited_ms = header.max_timestamp - first if first >= 0 else now_ms - segment.created_ms
-        if waited_ms > options.segment_ms - segment.jitter_ms:
+        if (header.max_timestamp if room.by_timestamp else now_ms) > room.time_max_ms:
             return True
-        entries_max = options.segment_index_bytes // OFFSET_ENTRY.size
-        times_max = options.segment_index_bytes // TIME_ENTRY.size - 1
-        return len(segment.offsets) >= max(entries_max, 1) or len(segment.times) >= max(times_max, 1)
+        return room.by_index and (len(segment.offsets) >= room.entries_max or len(segment.times) >= room.times_max)
 
     def _note_producer(self, batch: memoryview, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         if not header.is_control:
@@ -281,18 +333,22 @@ class Log:
         """Readers at the read-committed level may read up to here."""
         return self.producers.last_stable_offset(min(high_watermark, self.end_offset))
 
+    @property
+    def unflushed(self) -> bool:
+        """Whether there is anything to flush."""
+        return self.recovery_point != self.end_offset or self.pending.wants(self.epochs)
+
     def flush_plan(self) -> FlushPlan | None:
         """What must be synced so that all there is now is durable; None when it is. Does no I/O unless a full disk held up an index."""
         pending = self.pending
         self._durable_max = None
-        extra = pending.wants(self.epochs)
-        if self.recovery_point == self.end_offset and not extra:
+        if not self.unflushed:
             return None
         if self.recovery_point >= self.bases[-1]:
             logs = [self.segments[-1].file] if self.recovery_point < self.end_offset else []
         else:
             logs = [segment.file for segment in self.segments[self.segment_of(self.recovery_point) :]]
-        if not (extra or self.epochs.dirty or pending.unwritten):
+        if not (pending.any or self.epochs.dirty or pending.unwritten):
             return FlushPlan(self.end_offset, tuple(logs))
         return pending.plan(self.end_offset, logs, self.directory, self.epochs)
 
@@ -302,6 +358,8 @@ class Log:
             upto = min(upto, self._durable_max)
         self.recovery_point = Offset(min(max(self.recovery_point, upto), self.end_offset))
         self.pending.done(upto, self.epochs)
+        if not self.pending.names:
+            self._clean_durable = self.clean_offset
 
     def delete_before(self, offset: int, now_ms: int) -> tuple[str, ...]:
         """Moves the start offset up to ``offset``, at most to the end; segments wholly below are renamed, their paths returned.
@@ -319,9 +377,14 @@ class Log:
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> tuple[str, ...]:
         """Drops the batch that holds ``offset``, and all behind it; the files that were renamed, to be removed later."""
+        self.truncations += 1
         removed = trimming.truncate_to(self, offset, now_ms)
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
+        self._room = None
         self.pending.void()
+        if self.clean_offset is not None and self._clean_durable is not None:
+            self.clean_offset = min(self.clean_offset, self.end_offset)
+            self._clean_durable = min(self._clean_durable, self.end_offset)
         return removed
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:

@@ -54,7 +54,12 @@ class Pending:
             return True
         if self.metadata is not None and not self._postponed:
             return True
-        return any(segment not in self.unwritten for _, _, segment in self._rolled)
+        return bool(self._rolled) and any(segment not in self.unwritten for _, _, segment in self._rolled)
+
+    @property
+    def names(self) -> bool:
+        """Whether names were made or changed that may not be durable."""
+        return bool(self._directories)
 
     def wants(self, epochs: LeaderEpochs) -> bool:
         """Whether to flush even if no record waits for it."""

@@ -166,6 +166,10 @@ class Egress:
     def send(self, chunks: Sequence[Chunk]) -> bool:
         """True when all is out or in the transport's buffer; otherwise ``done`` or ``failed`` is called later, or ``failed`` was."""
         assert not self.busy, "answers leave one after the other"
+        if len(chunks) == 1 and type(chunks[0]) is bytearray:  # Nearly every small answer.
+            self.sent_bytes += len(chunks[0])
+            self.transport.write(chunks[0])
+            return True
         if all(map(_is_buffer, chunks)):
             self._write(chunks)  # type: ignore[arg-type]
             return True

@@ -63,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_answers", "_closing", "_commons", "_consuming", "_egress", "_frame", "_frame_size", "_handler", "_have", "_held",
         "_held_at", "_loop", "_mark", "_paused", "_producing", "_sending", "_transport", "_turn", "_view", "_waits_for_drain", "_wanted",
-        "_write_deadline", "frame_bytes_max", "host", "local", "number", "read_deadline", "ticket",
+        "_write_deadline", "frame_bytes_max", "host", "local", "number", "read_deadline", "ticket", "trusted",
     )  # fmt: skip
 
     def __init__(self, number: ConnectionId, host: str, commons: Commons, handler: Handler) -> None:
@@ -73,6 +73,8 @@ class Connection(asyncio.BufferedProtocol):
         self.local: tuple[str, int] = ("", 0)
         #: Largest frame the peer may send now.
         self.frame_bytes_max = commons.limits.first_frame_bytes_max
+        #: Whether ``trust`` was called.
+        self.trusted = False
         self.read_deadline = math.inf
         self._transport: asyncio.Transport
         self._egress: Egress
@@ -112,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def trust(self) -> None:
         """The peer has shown that it speaks the protocol; its frames may have full size."""
+        self.trusted = True
         self.frame_bytes_max = self._commons.limits.frame_bytes_max
 
     def respond(self, chunks: Sequence[Any], ticket: int | None = None) -> None:
@@ -121,7 +124,8 @@ class Connection(asyncio.BufferedProtocol):
         number = self.ticket if ticket is None else ticket
         assert number in self._answers and self._answers[number] is None, "a request in work is answered once"
         self._answers[number] = chunks
-        self._send_answers()
+        if not self._sending:
+            self._send_answers()
 
     def release(self, ticket: int | None = None) -> None:
         """Goes on without an answer."""
@@ -267,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         """Hands on the whole frames in ``data``, as long as they are answered at once; returns where the rest begins."""
         self._consuming = True
         turn = TURN_REQUESTS
-        while self._takes(data, position, end):
+        while position < end and self._takes(data, position, end):
             size = PREFIX.unpack_from(data, position)[0]
             if not 0 <= size <= self.frame_bytes_max:
                 self.close("bad frame size", str(size))
@@ -303,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._producing and len(self._answers) < PRODUCES_IN_WORK and data[start : start + len(PRODUCE)] == PRODUCE
 
     def _dispatch(self, frame: memoryview) -> None:
-        self._producing = frame[: len(PRODUCE)] == PRODUCE
+        self._producing = len(frame) > 1 and not frame[0] and not frame[1]
         self.ticket += 1
         self._answers[self.ticket] = None
         self._commons.traffic.requests += 1

@@ -47,7 +47,7 @@ class Examination(NamedTuple):
 
 def check_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> BatchHeader:
     """The header of the one batch that ``buffer`` is, which a client may have written as it stands. See ``examine_batch``."""
-    return _checked(buffer, max_decompressed, ratio_max, require_keys)[0]
+    return examine_batch(buffer, max_decompressed=max_decompressed, ratio_max=ratio_max, require_keys=require_keys).header
 
 
 def examine_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> Examination:
@@ -61,26 +61,6 @@ def examine_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | Non
     Raises: UnsupportedMagic, CorruptBatch (length, checksum), UnsupportedCodec, InvalidBatch (all else; ``record_errors`` says
     which records).
     """
-    header, (least, greatest, index_of_greatest, _) = _checked(buffer, max_decompressed, ratio_max, require_keys)
-    return Examination(header, greatest, index_of_greatest, least)
-
-
-def timestamps_outside(
-    buffer: Buffer, *, low_ms: int, high_ms: int, max_decompressed: int, ratio_max: int | None = None
-) -> list[tuple[int, int]]:
-    """(index, timestamp) of the records of a checked batch whose timestamp is neither -1 nor in ``[low_ms, high_ms]``.
-
-    At most ``RECORD_ERRORS_MAX`` of them.
-    """
-    header = parse_header(buffer)
-    records, position = _payload(buffer, header, max_decompressed, ratio_max)
-    return records_outside(records, position, len(records), header.count, header.base_timestamp, low_ms, high_ms, RECORD_ERRORS_MAX)
-
-
-def _checked(
-    buffer: Buffer, max_decompressed: int, ratio_max: int | None, require_keys: bool
-) -> tuple[BatchHeader, tuple[int, int, int, int]]:
-    """The header and what ``codec.check_records`` found."""
     header = parse_header(buffer)
     _, batch_length, _, _, crc, attributes, last_offset_delta, base_timestamp, _, producer_id, _, base_sequence, count = header
     if batch_length + LOG_OVERHEAD != len(buffer):
@@ -98,12 +78,24 @@ def _checked(
     if producer_id >= 0 and base_sequence < 0:
         raise InvalidBatch(f"batch of producer {producer_id} has sequence {base_sequence}")
     records, position = (_payload(buffer, header, max_decompressed, ratio_max)) if attributes & CODEC_BITS else (buffer, HEADER_SIZE)
-    found = check_records(records, position, len(records), count, base_timestamp)
-    if require_keys and found[3]:
+    least, greatest, index_of_greatest, keyless = check_records(records, position, len(records), count, base_timestamp)
+    if require_keys and keyless:
         indexes = keyless_records(records, position, len(records), count, RECORD_ERRORS_MAX)
         sentence = "a compacted topic takes no record without a key"
-        raise InvalidBatch(f"{found[3]} records have no key: {sentence}", [(index, sentence) for index in indexes])
-    return header, found
+        raise InvalidBatch(f"{keyless} records have no key: {sentence}", [(index, sentence) for index in indexes])
+    return tuple.__new__(Examination, (header, greatest, index_of_greatest, least))
+
+
+def timestamps_outside(
+    buffer: Buffer, *, low_ms: int, high_ms: int, max_decompressed: int, ratio_max: int | None = None
+) -> list[tuple[int, int]]:
+    """(index, timestamp) of the records of a checked batch whose timestamp is neither -1 nor in ``[low_ms, high_ms]``.
+
+    At most ``RECORD_ERRORS_MAX`` of them.
+    """
+    header = parse_header(buffer)
+    records, position = _payload(buffer, header, max_decompressed, ratio_max)
+    return records_outside(records, position, len(records), header.count, header.base_timestamp, low_ms, high_ms, RECORD_ERRORS_MAX)
 
 
 def _payload(buffer: Buffer, header: BatchHeader, max_decompressed: int, ratio_max: int | None) -> tuple[Buffer, int]:

@@ -58,12 +58,16 @@ class RealFile:
         descriptor = self.fileno()
         try:
             if len(chunks) == 1:
-                self.size += _write(descriptor, chunks[0], position)
+                (chunk,) = chunks
+                size = os.pwrite(descriptor, chunk, position)
+                if size < len(chunk):
+                    size += _write(descriptor, memoryview(chunk)[size:], position + size)
             else:
-                self.size += _write_all(descriptor, chunks, position)
+                size = _write_all(descriptor, chunks, position)
         except OSError:
             os.ftruncate(descriptor, position)
             raise
+        self.size = position + size
         return position
 
     def read(self, position: int, size: int) -> bytes:
@@ -134,7 +138,7 @@ class RealFile:
 def _write(descriptor: int, chunk: Buffer, position: int) -> int:
     """Writes one buffer wholly; its size."""
     size = len(chunk)
-    written = os.pwrite(descriptor, chunk, position)
+    written = 0
     while written < size:
         more = os.pwrite(descriptor, memoryview(chunk)[written:], position + written)
         if not more:

@@ -14,7 +14,6 @@ from ottla.net.server import Connection
 from ottla.wire import framing
 from ottla.wire.compile import decode
 from ottla.wire.errors import UnsupportedVersion
-from ottla.wire.messages import API
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 API_VERSIONS = 18
@@ -26,26 +25,26 @@ class Refused(Exception):
 
 def read_request(connection: Connection, frame: memoryview) -> RequestArrived | list[Any]:
     """The event, or the chunks of an answer to be given at once. Raises: Refused, MalformedMessage."""
-    header, position = framing.decode_request_header(frame)
-    served = HANDLERS.get(header.api_key)
-    version = header.api_version
+    (api_key, version, correlation_id, client_id), position = framing.decode_request_header(frame)
+    served = HANDLERS.get(api_key)
     if served is None:
-        raise Refused(f"API {header.api_key} is not served")
-    if not served.versions[0] <= version <= served.versions[1]:
-        if header.api_key == API_VERSIONS and version > served.versions[1]:
-            return framing.encode_response(_range(served.versions), 0, header.correlation_id)
-        raise Refused(f"version {version} of API {header.api_key} is not served")
-    if version < API[header.api_key].versions[0]:
+        raise Refused(f"API {api_key} is not served")
+    since, until = served.versions
+    if not since <= version <= until:
+        if api_key == API_VERSIONS and version > until:
+            return framing.encode_response(_range(served.versions), 0, correlation_id)
+        raise Refused(f"version {version} of API {api_key} is not served")
+    if version < served.declared_since:
         # Produce 0 to 2: in the advertised range for the sake of old clients that look for them there, and served by nobody any more.
-        raise Refused(f"version {version} of API {header.api_key} is advertised only")
+        raise Refused(f"version {version} of API {api_key} is advertised only")
     return RequestArrived(
         connection=connection.number,
-        correlation_id=header.correlation_id,
+        correlation_id=correlation_id,
         ticket=connection.ticket,
-        api_key=header.api_key,
+        api_key=api_key,
         api_version=version,
-        client_id=header.client_id,
-        body=decode(API[header.api_key].request, frame, version, position),
+        client_id=client_id,
+        body=decode(served.request, frame, version, position),
         host=connection.host,
         local=connection.local,
     )

@@ -1,9 +1,6 @@
 """Does what a broker asks for. What may wait for a disk runs in threads; its outcome is heard as an event.
 
-Syncs are committed in groups: while one group of a log directory is under way the next gathers, so that the cost of a sync is shared
-by all requests that came meanwhile. Within a group the order is: the logs' files, at once in several threads; small files to
-replace; directories. A failed sync is never tried again: after it the kernel counts the pages as clean, and a second try would
-succeed without having written them. The directory has failed then.
+A log directory in which a file operation failed is not touched again.
 """
 
 import asyncio
@@ -16,12 +13,13 @@ from errno import ENOSPC
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.base.ids import BrokerId, ConnectionId, Offset
-from ottla.base.ports import File, Store, StoreResult
+from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.ports import Store, StoreResult
 from ottla.broker import effects, events
-from ottla.log.flush import FlushPlan
 from ottla.net.server import Connection
+from ottla.server.cleaning import Cleaners
 from ottla.server.disk import RealDisk
+from ottla.server.flusher import Flusher, Marks
 from ottla.server.observe import Counters
 from ottla.wire.framing import encode_response
 
@@ -65,7 +63,6 @@ class Performer:
         self._disks = disks
         self._session = session
         self._executor = executor
-        self._threads = threads
         self._peers = peers
         self._counters = counters
         self._halted = halted
@@ -73,38 +70,65 @@ class Performer:
         self._loop = asyncio.get_running_loop()
         #: Directories of which nothing more is asked.
         self._failed: set[str] = set()
-        #: Flushes that wait for the next group of their directory, while one is under way.
-        self._gathering: dict[str, list[effects.Flush]] = {}
+        #: By log directory.
+        self.flushers = {
+            root: Flusher(
+                disk,
+                executor=executor,
+                lanes=threads,
+                counters=counters,
+                done=self._flushed,
+                failed=partial(self._flush_failed, root),
+            )
+            for root, disk in disks.items()
+        }
         #: Small files that wait to be replaced, by path, while others of their directory are.
         self._replacing: dict[str, dict[str, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring: asyncio.TimerHandle | None = None
-        self._acts: dict[type, Callable[[Any], None]] = {
+        self._cleaners = Cleaners(counters)
+        self._stopped = False
+        #: How each kind of effect is performed.
+        self.acts = self._table()
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        return {
             effects.Respond: self._respond,
             effects.Release: self._release,
             effects.Close: self._close,
+            effects.Settle: self._settle,
             effects.Flush: self._flush,
             effects.StartWriteback: self._start_writeback,
             effects.ReadLog: self._read_log,
             effects.Remove: self._remove,
             effects.ReplaceFiles: self._replace_files,
+            effects.Clean: self._clean,
             effects.StoreSubmit: self._store_submit,
             effects.Ask: self._ask,
             effects.Warn: self._warn,
             effects.Halt: self._halt,
         }
 
-    def perform(self, effect: effects.Effect) -> None:
-        self._acts[type(effect)](effect)
-
     async def idle(self) -> None:
         """Returns when nothing is under way in threads, nor what followed from it."""
-        while self._tasks:
+        while True:
+            for flusher in self.flushers.values():
+                await flusher.rest()
+            if not self._tasks:
+                return
             await asyncio.wait(self._tasks)
 
     def stop(self) -> None:
+        """Nothing new is begun by the clock, nor by what comes in."""
+        self._stopped = True
+        self._cleaners.stop()
         if self._measuring is not None:
             self._measuring.cancel()
+
+    def close(self) -> None:
+        """Ends its threads; to be called when it is idle."""
+        for flusher in self.flushers.values():
+            flusher.close()
 
     # Answers.
 
@@ -140,44 +164,25 @@ class Performer:
 
     # Log directories.
 
+    def _settle(self, effect: effects.Settle) -> None:
+        self._loop.call_soon(self._settled)
+
+    def _settled(self) -> None:
+        if not self._stopped:
+            self.hear(events.Settled())
+
     def _flush(self, effect: effects.Flush) -> None:
-        waiting = self._gathering.get(effect.directory)
-        if waiting is not None:
-            waiting.append(effect)
-        elif effect.directory not in self._failed:
-            self._gathering[effect.directory] = [effect]
-            self._begin(self._commit(effect.directory))
+        if effect.directory not in self._failed:
+            self.flushers[effect.directory].flush(effect.plans)
 
-    async def _commit(self, directory: str) -> None:
-        """One group after the other, until none has gathered."""
-        disk = self._disks[directory]
-        while group := self._gathering[directory]:
-            self._gathering[directory] = []
-            self._counters.commits += 1
-            self._counters.flushes += len(group)
-            try:
-                await self._sync(disk, [flush.plan for flush in group])
-            except OSError as error:
-                self._directory_failed(directory, error)
-                break
-            for flush in group:
-                self.hear(events.Flushed(partition=flush.partition, upto=flush.plan.upto))
-        del self._gathering[directory]
+    def _flush_failed(self, directory: str, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self._directory_failed(directory, error)
+        else:
+            self._crashed(error)
 
-    async def _sync(self, disk: RealDisk, plans: list[FlushPlan]) -> None:
-        """Raises: OSError, when nothing more is under way."""
-        files = list(dict.fromkeys(file for plan in plans for file in plan.files))
-        small = any(plan.replacements or plan.directories for plan in plans)
-        lanes = min(self._threads, len(files))
-        if lanes <= 1:
-            await self._in_thread(_sync_all, disk, files, plans if small else [])
-            return
-        jobs = [self._in_thread(_sync_all, disk, files[lane::lanes], []) for lane in range(lanes)]
-        for outcome in await asyncio.gather(*jobs, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-        if small:
-            await self._in_thread(_sync_all, disk, [], plans)
+    def _flushed(self, marks: Marks) -> None:
+        self.hear(events.Flushed(marks=marks))
 
     def _start_writeback(self, effect: effects.StartWriteback) -> None:
         fileno = getattr(effect.file, "fileno", None)
@@ -224,6 +229,18 @@ class Performer:
             self._replacing[directory] = {}
             await self._act(directory, partial(_replace_all, disk, files))
         del self._replacing[directory]
+
+    def _clean(self, effect: effects.Clean) -> None:
+        if effect.directory not in self._failed:
+            self._begin(self._compact(effect))
+
+    async def _compact(self, effect: effects.Clean) -> None:
+        try:
+            cleaned = await self._cleaners.clean(effect, self._disks[effect.directory])
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+            cleaned = events.Cleaned(partition=effect.partition)
+        self.hear(cleaned)
 
     async def _act(self, directory: str, act: Callable[[], None]) -> None:
         try:
@@ -303,25 +320,6 @@ class Performer:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._crashed(error)
-
-
-def _sync_all(disk: RealDisk, files: Iterable[File], plans: Iterable[FlushPlan]) -> None:
-    """Syncs files, then does what the plans ask beside their files. Raises: OSError.
-
-    A file that is gone belonged to a partition that was removed meanwhile, and needs nothing.
-    """
-    for file in files:
-        try:
-            file.sync()
-        except FileNotFoundError:
-            continue
-    directories: dict[str, None] = {}
-    for plan in plans:
-        directories.update(dict.fromkeys(plan.directories))
-        if plan.replacements:
-            FlushPlan(plan.upto, (), (), plan.replacements, plan.postponed).carry_out(disk)
-    if directories:
-        FlushPlan(Offset(0), (), tuple(directories)).carry_out(disk)
 
 
 def _remove_all(disk: RealDisk, paths: Iterable[str]) -> None:

@@ -23,7 +23,6 @@ _KRAFT = "the controller is part of every broker"
 _GROUPS = "this version has no consumer groups"
 _TRANSACTIONS = "this version has no transactions"
 _REPLICATION = "in this version a partition has one replica"
-_COMPACTION = "this version does not compact"
 _QUOTAS = "this version has no quotas"
 _JVM = "it concerns Java's metrics"
 _KERNEL = "the kernel sizes socket buffers itself"
@@ -65,7 +64,6 @@ MEANINGLESS = {
     "offset.metadata.max.bytes": _GROUPS,
     "transaction.": _TRANSACTIONS,
     "transactional.": _TRANSACTIONS,
-    "log.cleaner.": _COMPACTION,
     "quota.": _QUOTAS,
     "client.quota.": _QUOTAS,
     "alter.": _QUOTAS,

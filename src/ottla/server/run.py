@@ -170,7 +170,7 @@ class Broker:
         marks = {partition: leader.high_watermark for partition, leader in self.node.partitions.leaders.items()}
         for directory in self.directories:
             try:
-                directory.close(marks, wall_ms())
+                directory.close(marks, wall_ms(), carry_out=self.performer.flushers[directory.root].carry_out)
             except OSError as error:
                 say(f"log directory {directory.root} was not left in order: {error}")
 
@@ -297,6 +297,8 @@ class Process:
         if hasattr(self, "store"):
             await self.store.close()
         self.commons.close()
+        for broker in self.brokers:
+            broker.performer.close()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
         for held in self._held:

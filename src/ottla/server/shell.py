@@ -95,7 +95,7 @@ class Shell:
             if asked:
                 self._carry_out(asked)
         self._stepping = False
-        due_ms = self.node.next_deadline_ms
+        due_ms = self.node.next_deadline_ms()
         if due_ms is not None and due_ms < self._tick_ms:
             self._set_tick(due_ms)
 
@@ -106,7 +106,7 @@ class Shell:
         self._tick_ms = (1 << 62) if self._tick is None else self._tick_ms
         self._ticked_ms = self._now_ms()
         self.hear(events.Ticked(wall_ms=self._wall_ms()))
-        due_ms = self.node.next_deadline_ms
+        due_ms = self.node.next_deadline_ms()
         latest_ms = self._ticked_ms + TICK_MS
         self._set_tick(latest_ms if due_ms is None else min(due_ms, latest_ms))
 
@@ -126,12 +126,13 @@ class Shell:
         except (Refused, MalformedMessage) as error:
             connection.close("malformed request", str(error))
             return
-        connection.trust()
+        if not connection.trusted:
+            connection.trust()
+            self.performer.connections[connection.number] = connection
         if isinstance(request, list):
             connection.respond(request, connection.ticket)
             return
         self.counters.requests[request.api_key] += 1
-        self.performer.connections[connection.number] = connection
         self.hear(request, frame)
 
     def lost(self, connection: Connection) -> None:
@@ -154,9 +155,10 @@ class Shell:
     # What comes of it.
 
     def _carry_out(self, asked: list[effects.Effect]) -> None:
+        acts = self.performer.acts
         for effect in asked:
             try:
-                self.performer.perform(effect)
+                acts[type(effect)](effect)
             except Exception as error:
                 self._failed(effect, error)
 

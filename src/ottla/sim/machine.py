@@ -11,15 +11,18 @@ A broker that asks to halt, because its disk failed, is replaced by a fresh proc
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from errno import ENOSPC
 
-from ottla.base.ids import ConnectionId
+from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
 from ottla.broker.configs import Settings
 from ottla.broker.node import Node
+from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
-from ottla.log.flush import Slice
+from ottla.log.errors import CorruptLog
+from ottla.log.flush import FlushPlan, Slice
 from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
@@ -40,13 +43,17 @@ PRODUCES_IN_WORK = 5
 class Performer:
     """What the shell promises the broker, one method per promise, so that a test can break one and watch the checkers."""
 
-    def flush(self, disk: SimDisk, effect: effects.Flush) -> None:
+    def flush(self, disk: SimDisk, plan: FlushPlan) -> None:
         """Sync everything named. Raises OSError."""
-        effect.plan.carry_out(disk)
+        plan.carry_out(disk)
 
-    def flush_failed(self, machine: "Machine", effect: effects.Flush, error: OSError) -> None:
+    def clean(self, disk: SimDisk, effect: effects.Clean) -> Iterator[int | Cleaned]:
+        """Write the compacted segments, synced before they are called done."""
+        return carry_out(disk, effect.plan)
+
+    def flush_failed(self, machine: "Machine", partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
         """Never tried again."""
-        machine.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+        machine.hear(events.DirectoryFailed(directory=machine.disk.root, reason=str(error)))
 
 
 class Machine:
@@ -305,14 +312,19 @@ class Machine:
                 case effects.Close():
                     if effect.connection in self._connections:
                         self._connections[effect.connection].break_off()
+                case effects.Settle():
+                    self._later(self._rng.choice((0, 0, 1)), lambda: self.hear(events.Settled()))
                 case effects.Flush():
-                    self._later(self._disk_ms(), lambda effect=effect: self._flush(effect))  # type: ignore[misc]
+                    for partition, plan in effect.plans:
+                        self._later(self._disk_ms(), lambda partition=partition, plan=plan: self._flush(partition, plan))  # type: ignore[misc]
                 case effects.ReplaceFiles():
                     self._later(self._disk_ms(), lambda effect=effect: self._replace(effect))  # type: ignore[misc]
                 case effects.ReadLog():
                     self._later(self._disk_ms(), lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
                 case effects.Remove():
                     self._later(self._disk_ms(), lambda effect=effect: self._remove(effect))  # type: ignore[misc]
+                case effects.Clean():
+                    self._later(self._disk_ms(), lambda effect=effect: self._begin_clean(effect))  # type: ignore[misc]
                 case effects.StoreSubmit():
                     self._submit(effect)
                 case effects.Halt():
@@ -344,13 +356,13 @@ class Machine:
     def _disk_ms(self) -> int:
         return self._rng.choice((200, 700, 1500) if self.slow_disk else (0, 1, 1, 2, 5, 40))
 
-    def _flush(self, effect: effects.Flush) -> None:
+    def _flush(self, partition: TopicPartition, plan: FlushPlan) -> None:
         try:
-            self.performer.flush(self.disk, effect)
+            self.performer.flush(self.disk, plan)
         except OSError as error:
-            self.performer.flush_failed(self, effect, error)
+            self.performer.flush_failed(self, partition, plan, error)
         else:
-            self.hear(events.Flushed(partition=effect.partition, upto=effect.plan.upto))
+            self.hear(events.Flushed(marks=((partition, plan.upto),)))
 
     def _replace(self, effect: effects.ReplaceFiles) -> None:
         try:
@@ -368,6 +380,35 @@ class Machine:
             self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
             return
         self.hear(events.LogRead(ticket=effect.ticket, data=data))
+
+    def _begin_clean(self, effect: effects.Clean) -> None:
+        """A compaction goes on piece by piece, with time between; whatever happens meanwhile happens between two pieces."""
+        try:
+            if effect.checkpoint is not None:
+                self.disk.replace_file(*effect.checkpoint)
+        except OSError as error:
+            self._cleaned(effect, error)
+        else:
+            self._clean_on(effect, self.performer.clean(self.disk, effect))
+
+    def _clean_on(self, effect: effects.Clean, work: Iterator[int | Cleaned]) -> None:
+        try:
+            step = next(work, None)
+        except (OSError, CorruptLog) as error:
+            self._cleaned(effect, error)
+            return
+        if isinstance(step, int):
+            self._later(self._disk_ms(), lambda: self._clean_on(effect, work))
+        else:
+            self.hear(events.Cleaned(partition=effect.partition, result=step))
+
+    def _cleaned(self, effect: effects.Clean, error: OSError | CorruptLog) -> None:
+        if isinstance(error, CorruptLog):
+            self.hear(events.Cleaned(partition=effect.partition, damage=str(error)))
+            return
+        if not isinstance(error, FileNotFoundError) and error.errno != ENOSPC:
+            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+        self.hear(events.Cleaned(partition=effect.partition))
 
     def _remove(self, effect: effects.Remove) -> None:
         for path in effect.paths:

@@ -37,6 +37,8 @@ APPLICATION_ID = 0x4F74746C
 BALLAST_BYTES = 2 * MiB
 #: Pages of 4 KiB in the write-ahead log at which it is folded into the file; less than the ballast has.
 CHECKPOINT_PAGES = 200
+#: Changes told in one turn of the loop: for a broker each may be a new log, and a topic can have thousands.
+TURN_CHANGES = 50
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS node(path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL, created_zxid INTEGER NOT NULL)
@@ -144,10 +146,11 @@ class EmbeddedStore:
                     self.failure = str(error)
                     if self._failed is not None:
                         self._failed(self.failure)
-            for tell in told:
-                loop.call_soon(tell)
-            # Those callbacks run before this task goes on, and may have changed something.
-            await asyncio.sleep(0)
+            for first in range(0, len(told), TURN_CHANGES):
+                for tell in told[first : first + TURN_CHANGES]:
+                    loop.call_soon(tell)
+                # Those callbacks run before this task goes on, and may have changed something.
+                await asyncio.sleep(0)
         self._writing = None
 
     def _write(self, rows: Sequence[Row], zxid: int) -> None:

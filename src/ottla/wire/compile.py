@@ -45,7 +45,7 @@ def decode(cls: type[S], buffer: Buffer, version: int, position: int = 0, *, ele
     except KeyError:
         run, keeps_view, limit = _new_decoder(cls, version)
     if keeps_view:
-        data: bytes | memoryview = memoryview(buffer)
+        data: bytes | memoryview = buffer if type(buffer) is memoryview else memoryview(buffer)
     else:
         data = buffer if type(buffer) is bytes else bytes(buffer)
     try:

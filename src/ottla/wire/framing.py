@@ -27,6 +27,11 @@ _RESPONSE = struct.Struct(">ii")
 _FLEXIBLE_RESPONSE = struct.Struct(">iix")
 SIZE_BYTES = 4
 
+_NEVER = 1 << 15
+_FLEXIBLE_SINCE = {api.key: api.flexible_since for api in API.values() if api.flexible_since is not None}
+#: How the header of a response is packed, by the message's class and version, as far as asked for.
+_HEADS: dict[tuple[type[msgspec.Struct], int], struct.Struct] = {}
+
 #: Tagged fields that a header may have. Kafka defines none; whoever sends more than a few is up to something.
 HEADER_TAGS_MAX = 64
 
@@ -57,10 +62,9 @@ def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
             position += length
         elif length < -1:
             raise MalformedMessage(f"length {length}")
-        api = API.get(api_key)
-        if api is not None and api.flexible(api_version):
-            position = _pass_tags(buffer, position, end)
-        return RequestHeader(api_key, api_version, correlation_id, client_id), position
+        if api_version >= _FLEXIBLE_SINCE.get(api_key, _NEVER):
+            position = position + 1 if buffer[position] == 0 else _pass_tags(buffer, position, end)
+        return tuple.__new__(RequestHeader, (api_key, api_version, correlation_id, client_id)), position
     except MalformedMessage as error:
         reason = error.reason
     except UnicodeDecodeError:
@@ -80,7 +84,10 @@ def encode_request(message: msgspec.Struct, version: int, correlation_id: int, c
 
 def encode_response(message: msgspec.Struct, version: int, correlation_id: int) -> list[Chunk]:
     """Write a whole response frame as the buffers to send."""
-    head = _FLEXIBLE_RESPONSE if _flexible_header(type(message), version) else _RESPONSE
+    cls = type(message)
+    head = _HEADS.get((cls, version))
+    if head is None:
+        head = _HEADS[cls, version] = _FLEXIBLE_RESPONSE if _flexible_header(cls, version) else _RESPONSE
     return _framed(head.pack(0, correlation_id), message, version)
 
 

@@ -10,7 +10,7 @@ Versions: 0 to 2 are advertised, since librdkafka before 2.11 compresses only th
 Differences from Kafka: transactions are refused (INVALID_TXN_STATE). Source: KIP-98, KIP-467, KIP-516, KIP-951.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker import effects
@@ -18,7 +18,7 @@ from ottla.broker.apis.leaders import endpoints_of, leader_hint
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PARKED, SILENT, handles
-from ottla.broker.leader import Accepted, Leader
+from ottla.broker.leader import Leader
 from ottla.broker.purgatory import Parked
 from ottla.records.errors import InvalidBatch
 from ottla.wire import errors
@@ -34,13 +34,16 @@ from ottla.wire.messages.produce import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node, Space
+    from ottla.broker.node import Node
 
 #: zstd may be used from this version on. Source: KIP-110.
 ZSTD_SINCE = 7
 ZSTD = 4
 HINTS_SINCE = 10
 BY_ID_SINCE = 13
+
+#: What stands for a partition in the answer, its leader, and the offset after the batch.
+Written = tuple[PartitionProduceResponse, Leader, int]
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> ProduceResponse:
@@ -64,17 +67,15 @@ def produce(node: "Node", call: RequestArrived) -> Any:
         return refuse(call, errors.InvalidRequiredAcks(f"acks is {request.acks}; it must be -1, 0 or 1"))
     if request.transactional_id is not None:
         return refuse(call, errors.InvalidTxnState("transactions are not served by this broker"))
-    waiting: list[tuple[PartitionProduceResponse, Leader, Accepted]] = []
-    response = ProduceResponse()
+    written: list[Written] = []
     failed: list[TopicPartition] = []
+    responses = []
     for topic in request.topic_data:
-        answers = []
-        for data in topic.partition_data:
-            answer = _append(node, call, topic, data, waiting)
-            if answer.error_code:
-                failed.append(TopicPartition(_name(node, call, topic) or "", data.index))
-            answers.append(answer)
-        response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+        name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
+        answers = [_append(node, call, name, topic, data, written) for data in topic.partition_data]
+        failed += [TopicPartition(name or "", answer.index) for answer in answers if answer.error_code]
+        responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+    response = ProduceResponse(responses=responses)
     if request.acks == 0:
         if failed:
             node.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {failed[0]}"))
@@ -82,26 +83,23 @@ def produce(node: "Node", call: RequestArrived) -> Any:
         return SILENT
     if failed and call.api_version >= HINTS_SINCE:
         response.node_endpoints = endpoints_of(node, call, failed)
-    if request.acks == -1 and waiting and not all(_committed(*entry) for entry in waiting):
-        return _wait(node, call, response, waiting)
+    if request.acks == -1 and not _committed(written):
+        return _wait(node, call, response, written)
     return response
 
 
 def _append(
-    node: "Node",
-    call: RequestArrived,
-    topic: TopicProduceData,
-    data: PartitionProduceData,
-    waiting: list[tuple[PartitionProduceResponse, Leader, Accepted]],
+    node: "Node", call: RequestArrived, name: str | None, topic: TopicProduceData, data: PartitionProduceData, written: list[Written]
 ) -> PartitionProduceResponse:
-    name = _name(node, call, topic)
     try:
         if name is None:
             raise errors.UnknownTopicId(f"no topic has the id {topic.topic_id.hex()}")
-        leader = node.partitions.leader(name, data.index)
+        leader = node.partitions.leaders.get((name, data.index)) or node.partitions.leader(name, data.index)  # type: ignore[call-overload]
         if name in INTERNAL:
             raise errors.InvalidTopic(f"{name} is an internal topic; only brokers write to it")
-        space = _check_space(node, leader)
+        space = node.space.get(leader.directory.root)
+        if space is not None and space.free_bytes < node.options.disk_reserve_bytes:
+            _refuse_space(node, leader)
         records = data.records
         if records is None or len(records) == 0:
             raise errors.InvalidRecord("a produce request carries exactly one record batch per partition")
@@ -117,36 +115,31 @@ def _append(
         if name is not None and call.api_version >= HINTS_SINCE and isinstance(error, errors.NotLeaderOrFollower):
             answer.current_leader = leader_hint(node, TopicPartition(name, data.index))
         return answer
+    if accepted.appended:
+        if space is not None:
+            space.free_bytes -= len(records)
+        node.partitions.wrote(leader)
     answer = PartitionProduceResponse(
         index=data.index,
         base_offset=accepted.base_offset,
         log_append_time_ms=accepted.log_append_time_ms,
         log_start_offset=leader.log.start_offset,
     )
-    if accepted.appended:
-        if space is not None:
-            space.free_bytes -= len(records)
-        node.partitions.wrote(leader)
-    waiting.append((answer, leader, accepted))
+    written.append((answer, leader, accepted.end_offset))
     return answer
 
 
-def _name(node: "Node", call: RequestArrived, topic: TopicProduceData) -> str | None:
-    if call.api_version < BY_ID_SINCE:
-        return topic.name
+def _name(node: "Node", topic: TopicProduceData) -> str | None:
     found = node.image.topics_by_id.get(TopicId(topic.topic_id))
     return found.name if found else None
 
 
-def _check_space(node: "Node", leader: Leader) -> "Space | None":
-    """What is free on the leader's disk, if it was measured. Raises: KafkaStorageError below the reserve."""
-    space = node.space.get(leader.directory.root)
-    if space is not None and space.free_bytes < node.options.disk_reserve_bytes:
-        raise errors.KafkaStorageError(
-            f"{space.free_bytes} bytes are free on the disk of {leader.directory.root}, below the reserve of "
-            f"{node.options.disk_reserve_bytes} (ottla.disk.reserve.bytes); delete topics or records, or lower retention"
-        )
-    return space
+def _refuse_space(node: "Node", leader: Leader) -> NoReturn:
+    root = leader.directory.root
+    raise errors.KafkaStorageError(
+        f"{node.space[root].free_bytes} bytes are free on the disk of {root}, below the reserve of "
+        f"{node.options.disk_reserve_bytes} (ottla.disk.reserve.bytes); delete topics or records, or lower retention"
+    )
 
 
 def _refused(index: int, error: KafkaError) -> PartitionProduceResponse:
@@ -166,21 +159,22 @@ def _refused(index: int, error: KafkaError) -> PartitionProduceResponse:
 # Waiting for the in-sync replicas.
 
 
-def _committed(answer: PartitionProduceResponse, leader: Leader, accepted: Accepted) -> bool:
-    return answer.error_code != 0 or leader.high_watermark >= accepted.end_offset
+def _committed(written: list[Written]) -> bool:
+    return all(leader.high_watermark >= end_offset for _, leader, end_offset in written)
 
 
-def _wait(
-    node: "Node", call: RequestArrived, response: ProduceResponse, waiting: list[tuple[PartitionProduceResponse, Leader, Accepted]]
-) -> Any:
+def _wait(node: "Node", call: RequestArrived, response: ProduceResponse, written: list[Written]) -> Any:
     leaders = node.partitions.leaders
 
-    def settled(answer: PartitionProduceResponse, leader: Leader, accepted: Accepted) -> bool:
-        return leaders.get(leader.partition) is not leader or leader.high_watermark >= accepted.end_offset
+    def settled() -> bool:
+        for _, leader, end_offset in written:
+            if leader.high_watermark < end_offset and leaders.get(leader.partition) is leader:
+                return False
+        return True
 
     def finish(expired: bool) -> None:
-        for answer, leader, accepted in waiting:
-            if leader.high_watermark < accepted.end_offset:
+        for answer, leader, end_offset in written:
+            if leader.high_watermark < end_offset:
                 try:
                     node.partitions.leader(*leader.partition)
                     error: KafkaError = errors.RequestTimedOut(f"{leader.partition} was not on disk within {call.body.timeout_ms} ms")
@@ -189,5 +183,5 @@ def _wait(
                 answer.error_code, answer.error_message, answer.base_offset = error.code, str(error), -1
         node.answer(call, response)
 
-    parked = Parked([leader.partition for _, leader, _ in waiting], lambda: all(settled(*entry) for entry in waiting), finish)
+    parked = Parked([leader.partition for _, leader, _ in written], settled, finish)
     return node.park(call, parked, node.now_ms + max(call.body.timeout_ms, 0))

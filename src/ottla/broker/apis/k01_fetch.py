@@ -60,7 +60,7 @@ def fetch(node: "Node", call: RequestArrived) -> Any:
     found = _read_all(node, request, context)
     if request.max_wait_ms <= 0 or not context.wanted or found.urgent or found.bytes >= _enough(node, request):
         return _response(node, call, context, found)
-    return _wait(node, call, context)
+    return _wait(node, call, context, found)
 
 
 @dataclass(slots=True)
@@ -91,8 +91,12 @@ def _read_all(node: "Node", request: FetchRequest, context: Context) -> Found:
         size = len(data.records) if data.records is not None else 0
         found.bytes += size
         left = max(0, left - size)
-        found.urgent |= data.error_code != 0 or data.diverging_epoch.epoch != -1
+        found.urgent |= _urgent(data)
     return found
+
+
+def _urgent(data: PartitionData) -> bool:
+    return data.error_code != 0 or data.diverging_epoch.epoch != -1
 
 
 def _read(node: "Node", request: FetchRequest, wanted: Wanted, left: int, *, at_least_one: bool) -> PartitionData:
@@ -168,20 +172,42 @@ def _response(node: "Node", call: RequestArrived, context: Context, found: Found
 # Waiting for bytes.
 
 
-def _wait(node: "Node", call: RequestArrived, context: Context) -> Any:
+def _wait(node: "Node", call: RequestArrived, context: Context, found: Found) -> Any:
+    """What comes to a partition is added to what the others have: only when that may be enough are all of them read again."""
     request: FetchRequest = call.body
+    enough = _enough(node, request)
+    asked: dict[TopicPartition, list[Wanted]] = {}
+    #: Bytes that each partition has for this answer, as of its last change.
+    held: dict[TopicPartition, int] = {}
+    for wanted, data in found.answers:
+        partition = TopicPartition(_name(node, wanted.topic), wanted.ask.partition)
+        asked.setdefault(partition, []).append(wanted)
+        held[partition] = held.get(partition, 0) + len(data.records or b"")
+    total = found.bytes
+    poked: list[TopicPartition] = []
 
     def ready() -> bool:
-        if _enough(node, request) <= 1:
-            return any(_stirred(node, request, wanted) for wanted in context.wanted)
-        found = _read_all(node, request, context)
-        return found.urgent or found.bytes >= _enough(node, request)
+        nonlocal total
+        partition = poked.pop()
+        if enough <= 1:
+            return any(_stirred(node, request, wanted) for wanted in asked[partition])
+        now = 0
+        for wanted in asked[partition]:
+            data = _read(node, request, wanted, _bytes_max(node, request), at_least_one=True)
+            if _urgent(data):
+                return True
+            now += len(data.records or b"")
+        total += now - held[partition]
+        held[partition] = now
+        if total < enough:
+            return False
+        all_of_it = _read_all(node, request, context)
+        return all_of_it.urgent or all_of_it.bytes >= enough
 
     def finish(expired: bool) -> None:
         node.answer(call, _response(node, call, context, _read_all(node, request, context)))
 
-    keys = [TopicPartition(_name(node, wanted.topic), wanted.ask.partition) for wanted in context.wanted]
-    return node.park(call, Parked(list(dict.fromkeys(keys)), ready, finish), node.now_ms + request.max_wait_ms)
+    return node.park(call, Parked(list(asked), ready, finish, poked), node.now_ms + request.max_wait_ms)
 
 
 def _stirred(node: "Node", request: FetchRequest, wanted: Wanted) -> bool:

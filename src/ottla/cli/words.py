@@ -1,0 +1,111 @@
+"""How times, durations and partitions are written on the command line, and how they are shown.
+
+times        2026-01-31T12:00:00, in local time if no zone is said, or milliseconds since 1970
+durations    1h   1h30m   90s   500ms   2d   or ISO 8601's: PT1H   P1DT12H
+partitions   orders   orders:0,3   orders:0-5,8
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ottla.base.ids import TopicPartition
+
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_ISO = re.compile(r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?")
+#: A topic has fewer partitions than that; a longer range is a slip of the hand.
+RANGE_MAX = 200_000
+
+
+def time_ms(text: str, option: str) -> int:
+    """A time in milliseconds since 1970. Raises: UsageError."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise click.UsageError(f"{option} expects milliseconds or a date like 2026-01-31T12:00:00, not {text!r}") from None
+
+
+def duration_ms(text: str, option: str) -> int:
+    """A duration in milliseconds. Raises: UsageError."""
+    iso = _ISO.fullmatch(text.upper())
+    if iso is not None and any(iso.groups()):
+        return int(sum(float(count) * UNITS_MS[unit] for unit, count in iso.groupdict().items() if count))
+    parts = _PART.findall(text.lower())
+    if parts and "".join(count + unit for count, unit in parts) == text.lower():
+        return int(sum(float(count) * UNITS_MS[unit] for count, unit in parts))
+    raise click.UsageError(f"{option} expects a duration like 1h30m, 90s or PT1H, not {text!r}")
+
+
+def duration_text(ms: int) -> str:
+    """A duration for people: the two largest units of it."""
+    if 0 < ms < 1000:
+        return f"{ms}ms"
+    if ms < 10_000:
+        return f"{ms / 1000:.1f}s" if ms else "0s"
+    said: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, ms = divmod(ms, UNITS_MS[unit])
+        if count or said:
+            said.append(f"{count}{unit}" if count else "")
+        if len(said) == 2:
+            break
+    return " ".join(filter(None, said))
+
+
+def partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions by topic, runs of numbers as ranges."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    return " ".join(f"{topic}:{_ranges(numbers)}" for topic, numbers in topics.items())
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def scope(texts: Iterable[str], option: str) -> dict[str, set[int] | None]:
+    """Topics and which of their partitions are meant, None for all. Raises: UsageError."""
+    found: dict[str, set[int] | None] = {}
+    for text in texts:
+        topic, colon, listed = text.partition(":")
+        numbers = _numbers(listed) if colon else None
+        if not topic or (colon and not numbers):
+            raise click.UsageError(f"{option} expects TOPIC or TOPIC:0,2-5, not {text!r}")
+        before = found.get(topic, set())
+        found[topic] = None if numbers is None or before is None else before | numbers
+    return found
+
+
+def covers(wanted: Mapping[str, set[int] | None], tp: TopicPartition) -> bool:
+    """Whether a partition is in a scope."""
+    numbers = wanted.get(tp.topic, set())
+    return numbers is None or tp.partition in numbers
+
+
+def _numbers(listed: str) -> set[int] | None:
+    found: set[int] = set()
+    for part in listed.split(","):
+        run = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if run is None:
+            return None
+        first, last = int(run[1]), int(run[2] or run[1])
+        if not 0 <= last - first < RANGE_MAX:
+            return None
+        found.update(range(first, last + 1))
+    return found

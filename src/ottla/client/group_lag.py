@@ -1,0 +1,202 @@
+"""How far groups are behind: in records, and in time.
+
+      start                 committed                              end
+        |                       |                                   |
+        |=======================|-----------------------------------|
+                                ^ first unread record               ^ the next record written will be here
+
+    lag             end - committed, as Kafka's tools count it
+    time lag        how long ago the first unread record was written; 0 when there is none
+    unread span     from the first unread record's time to the largest time in the log: the same without the clock, so that it does not grow
+                    while nobody writes
+    lost            records between the committed offset and a start that has moved past it: they were deleted unread
+
+Partitions are those a group has committed offsets for, and those its members are assigned, which have no lag before the first commit.
+A group is asked how far it is before logs are asked for their ends, so that a lag is never below what it was when the reading began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from ottla.base.ids import TopicPartition
+from ottla.client.group_results import GroupDescription, GroupMember, GroupState, OffsetAndMetadata
+from ottla.client.network import Network
+from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
+from ottla.client.record_times import record_times
+from ottla.wire.errors import KafkaError
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata | KafkaError | None]
+
+
+class PartitionLag(msgspec.Struct):
+    """One partition of a group. None stands for what is not known: `error` tells why, if it is not that nothing was ever committed."""
+
+    topic: str
+    partition: int
+    committed_offset: int | None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    #: When the first unread record was written, and the largest time in the log; milliseconds since 1970.
+    first_unread_ms: int | None = None
+    last_ms: int | None = None
+    #: How long ago the first unread record was written, 0 if all is read.
+    time_lag_ms: int | None = None
+    #: Who reads it now.
+    member: GroupMember | None = None
+    error: str | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the committed offset and the end."""
+        if self.committed_offset is None or self.end_offset is None:
+            return None
+        return max(self.end_offset - self.committed_offset, 0)
+
+    @property
+    def lost(self) -> int:
+        """Records that were deleted before the group read them."""
+        if self.committed_offset is None or self.start_offset is None:
+            return 0
+        return max(self.start_offset - self.committed_offset, 0)
+
+    @property
+    def unread_span_ms(self) -> int | None:
+        """How much time the unread records cover."""
+        if self.lag == 0:
+            return 0
+        return None if self.first_unread_ms is None or self.last_ms is None else max(self.last_ms - self.first_unread_ms, 0)
+
+
+class GroupLag(msgspec.Struct):
+    """All partitions of a group, by topic and number, as they were at one time, in milliseconds since 1970."""
+
+    group_id: str
+    state: GroupState
+    read_at_ms: int
+    partitions: list[PartitionLag]
+
+    @property
+    def lag(self) -> int:
+        """Records behind, in all."""
+        return total_lag(self.partitions)
+
+    @property
+    def time_lag_ms(self) -> int | None:
+        """The time lag of the partition that is furthest behind; None where no partition's is known."""
+        return longest_time_lag(self.partitions)
+
+    def by_topic(self) -> dict[str, list[PartitionLag]]:
+        """The partitions of each topic."""
+        topics: dict[str, list[PartitionLag]] = {}
+        for one in self.partitions:
+            topics.setdefault(one.topic, []).append(one)
+        return topics
+
+
+def total_lag(partitions: Iterable[PartitionLag]) -> int:
+    """Records behind, in all; partitions whose lag is not known count nothing."""
+    return sum(one.lag or 0 for one in partitions)
+
+
+def longest_time_lag(partitions: Iterable[PartitionLag]) -> int | None:
+    """The longest known time lag."""
+    return max((one.time_lag_ms for one in partitions if one.time_lag_ms is not None), default=None)
+
+
+async def lag_of(
+    network: Network,
+    groups: Mapping[str, GroupDescription],
+    committed: Mapping[str, Offsets | KafkaError],
+    *,
+    times: bool,
+    timeout_ms: float,
+) -> dict[str, GroupLag | KafkaError]:
+    """The lag of groups whose members and offsets are known already. One request per broker for ends, one for starts, and with `times`
+    one for the largest times, and mostly one for the first unread records.
+
+    Raises: ConnectionFailed, RequestTimedOut.
+    """
+    rows: dict[str, list[PartitionLag]] = {}
+    failed: dict[str, KafkaError] = {}
+    for name, described in groups.items():
+        offsets = committed[name]
+        if isinstance(offsets, KafkaError):
+            failed[name] = offsets
+        else:
+            rows[name] = _rows(described, offsets)
+    deadline_ms = network.clock_ms() + timeout_ms
+    every = [row for each in rows.values() for row in each]
+    await _place(network, every, times=times, timeout_ms=timeout_ms)
+    if times:
+        await _date(network, every, timeout_ms=max(deadline_ms - network.clock_ms(), 0))
+    # After the reading: a record written meanwhile must not be from the future.
+    now_ms = int(time.time() * 1000)
+    for row in every:
+        if times and row.lag == 0:
+            row.time_lag_ms = 0
+        elif row.first_unread_ms is not None:
+            row.time_lag_ms = max(now_ms - row.first_unread_ms, 0)
+    return {name: failed.get(name) or GroupLag(name, described.state, now_ms, rows[name]) for name, described in groups.items()}
+
+
+def _rows(described: GroupDescription, offsets: Offsets) -> list[PartitionLag]:
+    readers = {tp: member for member in described.members for tp in member.assignment}
+    rows = []
+    for tp in sorted({*offsets, *readers}):
+        found = offsets.get(tp)
+        if found is None and tp not in readers:
+            continue
+        row = PartitionLag(*tp, None if found is None or isinstance(found, KafkaError) else found.offset, member=readers.get(tp))
+        row.error = str(found) if isinstance(found, KafkaError) else None
+        rows.append(row)
+    return rows
+
+
+async def _place(network: Network, rows: list[PartitionLag], *, times: bool, timeout_ms: float) -> None:
+    """Fill in where logs start and end. A partition without a leader is told as it is: lag is looked at when something is wrong, and must
+    not wait for it.
+    """
+    cluster = network.cluster
+    for row in rows:
+        cluster.want(row.topic, network.clock_ms())
+    await network.refresh()
+    led = {TopicPartition(row.topic, row.partition) for row in rows if cluster.leader(row.topic, row.partition) is not None}
+    kinds = (EARLIEST, LATEST, MAX_TIMESTAMP) if times else (EARLIEST, LATEST)
+    starts, ends, last, *_ = [
+        *await asyncio.gather(*(list_offsets(network, dict.fromkeys(led, kind), timeout_ms=timeout_ms, patient=False) for kind in kinds)),
+        {},
+    ]
+    for row in rows:
+        tp = TopicPartition(row.topic, row.partition)
+        if tp not in led:
+            row.error = cluster.why_not(*tp)
+            continue
+        start, end, newest = starts[tp], ends[tp], last.get(tp)
+        if isinstance(end, KafkaError) or isinstance(start, KafkaError):
+            row.error = str(end if isinstance(end, KafkaError) else start)
+            continue
+        row.start_offset, row.end_offset = start.offset, end.offset
+        # An old broker does not know the largest time; then the span is not known.
+        if isinstance(newest, OffsetAndTime) and newest.timestamp >= 0:
+            row.last_ms = newest.timestamp
+
+
+async def _date(network: Network, rows: list[PartitionLag], *, timeout_ms: float) -> None:
+    """Fill in when the first unread records were written."""
+    wanted = []
+    for row in rows:
+        if row.lag and row.committed_offset is not None and row.start_offset is not None:
+            place = (TopicPartition(row.topic, row.partition), max(row.committed_offset, row.start_offset))
+            wanted.append((place, row))
+    found = await record_times(network, [place for place, _ in wanted], timeout_ms=timeout_ms)
+    for place, row in wanted:
+        when = found[place]
+        if isinstance(when, KafkaError):
+            row.error = str(when)
+        elif when is not None and when >= 0:
+            row.first_unread_ms = when

@@ -1,0 +1,204 @@
+"""Where a reset would move a group's offsets: pure, so that what a dry run shows is what happens.
+
+           start                                          end
+             |--------------------------------------------|
+    earliest ^        current ^--- shift +n --->    latest ^        an offset, a file, another group: as they say
+
+What lies outside of the log is moved to the end of it that is nearer, with a note, as Kafka's tool does. A partition that has nothing to
+go by is left as it is.
+
+Offsets as files, to come back to later:
+
+    CSV     topic,partition,offset            one line each, as Kafka's tool exports and reads; or group,topic,partition,offset
+    JSON    what `ottla group lag -o json` and `ottla group reset -o json` print, or a list of {"topic", "partition", "offset"}
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping
+from io import StringIO
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ottla.base.ids import TopicPartition
+
+#: Under which names a JSON file may give an offset; the first that is there counts.
+OFFSET_FIELDS = ("offset", "to", "committed_offset")
+
+
+class Standing(NamedTuple):
+    """Where a group is in a partition (None: nowhere yet), and from where to where the log goes; the end is exclusive."""
+
+    committed: int | None
+    start: int
+    end: int
+
+
+class Aim(NamedTuple):
+    """The offset to go to, None to stay, and what is to be said of it."""
+
+    offset: int | None
+    note: str = ""
+
+
+class Move(msgspec.Struct):
+    """What becomes of one partition. `target` None: it is left as it is, and the note says why."""
+
+    partition: TopicPartition
+    committed: int | None
+    target: int | None
+    note: str = ""
+
+
+Policy = Callable[[TopicPartition, Standing], Aim]
+
+
+def moves(standings: Mapping[TopicPartition, Standing], policy: Policy) -> list[Move]:
+    """What a policy makes of each partition, by topic and number."""
+    planned = []
+    for tp, standing in sorted(standings.items()):
+        aim = policy(tp, standing)
+        target, note = aim.offset, aim.note
+        if target is not None:
+            kept = min(max(target, standing.start), standing.end)
+            if kept != target:
+                note = f"{target} is {'before the start' if target < kept else 'after the end'} of the log"
+            target = kept
+        planned.append(Move(tp, standing.committed, target, note))
+    return planned
+
+
+# -- policies
+
+
+def to_earliest(tp: TopicPartition, standing: Standing) -> Aim:
+    """Read everything again."""
+    return Aim(standing.start)
+
+
+def to_latest(tp: TopicPartition, standing: Standing) -> Aim:
+    """Skip all there is."""
+    return Aim(standing.end)
+
+
+def to_current(tp: TopicPartition, standing: Standing) -> Aim:
+    """Stay, but inside of the log; to its end where nothing is committed yet."""
+    return Aim(standing.end, "nothing was committed") if standing.committed is None else Aim(standing.committed)
+
+
+def to_offset(offset: int) -> Policy:
+    """The same offset in every partition."""
+    return lambda tp, standing: Aim(offset)
+
+
+def shift_by(count: int) -> Policy:
+    """So many records on, or back if it is negative."""
+
+    def aim(tp: TopicPartition, standing: Standing) -> Aim:
+        if standing.committed is None:
+            return Aim(None, "nothing was committed, so there is nothing to shift")
+        return Aim(standing.committed + count)
+
+    return aim
+
+
+def to_time(found: Mapping[TopicPartition, int]) -> Policy:
+    """The offsets that ListOffsets found for a time; -1, or none: nothing was written since, so to the end."""
+
+    def aim(tp: TopicPartition, standing: Standing) -> Aim:
+        offset = found.get(tp, -1)
+        return Aim(standing.end, "nothing was written since") if offset < 0 else Aim(offset)
+
+    return aim
+
+
+def to_given(offsets: Mapping[TopicPartition, int], source: str) -> Policy:
+    """Offsets by partition: another group's, or a file's."""
+
+    def aim(tp: TopicPartition, standing: Standing) -> Aim:
+        return Aim(offsets[tp]) if tp in offsets else Aim(None, f"{source} has no offset for it")
+
+    return aim
+
+
+# -- files
+
+
+def read_offsets(text: str, group: str) -> dict[TopicPartition, int]:
+    """Offsets of a file in one of the module's forms; of several groups in it, those of this one.
+
+    Raises: ValueError saying what is wrong where.
+    """
+    found = _from_json(text, group) if text.lstrip()[:1] in ("[", "{") else _from_csv(text, group)
+    if not found:
+        raise ValueError("the file has no offsets")
+    return found
+
+
+def write_csv(planned: Iterable[Move]) -> str:
+    """The targets as CSV, one line for each partition that has one."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows((*move.partition, move.target) for move in planned if move.target is not None)
+    return out.getvalue()
+
+
+def _from_csv(text: str, group: str) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for number, row in enumerate(csv.reader(StringIO(text), skipinitialspace=True), 1):
+        cells = [cell.strip() for cell in row]
+        if not any(cells) or (number == 1 and cells[-1] == "offset"):
+            continue
+        if len(cells) == 4:
+            named, *cells = cells
+            if named != group:
+                continue
+        try:
+            topic, partition, offset = cells
+            found[_place(topic, int(partition))] = _offset(int(offset))
+        except ValueError as error:
+            raise ValueError(f"line {number}: expected topic,partition,offset, found {','.join(row)!r} ({error})") from None
+    return found
+
+
+def _from_json(text: str, group: str) -> dict[TopicPartition, int]:
+    try:
+        rows = _rows(msgspec.json.decode(text), group)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    found: dict[TopicPartition, int] = {}
+    for number, row in enumerate(rows, 1):
+        try:
+            offset = next(row[field] for field in OFFSET_FIELDS if field in row)
+            if offset is not None:
+                found[_place(row["topic"], row["partition"])] = _offset(offset)
+        except (KeyError, TypeError, StopIteration, ValueError):
+            wanted = " or ".join(OFFSET_FIELDS)
+            raise ValueError(f"entry {number} needs topic, partition and {wanted}: {msgspec.json.encode(row).decode()[:100]}") from None
+    return found
+
+
+def _rows(value: Any, group: str) -> list[Any]:
+    """The entries of partitions in a document: a list of them, or those of the group's object."""
+    groups = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict) and "partitions" in one]
+    if not groups and isinstance(value, list):
+        return value
+    own = [one for one in groups if one.get("group") == group] or groups
+    if len(own) != 1 or not isinstance(own[0]["partitions"], list):
+        raise ValueError(f"the file holds {len(groups)} groups, none of them {group}")
+    rows: list[Any] = own[0]["partitions"]
+    return rows
+
+
+def _place(topic: Any, partition: Any) -> TopicPartition:
+    if not isinstance(topic, str) or not topic or not isinstance(partition, int) or partition < 0:
+        raise ValueError("a partition is a topic and a number from 0 on")
+    return TopicPartition(topic, partition)
+
+
+def _offset(offset: Any) -> int:
+    if not isinstance(offset, int) or offset < 0:
+        raise ValueError("an offset is a number from 0 on")
+    return offset

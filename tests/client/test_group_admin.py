@@ -1,0 +1,312 @@
+"""The admin client's requests about groups: to whom they go, how many they are, what becomes of the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from memory_cluster import CUT
+from memory_groups import GroupCluster, MemoryGroup
+
+from ottla.aio import Admin
+from ottla.base.ids import TopicPartition
+from ottla.client.errors import BrokerIncompatible
+from ottla.client.group_lag import GroupLag
+from ottla.client.group_results import GroupState, GroupType, OffsetAndMetadata
+from ottla.wire import messages as m
+from ottla.wire.errors import (
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    KafkaError,
+    NonEmptyGroup,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from ottla.wire.messages import describe_groups
+
+T, U = TopicPartition("t", 0), TopicPartition("many", 1)
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
+    """Two nodes; `t` with one partition, `many` with three; groups `a` and `b` on node 1, `c` on node 2."""
+    made = GroupCluster(2)
+    made.create("t")
+    made.create("many", 3)
+    made.groups = {
+        "a": MemoryGroup(1, offsets={T: (5, "note", 0)}),
+        "b": MemoryGroup(1, members={"m1": {"t": [0], "many": [1, 0]}}, offsets={T: (7, "", -1), U: (1, "", -1)}),
+        "c": MemoryGroup(2, type="Consumer", members={"m2": {"many": [0, 1, 2]}}),
+    }
+    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    return made
+
+
+@pytest.fixture
+async def admin(groups: GroupCluster, quick: dict[str, Any]) -> AsyncIterator[Admin]:
+    """With as little patience as the command line has."""
+    async with Admin(retries=3, **quick) as made:
+        yield made
+
+
+# -- coordinators
+
+
+async def test_a_coordinator_is_asked_for_once(groups: GroupCluster, admin: Admin) -> None:
+    await admin.list_consumer_group_offsets(["a", "b", "c"])
+    await admin.list_consumer_group_offsets(["a", "c"])
+    assert [request.coordinator_keys for request in groups.sent(m.FindCoordinatorRequest)] == [["a", "b", "c"]]
+
+
+async def test_one_request_per_coordinator_asks_about_all_its_groups(groups: GroupCluster, admin: Admin) -> None:
+    await admin.list_consumer_group_offsets(["a", "b", "c"])
+    assert sorted([one.group_id for one in sent.groups] for sent in groups.sent(m.OffsetFetchRequest)) == [["a", "b"], ["c"]]
+
+
+async def test_a_group_that_moved_is_found_again(groups: GroupCluster, admin: Admin) -> None:
+    await admin.describe_consumer_groups(["a"])
+    groups.groups["a"].node_id = 2
+    described = (await admin.describe_consumer_groups(["a"]))["a"]
+    assert not isinstance(described, KafkaError)
+    assert described.coordinator.id == 2
+
+
+async def test_a_coordinator_that_comes_up_is_waited_for_longer_than_a_broker_that_is_gone(groups: GroupCluster, admin: Admin) -> None:
+    def unavailable(node: Any, request: Any) -> Any:
+        return m.FindCoordinatorResponse(coordinators=[m.Coordinator(key="a", node_id=-1, error_code=15)])
+
+    def loading(node: Any, request: Any) -> Any:
+        return m.DeleteGroupsResponse(results=[m.DeletableGroupResult(group_id="a", error_code=14)])
+
+    groups.accidents["FindCoordinator"] += [unavailable] * 6
+    groups.accidents["DeleteGroups"] += [loading] * 6
+    assert await admin.delete_consumer_groups(["a"]) == {"a": None}
+    assert len(groups.sent(m.FindCoordinatorRequest)) == 7
+
+
+async def test_a_lost_connection_is_tried_again_at_whoever_coordinates_now(groups: GroupCluster, admin: Admin) -> None:
+    groups.accidents["DeleteGroups"].append(lambda node, request: CUT)
+    assert await admin.delete_consumer_groups(["a"]) == {"a": None}
+    assert len(groups.sent(m.FindCoordinatorRequest)) == 2
+
+
+async def test_an_old_broker_is_asked_for_one_coordinator_and_one_groups_offsets_at_a_time(groups: GroupCluster, admin: Admin) -> None:
+    groups.versions = {10: (0, 3), 9: (1, 7)}
+    found = await admin.list_consumer_group_offsets({"a": None, "b": [T, ("t", 1)]})
+    assert found == {
+        "a": {T: OffsetAndMetadata(5, "note", 0)},
+        "b": {T: OffsetAndMetadata(7), TopicPartition("t", 1): None},
+    }
+    assert [request.key for request in groups.sent(m.FindCoordinatorRequest)] == ["a", "b"]
+    assert [request.group_id for request in groups.sent(m.OffsetFetchRequest)] == ["a", "b"]
+
+
+# -- lists and descriptions
+
+
+async def test_a_list_holds_the_groups_of_all_brokers(groups: GroupCluster, admin: Admin) -> None:
+    found = await admin.list_groups()
+    assert [(one.group_id, one.state, one.type, one.protocol_type) for one in found] == [
+        ("a", GroupState.EMPTY, GroupType.CLASSIC, ""),
+        ("b", GroupState.STABLE, GroupType.CLASSIC, "consumer"),
+        ("c", GroupState.STABLE, GroupType.CONSUMER, "consumer"),
+    ]
+
+
+async def test_a_list_is_chosen_by_state_and_type(groups: GroupCluster, admin: Admin) -> None:
+    assert [one.group_id for one in await admin.list_groups(states=[GroupState.STABLE], types=[GroupType.CLASSIC])] == ["b"]
+    groups.versions[16] = (0, 3)
+    async with Admin(bootstrap_servers="boot:1") as other:
+        with pytest.raises(BrokerIncompatible, match="ListGroups"):
+            await other.list_groups(states=["Empty"])
+
+
+async def test_a_list_that_lacks_a_brokers_groups_is_an_error(groups: GroupCluster, admin: Admin) -> None:
+    await admin.list_groups()
+    groups.nodes[2].stop()
+    with pytest.raises(KafkaError):
+        await admin.list_groups()
+
+
+async def test_groups_of_both_protocols_are_described_in_the_same_words(groups: GroupCluster, admin: Admin) -> None:
+    found = await admin.describe_consumer_groups(["b", "c", "nowhere"])
+    b, c = found["b"], found["c"]
+    assert not isinstance(b, KafkaError)
+    assert not isinstance(c, KafkaError)
+    assert (b.type, b.state, b.assignor, b.coordinator.id, b.epoch) == (GroupType.CLASSIC, GroupState.STABLE, "range", 1, None)
+    assert (c.type, c.state, c.assignor, c.coordinator.id, c.epoch) == (GroupType.CONSUMER, GroupState.STABLE, "uniform", 2, 5)
+    assert (b.members[0].instance_id, b.members[0].topics) == ("i-m1", ["many", "t"])
+    assert b.members[0].assignment == [("many", 0), ("many", 1), ("t", 0)]
+    assert c.members[0].assignment == c.members[0].target_assignment == [("many", 0), ("many", 1), ("many", 2)]
+    assert isinstance(found["nowhere"], GroupIdNotFound)
+
+
+@pytest.mark.parametrize("versions", [{15: (0, 5)}, {69: (0, 0)}])
+async def test_a_group_that_is_not_there_is_none_for_brokers_of_all_ages(groups: GroupCluster, admin: Admin, versions: Any) -> None:
+    groups.versions = versions
+    assert isinstance((await admin.describe_consumer_groups(["nowhere"]))["nowhere"], GroupIdNotFound)
+
+
+async def test_members_that_cannot_be_read_fail_their_group_alone(groups: GroupCluster, admin: Admin) -> None:
+    def garbled(node: Any, request: Any) -> Any:
+        members = [m.DescribedGroupMember(member_id="x", member_assignment=b"\0")]
+        bad = describe_groups.DescribedGroup(group_id="a", group_state="Stable", protocol_type="consumer", members=members)
+        good = describe_groups.DescribedGroup(group_id="b", group_state="Empty")
+        return m.DescribeGroupsResponse(groups=[bad, good])
+
+    groups.accidents["DescribeGroups"].append(garbled)
+    found = await admin.describe_consumer_groups(["a", "b"])
+    assert isinstance(found["a"], KafkaError)
+    assert "cannot be read" in str(found["a"])
+    assert not isinstance(found["b"], KafkaError)
+
+
+@pytest.mark.parametrize(("word", "state"), [("stable", GroupState.STABLE), ("Empty", GroupState.EMPTY), ("Zen", GroupState.UNKNOWN)])
+def test_a_state_is_read_in_any_case_and_a_new_one_is_unknown(word: str, state: GroupState) -> None:
+    assert GroupState(word) is state
+
+
+# -- changes
+
+
+async def test_offsets_are_committed_with_metadata_and_epoch(groups: GroupCluster, admin: Admin) -> None:
+    assert await admin.alter_consumer_group_offsets("new", {("t", 0): 3, U: OffsetAndMetadata(4, "why", 2)}) == {T: None, U: None}
+    assert groups.groups["new"].offsets == {T: (3, "", -1), U: (4, "why", 2)}
+    assert await admin.alter_consumer_group_offsets("new", {}) == {}
+
+
+async def test_each_partition_has_its_own_outcome(groups: GroupCluster, admin: Admin) -> None:
+    outcomes = await admin.alter_consumer_group_offsets("new", {T: 3, ("nope", 0): 4})
+    assert outcomes.pop(T) is None
+    assert isinstance(outcomes[TopicPartition("nope", 0)], UnknownTopicOrPartition)
+
+
+async def test_a_group_with_members_refuses_foreign_offsets(groups: GroupCluster, admin: Admin) -> None:
+    assert isinstance((await admin.alter_consumer_group_offsets("b", {T: 3}))[T], UnknownMemberId)
+
+
+async def test_offsets_committed_at_a_broker_that_lost_the_group_go_to_the_next(groups: GroupCluster, admin: Admin) -> None:
+    await admin.describe_consumer_groups(["a"])
+    groups.groups["a"].node_id = 2
+    assert await admin.alter_consumer_group_offsets("a", {T: 9}) == {T: None}
+    assert groups.groups["a"].offsets[T] == (9, "", -1)
+
+
+async def test_offsets_are_forgotten_unless_somebody_reads_them(groups: GroupCluster, admin: Admin) -> None:
+    assert await admin.delete_consumer_group_offsets("a", [("t", 0)]) == {T: None}
+    assert groups.groups["a"].offsets == {}
+    assert isinstance((await admin.delete_consumer_group_offsets("b", [T]))[T], GroupSubscribedToTopic)
+    with pytest.raises(GroupIdNotFound):
+        await admin.delete_consumer_group_offsets("nowhere", [T])
+
+
+async def test_groups_are_deleted_unless_they_have_members(groups: GroupCluster, admin: Admin) -> None:
+    outcomes = await admin.delete_consumer_groups(["a", "b", "nowhere"])
+    assert outcomes["a"] is None
+    assert isinstance(outcomes["b"], NonEmptyGroup)
+    assert isinstance(outcomes["nowhere"], GroupIdNotFound)
+    assert set(groups.groups) == {"b", "c"}
+
+
+async def test_members_are_removed_by_instance_or_all(groups: GroupCluster, admin: Admin) -> None:
+    groups.groups["b"].members["m3"] = {}
+    outcomes = await admin.remove_members_from_consumer_group("b", ["i-m1", "i-x"], reason="too slow")
+    assert outcomes.pop("i-m1") is None
+    assert isinstance(outcomes["i-x"], UnknownMemberId)
+    assert [one.reason for one in groups.sent(m.LeaveGroupRequest)[-1].members] == ["too slow", "too slow"]
+    assert await admin.remove_members_from_consumer_group("b") == {"m3": None}
+    assert await admin.remove_members_from_consumer_group("b") == {}
+    with pytest.raises(GroupIdNotFound):
+        await admin.remove_members_from_consumer_group("nowhere")
+
+
+# -- lag
+
+
+async def lag_of(admin: Admin, name: str, **settings: Any) -> GroupLag:
+    """One group's, which must be there."""
+    found = (await admin.consumer_group_lag([name], **settings))[name]
+    assert not isinstance(found, KafkaError)
+    return found
+
+
+async def test_lag_is_told_in_records_and_in_time(groups: GroupCluster, admin: Admin) -> None:
+    now_ms = int(time.time() * 1000)
+    groups.write("t", 0, *(now_ms - 60_000 + 1000 * index for index in range(10)))
+    lag = await lag_of(admin, "a")
+    (row,) = lag.partitions
+    assert (row.committed_offset, row.start_offset, row.end_offset, row.lag, lag.lag) == (5, 0, 10, 5, 5)
+    assert (row.first_unread_ms, row.last_ms, row.unread_span_ms) == (now_ms - 55_000, now_ms - 51_000, 4000)
+    assert row.time_lag_ms is not None
+    assert 55_000 <= row.time_lag_ms < 85_000
+    assert lag.time_lag_ms == row.time_lag_ms
+
+
+async def test_a_group_that_has_read_all_has_no_lag_and_reads_nothing_for_it(groups: GroupCluster, admin: Admin) -> None:
+    groups.write("t", 0, *range(5))
+    lag = await lag_of(admin, "a")
+    assert (lag.lag, lag.time_lag_ms, lag.partitions[0].unread_span_ms) == (0, 0, 0)
+    assert not groups.sent(m.FetchRequest)
+
+
+async def test_an_offset_behind_the_end_of_a_topic_made_anew_counts_as_no_lag(groups: GroupCluster, admin: Admin) -> None:
+    groups.write("t", 0, 1)
+    assert (await lag_of(admin, "a")).lag == 0
+
+
+async def test_partitions_that_members_read_are_told_with_their_readers_before_the_first_commit(groups: GroupCluster, admin: Admin) -> None:
+    groups.write("many", 0, 1, 2)
+    lag = await lag_of(admin, "b")
+    assert [(one.topic, one.partition, one.committed_offset, one.lag) for one in lag.partitions] == [
+        ("many", 0, None, None),
+        ("many", 1, 1, 0),
+        ("t", 0, 7, 0),
+    ]
+    assert {one.member.client_id for one in lag.partitions if one.member} == {"client-m1"}
+
+
+async def test_one_fetch_per_broker_finds_the_times_of_all_groups(groups: GroupCluster, admin: Admin) -> None:
+    for number in range(3):
+        groups.write("many", number, *range(1000, 1010))
+    groups.write("t", 0, *range(2000, 2010))
+    groups.groups = {
+        f"g{index}": MemoryGroup(offsets={("many", n): (index, "", -1) for n in range(3)} | {T: (3, "", -1)}) for index in (1, 4)
+    }
+    found = await admin.consumer_group_lag(groups.groups)
+    times = {name: [one.first_unread_ms for one in lag.partitions] for name, lag in found.items() if isinstance(lag, GroupLag)}
+    assert times == {"g1": [1001, 1001, 1001, 2003], "g4": [1004, 1004, 1004, 2003]}
+    assert len(groups.sent(m.FetchRequest)) == 2
+    assert len(groups.sent(m.OffsetFetchRequest)) == 1
+
+
+async def test_records_deleted_unread_are_told_and_the_time_is_that_of_the_first_left(groups: GroupCluster, admin: Admin) -> None:
+    groups.write("t", 0, *range(1000, 1010))
+    groups.write("t", 0, *range(2000, 2010))
+    groups.logs["t"][0].batches.pop(0)
+    groups.logs["t"][0].start = 10
+    (row,) = (await lag_of(admin, "a")).partitions
+    assert (row.lag, row.lost, row.first_unread_ms) == (15, 5, 2000)
+
+
+async def test_a_partition_without_a_leader_or_a_topic_is_told_at_once(groups: GroupCluster, admin: Admin) -> None:
+    groups.groups["a"].offsets |= {("gone", 0): (3, "", -1)}
+    groups.leaders[T] = 9
+    gone, lost = (await lag_of(admin, "a")).partitions
+    assert "gone" in (gone.error or "")
+    assert "no leader" in (lost.error or "")
+    assert (gone.lag, lost.lag, lost.committed_offset) == (None, None, 5)
+
+
+async def test_times_are_left_out_on_request(groups: GroupCluster, admin: Admin) -> None:
+    groups.write("t", 0, *range(10))
+    (row,) = (await lag_of(admin, "a", times=False)).partitions
+    assert (row.lag, row.time_lag_ms, row.first_unread_ms) == (5, None, None)
+    assert not groups.sent(m.FetchRequest)
+
+
+async def test_lag_of_a_group_that_is_not_there_is_its_error(groups: GroupCluster, admin: Admin) -> None:
+    found = await admin.consumer_group_lag(["nowhere", "a"])
+    assert isinstance(found["nowhere"], GroupIdNotFound)
+    assert isinstance(found["a"], GroupLag)

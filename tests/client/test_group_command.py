@@ -1,0 +1,263 @@
+"""`ottla group` against a cluster in memory: what it prints, what it changes, how it refuses."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from memory_cluster import CUT
+from memory_groups import GroupCluster, MemoryGroup
+
+from ottla.base.ids import TopicPartition
+from ottla.cli.main import main
+from ottla.wire import messages as m
+
+T = TopicPartition("t", 0)
+Ottla = Callable[..., Result]
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
+    """A topic `t` with one partition of 10 records a second apart until now, `many` with three; `orders` is idle, `busy` has a member."""
+    made = GroupCluster()
+    made.create("t")
+    made.create("many", 3)
+    now_ms = int(time.time() * 1000)
+    made.write("t", 0, *(now_ms - 10_000 + 1000 * index for index in range(10)))
+    for number in range(3):
+        made.write("many", number, *range(1_700_000_000_000, 1_700_000_000_005))
+    made.groups = {
+        "orders": MemoryGroup(offsets={T: (4, "", -1), ("many", 1): (5, "", -1)}),
+        "busy": MemoryGroup(members={"m1": {"t": [0]}}, offsets={T: (10, "", -1)}),
+    }
+    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    return made
+
+
+@pytest.fixture
+def ottla(groups: GroupCluster) -> Ottla:
+    """Runs a command."""
+    return lambda *arguments, **more: CliRunner().invoke(main, ["group", *arguments, "-b", "boot:1"], **more)
+
+
+def good(result: Result) -> str:
+    """What a command that worked printed."""
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(result: Result, code: int = 1) -> str:
+    """What a command that did not work said."""
+    assert result.exit_code == code, result.output
+    return result.stderr
+
+
+def offsets(groups: GroupCluster, name: str) -> dict[tuple[str, int], int]:
+    """Committed offsets."""
+    return {tp: said[0] for tp, said in groups.groups[name].offsets.items()}
+
+
+# -- list, describe
+
+
+def test_list_prints_a_line_per_group(ottla: Ottla) -> None:
+    assert good(ottla("list")) == "busy\tStable\tclassic\tconsumer\norders\tEmpty\tclassic\t\n"
+    assert good(ottla("list", "--state", "empty")) == "orders\tEmpty\tclassic\t\n"
+    assert good(ottla("list", "--type", "consumer")) == ""
+    assert json.loads(good(ottla("list", "-o", "json")))[1] == {
+        "group": "orders", "state": "Empty", "type": "classic", "protocol_type": None,
+    }  # fmt: skip
+
+
+def test_describe_prints_members_and_what_they_read(ottla: Ottla) -> None:
+    assert good(ottla("describe", "busy")) == "busy\tm1\ti-m1\tclient-m1\t10.0.0.1\tt:0\n"
+    (told,) = json.loads(good(ottla("describe", "busy", "-o", "json")))
+    assert told["coordinator"] == {"id": 1, "host": "node1", "port": 9092}
+    assert told["members"][0]["assignment"] == {"t": [0]}
+
+
+@pytest.mark.parametrize("arguments", [["describe"], ["lag"], ["delete-offsets", "-t", "t"], ["delete"]])
+def test_a_group_that_is_not_there_brings_the_one_that_was_meant(ottla: Ottla, arguments: list[str]) -> None:
+    assert "did you mean orders?" in refused(ottla(*arguments, "order"))
+
+
+# -- lag
+
+
+def test_lag_prints_a_line_per_partition(ottla: Ottla) -> None:
+    first, second = (line.split("\t") for line in good(ottla("lag", "orders")).splitlines())
+    assert first == ["orders", "many", "1", "5", "5", "0", "0", "", ""]
+    assert second[:6] == ["orders", "t", "0", "4", "10", "6"]
+    assert 6000 <= int(second[6]) < 36_000
+
+
+def test_lag_sums_up_by_topic_and_by_group_and_of_all_groups(ottla: Ottla) -> None:
+    assert [line.split("\t")[:4] for line in good(ottla("lag", "--by", "topic", "orders")).splitlines()] == [
+        ["orders", "many", "1", "0"],
+        ["orders", "t", "1", "6"],
+    ]
+    assert [line.split("\t")[:4] for line in good(ottla("lag", "--by", "group")).splitlines()] == [
+        ["busy", "Stable", "1", "0"],
+        ["orders", "Empty", "2", "6"],
+    ]
+
+
+def test_lag_as_json_has_totals_and_readers(ottla: Ottla) -> None:
+    (told,) = json.loads(good(ottla("lag", "busy", "-o", "json")))
+    assert (told["lag"], told["time_lag_ms"], told["topics"]) == (
+        0, 0, [{"topic": "t", "partitions": 1, "lag": 0, "time_lag_ms": 0}],
+    )  # fmt: skip
+    assert (told["partitions"][0]["client_id"], told["partitions"][0]["committed_offset"]) == ("client-m1", 10)
+    assert "read_per_s" not in told["partitions"][0]
+
+
+def test_watching_prints_one_json_line_per_reading_with_rates(ottla: Ottla) -> None:
+    first, second = map(json.loads, good(ottla("lag", "orders", "-w", "0.1", "-n", "2", "-o", "json")).splitlines())
+    assert [one["partitions"][1]["read_per_s"] for one in (first, second)] == [None, 0.0]
+    assert second["read_at_ms"] - first["read_at_ms"] >= 90
+
+
+def test_watching_goes_on_when_a_reading_fails(groups: GroupCluster, ottla: Ottla) -> None:
+    def fail_later(node: Any, request: Any) -> Any:
+        return CUT if len(groups.sent(m.DescribeGroupsRequest)) > 1 else None
+
+    groups.accidents["DescribeGroups"] += [fail_later] * 4
+    result = ottla("lag", "orders", "-w", "0.1", "-n", "3", "--by", "group")
+    assert len(good(result).splitlines()) == 2
+    assert "Error: " in result.stderr
+
+
+def test_records_that_were_deleted_unread_are_warned_of(groups: GroupCluster, ottla: Ottla) -> None:
+    groups.logs["t"][0].start = 6
+    assert "t-0: 2 records were deleted before the group read them" in ottla("lag", "orders").stderr
+
+
+# -- reset
+
+
+def test_reset_shows_and_changes_nothing_without_execute(groups: GroupCluster, ottla: Ottla) -> None:
+    result = ottla("reset", "orders", "--to-earliest", "--all-topics")
+    assert good(result) == "orders\tmany\t1\t5\t0\t\norders\tt\t0\t4\t0\t\n"
+    assert "--execute" in result.stderr
+    assert offsets(groups, "orders") == {T: 4, ("many", 1): 5}
+    assert not groups.sent(m.OffsetCommitRequest)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (["--to-earliest", "--all-topics"], {T: 0, ("many", 1): 0}),
+        (["--to-latest", "-t", "t"], {T: 10, ("many", 1): 5}),
+        (["--to-current", "-t", "many:0-1"], {T: 4, ("many", 1): 5, ("many", 0): 5}),
+        (["--to-offset", "3", "-t", "many:2", "-t", "t"], {T: 3, ("many", 1): 5, ("many", 2): 3}),
+        (["--shift-by", "-1", "--all-topics"], {T: 3, ("many", 1): 4}),
+        (["--shift-by", "1", "-t", "many"], {T: 4, ("many", 1): 5}),
+        (["--to-datetime", "1700000000003", "-t", "many:0"], {T: 4, ("many", 1): 5, ("many", 0): 3}),
+        (["--by-duration", "1d", "--all-topics"], {T: 0, ("many", 1): 5}),
+        (["--from-group", "busy"], {T: 10, ("many", 1): 5}),
+    ],
+)
+def test_reset_goes_where_it_is_told(groups: GroupCluster, ottla: Ottla, where: list[str], expected: dict[tuple[str, int], int]) -> None:
+    good(ottla("reset", "orders", *where, "--execute"))
+    assert offsets(groups, "orders") == expected
+
+
+def test_reset_comes_back_from_what_lag_and_export_print(groups: GroupCluster, ottla: Ottla, tmp_path: Path) -> None:
+    before = offsets(groups, "orders")
+    lag, csv = tmp_path / "lag.json", tmp_path / "offsets.csv"
+    lag.write_text(good(ottla("lag", "-o", "json")))
+    csv.write_text(good(ottla("reset", "orders", "--to-current", "--all-topics", "--export")))
+    assert csv.read_text() == "many,1,5\nt,0,4\n"
+    for file in (lag, csv):
+        good(ottla("reset", "orders", "--to-latest", "--all-topics", "--execute"))
+        assert offsets(groups, "orders") != before
+        good(ottla("reset", "orders", "--from-file", str(file), "--execute"))
+        assert offsets(groups, "orders") == before
+    told = json.loads(good(ottla("reset", "orders", "--from-file", "-", "-t", "t", "-o", "json", input=csv.read_text())))
+    assert told["partitions"] == [{"topic": "t", "partition": 0, "from": 4, "to": 4, "note": None, "error": None}]
+
+
+def test_a_group_that_does_not_exist_is_made_by_a_reset(groups: GroupCluster, ottla: Ottla) -> None:
+    assert "no group new yet" in ottla("reset", "new", "--from-group", "orders").stderr
+    good(ottla("reset", "new", "--from-group", "orders", "--execute"))
+    assert offsets(groups, "new") == offsets(groups, "orders")
+
+
+def test_the_offsets_of_a_group_with_members_are_not_reset(groups: GroupCluster, ottla: Ottla) -> None:
+    dry = ottla("reset", "busy", "--to-earliest", "--all-topics")
+    assert good(dry) == "busy\tt\t0\t10\t0\t\n"
+    assert "Stop its consumers first" in dry.stderr
+    assert "ottla group describe busy" in refused(ottla("reset", "busy", "--to-earliest", "--all-topics", "--execute"))
+    assert offsets(groups, "busy") == {T: 10}
+
+
+def test_a_member_that_joins_between_look_and_reset_is_told_of(groups: GroupCluster, ottla: Ottla) -> None:
+    def joined(node: Any, request: Any) -> Any:
+        groups.groups["orders"].members["m9"] = {}
+
+    groups.accidents["OffsetCommit"].append(joined)
+    assert "Error: t-0: " in (said := refused(ottla("reset", "orders", "--to-earliest", "-t", "t", "--execute")))
+    assert "Stop its consumers first" in said
+
+
+def test_a_topic_that_is_gone_is_left_out_of_all_topics(groups: GroupCluster, ottla: Ottla) -> None:
+    groups.groups["orders"].offsets["gone", 0] = (3, "", -1)
+    result = ottla("reset", "orders", "--to-earliest", "--all-topics")
+    assert [line.split("\t")[1] for line in good(result).splitlines()] == ["many", "t"]
+    assert "gone-0: left out" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--to-earliest"], 2, "say which partitions"),
+        (["--all-topics"], 2, "say where to"),
+        (["--to-earliest", "--to-latest", "--all-topics"], 2, "say where to"),
+        (["--to-earliest", "--all-topics", "-t", "t"], 2, "either --topic or --all-topics"),
+        (["--to-earliest", "-t", "t:x"], 2, "TOPIC:0,2-5"),
+        (["--by-duration", "soon", "-t", "t"], 2, "--by-duration expects a duration"),
+        (["--to-datetime", "soon", "-t", "t"], 2, "--to-datetime expects"),
+        (["--to-earliest", "-t", "man"], 1, "there is no topic man; did you mean many?"),
+        (["--to-earliest", "-t", "t:0,7"], 1, "topic t has 1 partitions, no partition 7"),
+        (["--from-group", "bus"], 1, "there is no group bus; did you mean busy?"),
+    ],
+)
+def test_reset_says_what_is_missing(ottla: Ottla, arguments: list[str], code: int, said: str) -> None:
+    assert said in refused(ottla("reset", "orders", *arguments), code)
+
+
+def test_a_file_that_makes_no_sense_is_refused_by_line(ottla: Ottla) -> None:
+    assert "line 2: " in refused(ottla("reset", "orders", "--from-file", "-", input="t,0,1\nt\n"))
+
+
+def test_reset_of_all_topics_of_a_group_without_offsets_asks_for_topics(ottla: Ottla) -> None:
+    assert "--topic TOPIC" in refused(ottla("reset", "new", "--to-earliest", "--all-topics"))
+
+
+# -- delete, delete-offsets
+
+
+def test_delete_takes_idle_groups_and_refuses_others(groups: GroupCluster, ottla: Ottla) -> None:
+    result = ottla("delete", "orders", "busy", "nowhere", "--if-exists")
+    assert result.stdout == "orders\tdeleted\nnowhere\tnot there\n"
+    assert "Error: busy: " in (said := refused(result))
+    assert "Stop its consumers first" in said
+    assert set(groups.groups) == {"busy"}
+
+
+def test_delete_offsets_forgets_some_partitions(groups: GroupCluster, ottla: Ottla) -> None:
+    assert good(ottla("delete-offsets", "orders", "-t", "many:0-2")) == "many-1\tdeleted\n"
+    assert offsets(groups, "orders") == {T: 4}
+    assert "no offsets there: many" in refused(ottla("delete-offsets", "orders", "-t", "many", "-t", "t"))
+    assert offsets(groups, "orders") == {T: 4}
+
+
+def test_offsets_that_a_member_reads_are_not_deleted(ottla: Ottla) -> None:
+    result = ottla("delete-offsets", "busy", "-t", "t", "-o", "json")
+    assert "unsubscribe" in json.loads(result.stdout)[0]["error"]["message"]
+    assert result.exit_code == 1
