@@ -16,12 +16,14 @@ SETTLING = (
     Figure("formed", "s", False),
     Figure("member joins", "s", False),
     Figure("member leaves", "s", False),
+    Figure("slowest of these", "s", False),
     Figure("fenced", "members", False, 0),
 )
 BESIDE = (
     *SETTLING,
     Figure("others' p99, settled", "ms", False, 2),
     Figure("others' p99, rebalancing", "ms", False, 2),
+    Figure("others' p99, times", "", False),
     Figure("server CPU, rebalancing", "% of a core", False, 1),
 )
 
@@ -43,10 +45,12 @@ def _rebalance(protocol: str, members: int) -> Case:
             stage.delete_topic(topic)
             stage.delete_topic(other)
         figures = {"formed": detail["form_s"], "member joins": detail["join_s"], "member leaves": detail["leave_s"]}
+        figures["slowest of these"] = detail["worst_s"]
         figures["fenced"] = detail["fenced"]
         if steady_s:
-            figures["others' p99, settled"] = median_ms(detail["before"], "p99")
-            figures["others' p99, rebalancing"] = median_ms(detail["during"], "p99")
+            settled, rebalancing = (median_ms(detail[when], "p99") for when in ("before", "during"))
+            figures["others' p99, settled"], figures["others' p99, rebalancing"] = settled, rebalancing
+            figures["others' p99, times"] = rebalancing / settled
             figures["server CPU, rebalancing"] = detail["server_cpu_s"] / detail["seconds"] * 100
         return Measured(figures, detail)
 
