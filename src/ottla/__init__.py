@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ottla.base.options import ConfigError
     from ottla.client.assignors import Assignor
     from ottla.client.batches import RecordMetadata
-    from ottla.client.commits import GroupMetadata
-    from ottla.client.group_results import GroupState, GroupType, OffsetAndMetadata
+    from ottla.client.commits import GroupMetadata, OffsetAndMetadata
+    from ottla.client.group_results import GroupState, GroupType
     from ottla.client.rebalance import RebalanceListener
     from ottla.client.record import ConsumerRecord
     from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
@@ -41,7 +41,7 @@ _HOME = {
     "KafkaError": "ottla.wire.errors",
     "NewPartitions": "ottla.client.results",
     "NewTopic": "ottla.client.results",
-    "OffsetAndMetadata": "ottla.client.group_results",
+    "OffsetAndMetadata": "ottla.client.commits",
     "Producer": "ottla.client.sync",
     "RebalanceListener": "ottla.client.rebalance",
     "RecordMetadata": "ottla.client.batches",

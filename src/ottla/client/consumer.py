@@ -21,12 +21,11 @@ from typing import Any, Self
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.assignors import assignors_from
-from ottla.client.commits import GroupMetadata, OffsetsGiven, offsets_given
+from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
 from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
 from ottla.client.group import GroupPostman
-from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.network import Network
 from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTime, list_offsets, raised
 from ottla.client.options import ConsumerOptions, from_keywords

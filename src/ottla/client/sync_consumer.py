@@ -18,10 +18,9 @@ from typing import Any, Self, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client import consumer as aio
-from ottla.client.commits import GroupMetadata, OffsetsGiven
+from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
 from ottla.client.consumer import Partition
 from ottla.client.errors import AlreadyClosed
-from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.offsets import OffsetAndTime
 from ottla.client.raw_fetch import RawFetch
