@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ottla.client.assignors import Assignor
     from ottla.client.batches import RecordMetadata
     from ottla.client.commits import GroupMetadata, OffsetAndMetadata
+    from ottla.client.group_results import GroupState, GroupType
     from ottla.client.rebalance import RebalanceListener
     from ottla.client.record import ConsumerRecord
     from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
@@ -35,6 +36,8 @@ _HOME = {
     "Consumer": "ottla.client.sync_consumer",
     "ConsumerRecord": "ottla.client.record",
     "GroupMetadata": "ottla.client.commits",
+    "GroupState": "ottla.client.group_results",
+    "GroupType": "ottla.client.group_results",
     "KafkaError": "ottla.wire.errors",
     "NewPartitions": "ottla.client.results",
     "NewTopic": "ottla.client.results",
@@ -57,6 +60,8 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "GroupMetadata",
+    "GroupState",
+    "GroupType",
     "KafkaError",
     "NewPartitions",
     "NewTopic",
