@@ -433,6 +433,18 @@ def test_silent_classic_member_of_a_group_that_moved_over_is_removed_after_its_o
     assert sorted(each.member_id for each in described(cluster).members) == sorted(["a", first.member_id])
 
 
+def test_target_for_more_members_than_fit_in_a_batch_is_written_in_several() -> None:
+    cluster = cluster_of_groups(message_max_bytes="1200")
+    members = [Member(cluster, f"m{index:02}", "t", "u") for index in range(30)]
+    settle(cluster, *members)
+    cluster.topic("u", partitions=60)
+    settle(cluster, *members)
+    before = described(cluster)
+    assert sum(len(topic.partitions) for each in before.members for topic in each.assignment.topic_partitions) == 64
+    cluster.restart(1)
+    assert described(cluster) == before
+
+
 @pytest.mark.parametrize("count", [40])
 def test_heartbeats_of_a_large_group_write_nothing(count: int) -> None:
     cluster = cluster_of_groups()

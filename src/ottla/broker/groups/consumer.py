@@ -21,6 +21,7 @@ from ottla.broker.groups.consumer_change import Arm, Decision, Terms, Timer, rem
 from ottla.broker.groups.consumer_deadlines import Deadlines
 from ottla.broker.groups.consumer_group import ConsumerGroup, TopicSize
 from ottla.broker.groups.consumer_migration import ClassicSeat
+from ottla.broker.groups.consumer_records import ConsumerGroupTargetAssignmentMemberKey
 from ottla.broker.groups.consumer_writes import group_tombstones
 from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS
@@ -34,6 +35,8 @@ from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatR
 if TYPE_CHECKING:
     from ottla.broker.groups.groups import Groups
 
+#: About what a target takes in a batch: its keys, and each of its topics.
+TARGET_BYTES, TOPIC_BYTES = 160, 24
 #: A member whose removal could not be written is looked at again after this time.
 TRY_AGAIN_MS = 1_000
 
@@ -169,7 +172,7 @@ class ServedConsumerGroup:
 
     def carry_out(self, decision: Decision, *, before: Iterable[Record] = ()) -> Any:
         """Write, then set deadlines; returns the answer. Raises: KafkaError when nothing could be written."""
-        self._shard.write(self.group_id, [*before, *decision.records])
+        write(self._shard, self.group_id, [*before, *decision.records])
         self._deadlines.carry_out(decision)
         return decision.response
 
@@ -235,12 +238,33 @@ def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: 
     decision = decide(groups, draft, request, client)
     if isinstance(group, ClassicGroup):
         _dismiss(group, errors.RebalanceInProgress(f"group {request.group_id!r} changes its protocol; join again"))
-    groups.shard.write(request.group_id, [*before, *decision.records])
+    write(groups.shard, request.group_id, [*before, *decision.records])
     made = groups.by_id[request.group_id]
     assert isinstance(made, ServedConsumerGroup), "the records made it one of the new protocol"
     made.told.assigned_ms, made.told.changed_ms = draft.assigned_ms, draft.changed_ms
     made.loaded()
     return made.carry_out(Decision(response=decision.response, arm=decision.arm, disarm=decision.disarm))  # type: ignore[no-any-return]
+
+
+def write(shard: "Shard[Groups]", group_id: str, records: list[Record]) -> None:
+    """Write what was decided, as one batch if it fits; a new target for very many members takes several. Raises: KafkaError.
+
+    After any part of a target the group's epoch is ahead of the assignment's, whose record is the last: a target that was not written to
+    the end is made again.
+    """
+    room = shard.leader.options.max_message_bytes // 2
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        key, value = record
+        if isinstance(key, ConsumerGroupTargetAssignmentMemberKey) and value is not None:
+            about = TARGET_BYTES + sum(TOPIC_BYTES + 4 * len(each.partitions) for each in value.topic_partitions)
+            if batch and size + about > room:
+                shard.write(group_id, batch)
+                batch, size = [], 0
+            size += about
+        batch.append(record)
+    shard.write(group_id, batch)
 
 
 def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client) -> Decision:
