@@ -156,7 +156,7 @@ class ServedConsumerGroup:
         reply.give(self.carry_out(consumer_classic.sync(self.told, request, self._groups.terms(self.group_id))))
 
     def heartbeat(self, request: Any) -> None:
-        if self.carry_out(consumer_classic.beat(self.told, request)).error_code:
+        if self.carry_out(consumer_classic.beat(self.told, request, self._groups.terms(self.group_id))).error_code:
             raise errors.RebalanceInProgress(f"group {self.group_id!r} has changed; join again")
 
     def leave(self, members: list[Any]) -> list[Any]:
