@@ -27,6 +27,7 @@ from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, OffsetCommitValue
 from ottla.broker.groups.server_assignors import ASSIGNORS
+from ottla.broker.groups.telling import join_refused
 from ottla.broker.image import Image
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -237,7 +238,7 @@ def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: 
         before = group.tombstones()
     decision = decide(groups, draft, request, client)
     if isinstance(group, ClassicGroup):
-        _dismiss(group, errors.RebalanceInProgress(f"group {request.group_id!r} changes its protocol; join again"))
+        _dismiss(group)
     write(groups.shard, request.group_id, [*before, *decision.records])
     made = groups.by_id[request.group_id]
     assert isinstance(made, ServedConsumerGroup), "the records made it one of the new protocol"
@@ -280,7 +281,7 @@ def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbea
 
 
 def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, list[Record]]:
-    """The group that a classic one becomes. Who is in its first join is left out: it does not know its id, and joins again."""
+    """The group that a classic one becomes. Who is in its first join is left out, and joins again, but for static members."""
     options = groups.shard.options
     if not consumer_migration.may_upgrade(options.group_consumer_migration_policy):
         raise errors.GroupIdNotFound(
@@ -303,20 +304,25 @@ def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, lis
             assignment=member.assignment,
         )
         for member in group.members
-        if not member.new
+        if not member.new or member.instance_id is not None
     ]
     draft, records = consumer_migration.upgraded(group.group_id, group.generation, seats, groups.topics)
     return draft, [*group.tombstones(), *records]
 
 
-def _dismiss(group: ClassicGroup, error: KafkaError) -> None:
-    """Whoever waits is answered with an error: the group is about to become one of another kind."""
+def _dismiss(group: ClassicGroup) -> None:
+    """Whoever waits is sent to join again: the group is about to become one of another kind.
+
+    Clients take MEMBER_ID_REQUIRED, with the id they have, for a word between themselves and the broker; of REBALANCE_IN_PROGRESS in answer
+    to a JoinGroup some tell their users. Difference from Kafka, which says the latter.
+    """
+    again = errors.RebalanceInProgress(f"group {group.group_id!r} changes its protocol; join again")
     for member in group.members:
         if member.joining is not None:
-            joining = member.joining
+            joining, first = member.joining, member.joining.version < consumer_classic.ID_REQUIRED_SINCE
             group.members.await_join(member, None)
-            joining.refuse(error)
-        group.answer_sync(member, error)
+            joining.give(join_refused(joining.version, again if first else errors.MemberIdRequired(), member.member_id))
+        group.answer_sync(member, again)
 
 
 def _recorded(seat: ClassicSeat) -> MemberMetadata:
