@@ -19,7 +19,7 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.assignors import Member, assignors_from
-from ottla.client.coordinator import Call, Kind
+from ottla.client.coordinator_search import Call, Kind
 from ottla.client.errors import ConnectionFailed
 from ottla.client.membership import Membership
 from ottla.client.options import ConsumerOptions, from_keywords

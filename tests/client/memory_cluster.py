@@ -188,7 +188,7 @@ class MemoryNode:
         if response == CUT:
             transport.cut()
             return
-        if response is None and name in GROUP_APIS:
+        if response is None and name in GROUP_APIS and not hasattr(self, f"on_{name}"):
             handler = getattr(self.cluster.groups, f"on_{name}")
             handler(request, lambda answer: self.answer(transport, header, answer))
             return

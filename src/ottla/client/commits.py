@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition, as_partition
 from ottla.client.cluster import Cluster
-from ottla.client.coordinator import group_error
+from ottla.client.coordinator_search import group_error
 from ottla.client.errors import CommitFailed
 from ottla.client.options import ConsumerOptions
 from ottla.wire.errors import (
@@ -48,9 +48,10 @@ class OffsetAndMetadata(NamedTuple):
 
 #: A committed offset as a user gives it.
 Committed = int | OffsetAndMetadata
+OffsetsGiven = Mapping[TopicPartition, Committed] | Mapping[tuple[str, int], Committed]
 
 
-def offsets_given(offsets: Mapping[TopicPartition | tuple[str, int], Committed]) -> dict[TopicPartition, OffsetAndMetadata]:
+def offsets_given(offsets: OffsetsGiven) -> dict[TopicPartition, OffsetAndMetadata]:
     """What a user wants to commit. Raises: ValueError, TypeError."""
     given: dict[TopicPartition, OffsetAndMetadata] = {}
     for tp, offset in offsets.items():

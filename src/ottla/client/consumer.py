@@ -21,11 +21,11 @@ from typing import Any, Self
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.assignors import assignors_from
-from ottla.client.commits import Committed, GroupMetadata, OffsetAndMetadata, offsets_given
+from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
 from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
-from ottla.client.group import GroupMember
+from ottla.client.group import GroupPostman
 from ottla.client.network import Network
 from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTime, list_offsets, raised
 from ottla.client.options import ConsumerOptions, from_keywords
@@ -70,7 +70,7 @@ class Consumer:
         self._network_: Network | None = None
         self._fetching: Fetching | None = None
         self._user: UserSide | None = None
-        self._group: GroupMember | None = None
+        self._group: GroupPostman | None = None
         #: Records taken out of the fetcher and not given to the user yet, as they came.
         self._pending: deque[ConsumerRecord] = deque()
         #: Those that the user works on: given, and not followed by another call.
@@ -102,7 +102,7 @@ class Consumer:
             self._network_, self._news = network, asyncio.Event()
             network.changed = self._changed
             if self.options.group_id:
-                self._group = GroupMember(network, self.options, self._assignors, self._rng, self._changed)
+                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._changed)
                 self._user = UserSide(network, self._fetcher, self._group, self.options, self._pending, self._invoke)
             self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._changed)
             if self._early:
@@ -118,7 +118,7 @@ class Consumer:
         return bool(self.options.group_id)
 
     @property
-    def _members(self) -> tuple[GroupMember, UserSide]:
+    def _members(self) -> tuple[GroupPostman, UserSide]:
         """The group's parts. Raises: InvalidGroupId without a group."""
         _ = self._network
         if self._group is None or self._user is None:
@@ -227,7 +227,7 @@ class Consumer:
         """Who this consumer is in its group."""
         return self._members[0].metadata
 
-    async def commit(self, offsets: Mapping[Partition, Committed] | None = None, timeout_ms: float | None = None) -> None:
+    async def commit(self, offsets: OffsetsGiven | None = None, timeout_ms: float | None = None) -> None:
         """Keep the group's offsets: those given, the next record to read each, or where this consumer is in all that it is assigned.
 
         Raises: CommitFailed when the group has given the partitions to others; RebalanceInProgress: poll, then commit again;
@@ -238,11 +238,11 @@ class Consumer:
         await user.quiet(limit_ms)
         await user.commit(self._offsets_given(offsets), limit_ms)
 
-    def commit_async(self, offsets: Mapping[Partition, Committed] | None = None, callback: CommitCallback | None = None) -> None:
+    def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
         """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
         self._members[1].commit_soon(self._offsets_given(offsets), callback)
 
-    def _offsets_given(self, offsets: Mapping[Partition, Committed] | None) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _offsets_given(self, offsets: OffsetsGiven | None) -> dict[TopicPartition, OffsetAndMetadata]:
         return self._members[1].positions() if offsets is None else offsets_given(offsets)
 
     async def committed(

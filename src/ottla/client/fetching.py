@@ -12,7 +12,7 @@ from typing import Any
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.client.fetcher import Fetcher, FetchPlan
-from ottla.client.group import GroupMember
+from ottla.client.group import GroupPostman
 from ottla.client.network import Network
 from ottla.client.offsets import LATEST, SO_LONG_AGO, OffsetAndTime, list_offsets
 from ottla.client.options import ConsumerOptions, reset_duration_ms
@@ -26,7 +26,7 @@ class Fetching:
     """See the module. Belongs to one loop; `changed` is called whenever something happened."""
 
     def __init__(
-        self, network: Network, fetcher: Fetcher, options: ConsumerOptions, group: GroupMember | None, changed: Callable[[], None]
+        self, network: Network, fetcher: Fetcher, options: ConsumerOptions, group: GroupPostman | None, changed: Callable[[], None]
     ) -> None:
         self._network = network
         self._fetcher = fetcher
@@ -96,7 +96,7 @@ class Fetching:
                     name, hint = topic.topic or cluster.names.get(topic.topic_id, ""), data.current_leader
                     cluster.hint(name, data.partition_index, leader=hint.leader_id, leader_epoch=hint.leader_epoch, endpoints=endpoints)
 
-    async def _ask_group(self, group: GroupMember, wanted: dict[TopicPartition, int]) -> None:
+    async def _ask_group(self, group: GroupPostman, wanted: dict[TopicPartition, int]) -> None:
         """Begin where the group is."""
         try:
             found = await group.committed(wanted, timeout_ms=self._options.default_api_timeout_ms)

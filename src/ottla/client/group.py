@@ -21,7 +21,7 @@ from ottla.client import commits
 from ottla.client.assignors import Assignor
 from ottla.client.backoff import Backoff
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata
-from ottla.client.coordinator import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, group_error
+from ottla.client.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, group_error
 from ottla.client.errors import METADATA_IS_STALE, ConnectionFailed
 from ottla.client.membership import Membership
 from ottla.client.network import METADATA_VERSION_MIN, Network
@@ -45,7 +45,7 @@ METADATA_BY_ID_SINCE = 12
 LOOK_MS = 20
 
 
-class GroupMember:
+class GroupPostman:
     """See the module. Belongs to one loop; `changed` is called whenever something happened."""
 
     def __init__(

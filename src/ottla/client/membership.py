@@ -36,7 +36,7 @@ from typing import Any
 from ottla.base.ids import TopicPartition
 from ottla.client.assignors import Assignment, Assignor, Member, without_moving
 from ottla.client.backoff import Backoff
-from ottla.client.coordinator import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
+from ottla.client.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
 from ottla.client.group_messages import heartbeat_request, join_request, leave_request, member_told, protocol, sync_request
 from ottla.client.options import ConsumerOptions
 from ottla.wire.declare import MalformedMessage

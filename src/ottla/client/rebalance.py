@@ -22,9 +22,9 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.commits import OffsetAndMetadata
-from ottla.client.coordinator import Change, Kind
+from ottla.client.coordinator_search import Change, Kind
 from ottla.client.fetcher import Fetcher
-from ottla.client.group import GroupMember
+from ottla.client.group import GroupPostman
 from ottla.client.network import Network
 from ottla.client.options import ConsumerOptions
 from ottla.client.record import ConsumerRecord
@@ -78,7 +78,7 @@ class UserSide:
         self,
         network: Network,
         fetcher: Fetcher,
-        group: GroupMember,
+        group: GroupPostman,
         options: ConsumerOptions,
         pending: deque[ConsumerRecord],
         invoke: Callable[..., Awaitable[None]],

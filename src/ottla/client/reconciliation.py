@@ -33,7 +33,7 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
-from ottla.client.coordinator import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
+from ottla.client.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
 from ottla.client.options import ConsumerOptions
 from ottla.wire.errors import FencedInstanceId, FencedMemberEpoch, KafkaError, StaleMemberEpoch, UnknownMemberId
 from ottla.wire.messages import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest

@@ -175,7 +175,7 @@ class Machine:
         if self._session is not None:
             self._session.close()
         for connection in list(self._connections.values()):
-            connection.close()
+            connection.break_off()
 
     def _restart(self) -> None:
         if self.node is None:
@@ -251,7 +251,7 @@ class Machine:
             body = decode(API[header.api_key].request, frame, header.api_version, position)
         except (MalformedMessage, UnsupportedVersion, KeyError) as error:
             self.world.note(f"malformed: {error}")
-            connection.close()
+            connection.break_off()
             return
         self.hear(
             events.RequestArrived(
@@ -311,7 +311,7 @@ class Machine:
                     self._answered(effect.connection, effect.ticket, b"")
                 case effects.Close():
                     if effect.connection in self._connections:
-                        self._connections[effect.connection].close()
+                        self._connections[effect.connection].break_off()
                 case effects.Settle():
                     self._later(self._rng.choice((0, 0, 1)), lambda: self.hear(events.Settled()))
                 case effects.Flush():
@@ -349,7 +349,7 @@ class Machine:
                 frame = b"".join(chunk.read() if isinstance(chunk, Slice) else memoryview(chunk) for chunk in chunks)  # type: ignore[arg-type]
             except OSError as error:
                 self.hear(events.DirectoryFailed(directory=self.disk.root, reason=str(error)))
-                connection.close()
+                connection.break_off()
                 return
             self._answered(effect.connection, effect.ticket, frame[framing.SIZE_BYTES :])
 
