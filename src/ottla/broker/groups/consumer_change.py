@@ -59,7 +59,7 @@ class Terms(msgspec.Struct, kw_only=True):
     assignors: tuple[str, ...] = ("uniform", "range")
     heartbeat_interval_ms: int = 5_000
     #: Asked of members while their group changes.
-    unsettled_interval_ms: int = 1_000
+    unsettled_interval_ms: int = 500
     session_timeout_ms: int = 45_000
     assignment_interval_ms: int = 1_000
     members_max: int = 2**31 - 1
