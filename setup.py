@@ -46,6 +46,8 @@ class BuildExtensions(build_ext):
     """Adds the hot modules unless the results would lie beside their sources."""
 
     def finalize_options(self) -> None:
+        # An editable install asks for the command once before it says that it is one.
+        self.distribution.ext_modules = list(ALWAYS)
         if cythonize is not None and not (self.inplace or self.editable_mode):
             self.distribution.ext_modules += hot_modules()
             self.parallel = self.parallel or os.cpu_count()
@@ -53,4 +55,5 @@ class BuildExtensions(build_ext):
 
 
 codec = Extension("ottla.records._native", ["src/ottla/records/_native.pyx"], extra_compile_args=["-O3"])
-setup(ext_modules=translated([codec]) if cythonize is not None else [], cmdclass={"build_ext": BuildExtensions})
+ALWAYS = translated([codec]) if cythonize is not None else []
+setup(ext_modules=ALWAYS, cmdclass={"build_ext": BuildExtensions})

@@ -83,6 +83,7 @@ CATCH_ALL = {
     "server/flusher.py": "an error in its thread is told on the loop, and ends the process",
     "server/shell.py": "a failure of the broker is recorded before the process ends",
     "net/server.py": "whatever a connection does, the others go on",
+    "client/sync_consumer.py": "what a listener raises is raised again in the poll that waits for it, by way of the loop",
     "sim/sweep.py": "whatever a simulated world raises is a finding, told with its seed",
     "sim/replay.py": "whatever a replayed broker raises is what was looked for",
 }
@@ -358,3 +359,8 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 def test_every_module_that_is_compiled_exists() -> None:
     names = re.search(r'HOT = """(.*?)"""', (ROOT / "setup.py").read_text(), re.DOTALL)
     assert names is not None and [name for name in names[1].split() if not (SOURCE / f"{name}.py").is_file()] == []
+
+
+def test_no_compiled_module_hides_the_source_it_was_made_from() -> None:
+    compiled = [path for path in SOURCE.rglob("*.so") if path.with_name(path.name.split(".")[0] + ".py").exists()]
+    assert compiled == [], "only an installed package has these; remove them from the checkout"

@@ -15,24 +15,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
     from ottla.base.options import ConfigError
+    from ottla.client.assignors import Assignor
     from ottla.client.batches import RecordMetadata
-    from ottla.client.fetcher import ConsumerRecord
+    from ottla.client.commits import GroupMetadata, OffsetAndMetadata
+    from ottla.client.group_results import GroupState, GroupType
+    from ottla.client.rebalance import RebalanceListener
+    from ottla.client.record import ConsumerRecord
     from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
-    from ottla.client.sync import Consumer, Producer
+    from ottla.client.sync import Producer
     from ottla.client.sync_admin import Admin
+    from ottla.client.sync_consumer import Consumer
     from ottla.wire.errors import KafkaError
 
 _HOME = {
     "Admin": "ottla.client.sync_admin",
+    "Assignor": "ottla.client.assignors",
     "ConfigChange": "ottla.client.results",
     "ConfigError": "ottla.base.options",
     "ConfigOperation": "ottla.client.results",
-    "Consumer": "ottla.client.sync",
-    "ConsumerRecord": "ottla.client.fetcher",
+    "Consumer": "ottla.client.sync_consumer",
+    "ConsumerRecord": "ottla.client.record",
+    "GroupMetadata": "ottla.client.commits",
+    "GroupState": "ottla.client.group_results",
+    "GroupType": "ottla.client.group_results",
     "KafkaError": "ottla.wire.errors",
     "NewPartitions": "ottla.client.results",
     "NewTopic": "ottla.client.results",
+    "OffsetAndMetadata": "ottla.client.commits",
     "Producer": "ottla.client.sync",
+    "RebalanceListener": "ottla.client.rebalance",
     "RecordMetadata": "ottla.client.batches",
     "Resource": "ottla.client.results",
     "ResourceType": "ottla.client.results",
@@ -42,15 +53,21 @@ _MODULES = ("aio", "errors")
 
 __all__ = [
     "Admin",
+    "Assignor",
     "ConfigChange",
     "ConfigError",
     "ConfigOperation",
     "Consumer",
     "ConsumerRecord",
+    "GroupMetadata",
+    "GroupState",
+    "GroupType",
     "KafkaError",
     "NewPartitions",
     "NewTopic",
+    "OffsetAndMetadata",
     "Producer",
+    "RebalanceListener",
     "RecordMetadata",
     "Resource",
     "ResourceType",

@@ -2,7 +2,8 @@
 
 from ottla.client.admin import Admin
 from ottla.client.batches import Delivery
-from ottla.client.consumer import Consumer, RawFetch
+from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer
+from ottla.client.raw_fetch import RawFetch
 
 __all__ = ["Admin", "Consumer", "Delivery", "Producer", "RawFetch"]

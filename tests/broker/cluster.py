@@ -20,7 +20,9 @@ from ottla.broker import effects, events
 from ottla.broker.configs import Settings
 from ottla.broker.leader import Leader
 from ottla.broker.node import Node
+from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
+from ottla.log.errors import CorruptLog
 from ottla.log.flush import FlushPlan
 from ottla.records.build import build_batch
 from ottla.records.read import records as read_records
@@ -76,6 +78,9 @@ class Broker:
         #: Reads of logs that wait for ``read_logs()``, while ``reading`` is False.
         self.reads: list[effects.ReadLog] = []
         self.reading = cluster.reading
+        #: Compactions that wait for ``clean()``, while ``cleaning`` is False.
+        self.cleans: list[effects.Clean] = []
+        self.cleaning = True
         self._sent: dict[int, Sent] = {}
         self._marks: dict[Leader, int] = {}
         settings = Settings({"broker.id": str(broker_id), **texts})
@@ -186,6 +191,11 @@ class Broker:
                     for path, data in effect.files:
                         self.disks[effect.directory].replace_file(path, data)
                         self.replaced.append(path)
+                case effects.Clean():
+                    if self.cleaning:
+                        self.cluster.later(lambda effect=effect: self._clean(effect))  # type: ignore[misc]
+                    else:
+                        self.cleans.append(effect)
                 case effects.StoreSubmit():
                     ticket = effect.ticket
                     self.session.submit(effect.ops, lambda result, ticket=ticket: self._store_answered(ticket, result))  # type: ignore[misc]
@@ -229,6 +239,27 @@ class Broker:
             self._read_log(effect)
         self.reads = []
         self.cluster.run()
+
+    def clean(self) -> None:
+        """Carry out the compactions that wait, and those they lead to."""
+        while self.cleans:
+            self._clean(self.cleans.pop(0))
+            self.cluster.run()
+
+    def _clean(self, effect: effects.Clean) -> None:
+        disk = self.disks[effect.directory]
+        result: Cleaned | None = None
+        damage = ""
+        try:
+            if effect.checkpoint is not None:
+                disk.replace_file(*effect.checkpoint)
+            for step in carry_out(disk, effect.plan):
+                result = step if isinstance(step, Cleaned) else None
+        except CorruptLog as error:
+            damage = str(error)
+        except FileNotFoundError:
+            result = None
+        self.hear(events.Cleaned(partition=effect.partition, result=result, damage=damage))
 
     def _ask_peer(self, effect: effects.Ask) -> None:
         peer = self.cluster.brokers.get(effect.broker)

@@ -15,6 +15,8 @@ from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages import offset_commit as commits
 from ottla.wire.messages import offset_fetch as fetches
 from ottla.wire.messages.api_versions import ApiVersionsRequest
+from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.delete_groups import DeleteGroupsRequest
@@ -41,18 +43,20 @@ from ottla.wire.messages.sync_group import SyncGroupRequest
 KAFKA_4_3 = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
     15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4),
-    33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 2), 61: (0, 0), 74: (0, 1), 75: (0, 0),
+    33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 2), 61: (0, 0), 68: (0, 1), 69: (0, 1),
+    74: (0, 1), 75: (0, 0),
 }  # fmt: skip
 
 
 #: Those that need a coordinator.
-GROUP_APIS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47)
+GROUP_APIS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69)
 
 
 def two_groups(cluster: Cluster) -> str:
-    """Group g keeps an offset, h has one member, whose id this gives."""
+    """Group g keeps an offset, n has a member of the new protocol, h has one of the classic one, whose id this gives."""
     broker = coordinating(cluster)
     commit(broker, "g", "t", 0, 1)
+    broker.ask(a_request(68, 1), 1)
     return stable_member(cluster, "h")
 
 
@@ -148,6 +152,12 @@ def a_request(key: int, version: int, member_of_h: str = "") -> object:
             return DescribeClusterRequest()
         case 61:
             return producers.DescribeProducersRequest(topics=[producers.TopicRequest(name="t", partition_indexes=[0])])
+        case 68:
+            return ConsumerGroupHeartbeatRequest(
+                group_id="n", member_id="m", rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]
+            )
+        case 69:
+            return ConsumerGroupDescribeRequest(group_ids=["n"])
         case 74:
             return ListConfigResourcesRequest()
         case 75:

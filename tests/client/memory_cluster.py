@@ -15,6 +15,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
+from group_world import ClassicCoordinator, NextCoordinator, World
+
 from ottla.net.link import Link, LinkBroken
 from ottla.records.batch import parse_header, patch
 from ottla.wire import messages as m
@@ -26,6 +28,51 @@ from ottla.wire.messages.fetch import FetchableTopicResponse, PartitionData
 CUT = "cut"
 CUT_AFTER = "cut after"
 SEQUENCES = 2**31
+
+
+#: Answered by the coordinator of the one group there is, perhaps later.
+GROUP_APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "ConsumerGroupHeartbeat")
+
+
+class MemoryGroups(World):
+    """The group of a memory cluster: the coordinators of `group_world` on the loop's time, and the committed offsets."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.classic = ClassicCoordinator(self)
+        self.next = NextCoordinator(self)
+        #: (offset, leader epoch, metadata) by topic and partition.
+        self.offsets: dict[tuple[str, int], tuple[int, int, str]] = {}
+
+    @property
+    def now_ms(self) -> float:  # type: ignore[override]
+        return asyncio.get_running_loop().time() * 1000
+
+    @property
+    def topics(self) -> dict[str, int]:  # type: ignore[override]
+        return {name: len(logs) for name, logs in self.cluster.logs.items()}
+
+    def topic_id(self, topic: str) -> bytes:
+        return self.cluster.topic_ids.get(topic, bytes(16))
+
+    def at(self, at_ms: float, what: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_at(at_ms / 1000, what)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return getattr(self.next if name == "on_ConsumerGroupHeartbeat" else self.classic, name)
+
+    def refuse(self, request: Any) -> int:
+        """Whether this member may commit."""
+        if request.generation_id_or_member_epoch < 0:
+            return 25 if self.classic.members or self.next.members else 0
+        known = self.next.members.get(request.member_id)
+        if known is not None:
+            return 0 if request.generation_id_or_member_epoch == known["epoch"] else 113
+        if request.member_id not in self.classic.members:
+            return 25
+        return 0 if request.generation_id_or_member_epoch == self.classic.generation else 22
 
 
 class MemoryLog:
@@ -141,6 +188,10 @@ class MemoryNode:
         if response == CUT:
             transport.cut()
             return
+        if response is None and name in GROUP_APIS and not hasattr(self, f"on_{name}"):
+            handler = getattr(self.cluster.groups, f"on_{name}")
+            handler(request, lambda answer: self.answer(transport, header, answer))
+            return
         if response is None or response == CUT_AFTER:
             cut = response == CUT_AFTER
             response = getattr(self, f"on_{name}")(request, header)
@@ -164,6 +215,49 @@ class MemoryNode:
             transport.cut()
         self.transports.clear()
 
+    # -- groups
+
+    def on_FindCoordinator(self, request: Any, header: Any) -> Any:
+        here = {"node_id": self.node_id, "host": f"node{self.node_id}", "port": 9092}
+        if header.api_version < 4:
+            return m.FindCoordinatorResponse(**here)
+        return m.FindCoordinatorResponse(coordinators=[m.find_coordinator.Coordinator(key=key, **here) for key in request.coordinator_keys])
+
+    def on_OffsetCommit(self, request: Any, header: Any) -> Any:
+        code = self.cluster.groups.refuse(request)
+        topics = []
+        for topic in request.topics:
+            name = self.cluster.name_of(topic)
+            answers = []
+            for one in topic.partitions:
+                if not code:
+                    kept = (one.committed_offset, one.committed_leader_epoch, one.committed_metadata or "")
+                    self.cluster.groups.offsets[name, one.partition_index] = kept
+                answers.append(m.offset_commit.OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code))
+            topics.append(m.offset_commit.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+        return m.OffsetCommitResponse(topics=topics)
+
+    def on_OffsetFetch(self, request: Any, header: Any) -> Any:
+        messages, kept = m.offset_fetch, self.cluster.groups.offsets
+        if header.api_version < 8:
+            topics = []
+            for topic in request.topics:
+                partitions = []
+                for index in topic.partition_indexes:
+                    offset, epoch, metadata = kept.get((topic.name, index), (-1, -1, ""))
+                    partitions.append(messages.OffsetFetchResponsePartition(index, offset, epoch, metadata))
+                topics.append(messages.OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
+            return m.OffsetFetchResponse(topics=topics)
+        (group,) = request.groups
+        found = []
+        for topic in group.topics:
+            several = []
+            for index in topic.partition_indexes:
+                offset, epoch, metadata = kept.get((self.cluster.name_of(topic), index), (-1, -1, ""))
+                several.append(messages.OffsetFetchResponsePartitions(index, offset, epoch, metadata))
+            found.append(messages.OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=several))
+        return m.OffsetFetchResponse(groups=[messages.OffsetFetchResponseGroup(group_id=group.group_id, topics=found)])
+
     # -- APIs
 
     def on_ApiVersions(self, request: Any, header: Any) -> Any:
@@ -173,7 +267,10 @@ class MemoryNode:
         return m.ApiVersionsResponse(api_keys=keys)
 
     def on_Metadata(self, request: Any, header: Any) -> Any:
-        wanted = list(self.cluster.logs) if request.topics is None else [topic.name for topic in request.topics]
+        if request.topics is None:
+            wanted = list(self.cluster.logs)
+        else:
+            wanted = [topic.name or self.cluster.name_of(topic) for topic in request.topics]
         return m.MetadataResponse(
             brokers=[
                 m.MetadataResponseBroker(node_id=node.node_id, host=f"node{node.node_id}", port=9092)
@@ -347,6 +444,7 @@ class MemoryCluster:
         self.requests: deque[tuple[int, Any]] = deque()
         self.last_producer_id = 1000
         self.refused = 0
+        self.groups = MemoryGroups(self)
         self._sessions = 0
 
     def create(self, name: str, partitions: int = 1) -> None:

@@ -189,12 +189,12 @@ async def test_an_encoded_batch_is_written_as_it_is(cluster: MemoryCluster, quic
 
 async def test_send_waits_for_memory_and_then_fails_with_what_is_in_the_way(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.accidents["Produce"].append(lambda node, request: None)
-    async with Producer(buffer_memory=1024, max_block_ms=50, **quick) as producer:
+    async with Producer(buffer_memory=1024, max_block_ms=400, **quick) as producer:
         await producer.send("t", b"first")
         await producer.flush()
         cluster.nodes[1].stop()
         await producer.send("t", b"x" * 2000)
-        with pytest.raises(BufferExhausted, match=r"within 50 ms.*of 1024 bytes \(buffer_memory\).*t-0"):
+        with pytest.raises(BufferExhausted, match=r"within 400 ms.*of 1024 bytes \(buffer_memory\).*t-0"):
             await producer.send("t", b"y")
         cluster.nodes[1].up = True
         await producer.send("t", b"z")

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from ottla.sim.history import FAULT_KINDS, History
+from ottla.sim.faults import FAULT_KINDS
+from ottla.sim.history import History
 from ottla.sim.sweep import report, run_seed
 
 

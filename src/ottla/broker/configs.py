@@ -169,6 +169,100 @@ class ClusterOptions(Options):
     offsets_topic_segment_bytes: int = option(
         "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets. Counts when the topic is created."
     )
+    log_cleaner_enable: bool = option("log.cleaner.enable", True, doc="Whether topics with cleanup.policy=compact are compacted.")
+    log_cleaner_threads: int = option(
+        "log.cleaner.threads", 1, at_least=1, scope="cluster-wide", doc="Partitions that are compacted at once, each in a thread."
+    )
+    log_cleaner_dedupe_buffer_size: int = option(
+        "log.cleaner.dedupe.buffer.size",
+        128 * MiB,
+        long=True,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="""Memory for the keys of dirty records, 24 bytes each, in all threads together. A thread takes what it needs of its share;
+        where that is too little a log is compacted in several rounds.""",
+    )
+    log_cleaner_load_factor: float = option(
+        "log.cleaner.io.buffer.load.factor",
+        0.9,
+        at_least=0.01,
+        at_most=0.99,
+        scope="cluster-wide",
+        doc="How full the memory for keys may become; fuller is slower.",
+    )
+    log_cleaner_io_buffer_size: int = option(
+        "log.cleaner.io.buffer.size",
+        512 * KiB,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="Bytes that compaction reads or writes at once, in all threads together.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = option(
+        "log.cleaner.io.max.bytes.per.second",
+        1.7976931348623157e308,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Bytes that compaction reads and writes per second at most, in all threads together.",
+    )
+    log_cleaner_backoff_ms: int = option(
+        "log.cleaner.backoff.ms",
+        15 * SECOND_MS,
+        long=True,
+        at_least=0,
+        doc="Time between two looks for logs to compact, while none is due.",
+    )
+    group_consumer_session_timeout_ms: int = option(
+        "group.consumer.session.timeout.ms",
+        45 * SECOND_MS,
+        at_least=1,
+        doc="A member of the new group protocol that says nothing for this long is removed; consumer.session.timeout.ms of its group wins.",
+    )
+    group_consumer_min_session_timeout_ms: int = option(
+        "group.consumer.min.session.timeout.ms", 45 * SECOND_MS, at_least=1, doc="Smallest consumer.session.timeout.ms of a group."
+    )
+    group_consumer_max_session_timeout_ms: int = option(
+        "group.consumer.max.session.timeout.ms", MINUTE_MS, at_least=1, doc="Largest consumer.session.timeout.ms of a group."
+    )
+    group_consumer_heartbeat_interval_ms: int = option(
+        "group.consumer.heartbeat.interval.ms",
+        5 * SECOND_MS,
+        at_least=1,
+        doc="Time between the heartbeats of a member of the new group protocol; consumer.heartbeat.interval.ms of its group wins.",
+    )
+    group_consumer_min_heartbeat_interval_ms: int = option(
+        "group.consumer.min.heartbeat.interval.ms", 5 * SECOND_MS, at_least=1, doc="Smallest consumer.heartbeat.interval.ms of a group."
+    )
+    group_consumer_max_heartbeat_interval_ms: int = option(
+        "group.consumer.max.heartbeat.interval.ms", 15 * SECOND_MS, at_least=1, doc="Largest consumer.heartbeat.interval.ms of a group."
+    )
+    group_consumer_unsettled_interval_ms: int = option(
+        "ottla.group.consumer.unsettled.heartbeat.interval.ms",
+        SECOND_MS,
+        at_least=1,
+        doc="Time between heartbeats while the group changes, if it is the shorter one: a member hears what it may read only when it asks.",
+    )
+    group_consumer_max_size: int = option(
+        "group.consumer.max.size", 2**31 - 1, at_least=1, doc="Members that one group of the new group protocol may have."
+    )
+    group_consumer_assignors: tuple[str, ...] = option(
+        "group.consumer.assignors",
+        ("uniform", "range"),
+        choices=("uniform", "range"),
+        doc="Assignors that members of the new group protocol may ask for; the first is for those that ask for none.",
+    )
+    group_consumer_assignment_interval_ms: int = option(
+        "group.consumer.assignment.interval.ms",
+        SECOND_MS,
+        at_least=0,
+        doc="A group of the new group protocol is assigned anew at most this often, so that many joins at once are one change.",
+    )
+    group_consumer_migration_policy: str = option(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+        doc="Whether a group of consumers takes the new group protocol with its first member that speaks it, and the classic one after "
+        "its last.",
+    )
     log_roll_hours: int = option("log.roll.hours", 168, at_least=1, doc="segment.ms of topics that set none, in hours; log.roll.ms wins.")
     log_roll_jitter_hours: int = option("log.roll.jitter.hours", 0, at_least=0, doc="segment.jitter.ms in hours; log.roll.jitter.ms wins.")
     log_retention_hours: int = option("log.retention.hours", 168, doc="retention.ms in hours; the next two win.")
@@ -197,6 +291,25 @@ UNITS_MS = {
 
 class BrokerOptions(ServerOptions, ClusterOptions):
     """Every setting a broker reads itself; defaults for topics stand beside it in ``Settings``."""
+
+
+class GroupOptions(Options):
+    """Settings of one group of the new protocol, over what the broker says for all."""
+
+    consumer_session_timeout_ms: int = option(
+        "consumer.session.timeout.ms",
+        45 * SECOND_MS,
+        at_least=1,
+        synonyms=("group.consumer.session.timeout.ms",),
+        doc="A member that says nothing for this long is removed.",
+    )
+    consumer_heartbeat_interval_ms: int = option(
+        "consumer.heartbeat.interval.ms",
+        5 * SECOND_MS,
+        at_least=1,
+        synonyms=("group.consumer.heartbeat.interval.ms",),
+        doc="Time between the heartbeats of a member.",
+    )
 
 
 class Settings:
@@ -249,6 +362,16 @@ def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) 
     overrides = image.overrides("topics", topic)
     known = {name: text for name, text in overrides.items() if name in TopicOptions.SPECS}
     return TopicOptions.of(known, base=base) if known else base
+
+
+def group_options(options: BrokerOptions, image: Image, group_id: str) -> GroupOptions:
+    """What holds for a group: its own overrides over the broker's. Overrides were checked when they were written."""
+    base = GroupOptions()
+    base.consumer_session_timeout_ms = options.group_consumer_session_timeout_ms
+    base.consumer_heartbeat_interval_ms = options.group_consumer_heartbeat_interval_ms
+    overrides = image.overrides("groups", group_id)
+    known = {name: text for name, text in overrides.items() if name in GroupOptions.SPECS}
+    return GroupOptions.of(known, base=base) if known else base
 
 
 #: Every name a broker accepts.

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from ottla.base.options import Kind, OptionSpec
-from ottla.broker.configs import SPECS_BY_NAME, UNITS_MS
+from ottla.broker.configs import SPECS_BY_NAME, UNITS_MS, GroupOptions
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 #: Types of resources that have settings here, with the codes of DescribeConfigs.
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 class Source(IntEnum):
@@ -29,6 +29,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,14 @@ def topic_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]
             synonyms.extend(_broker_synonyms(node, name, convert_to=spec))
         synonyms.append(Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT))
         yield _entry(spec, synonyms, read_only=False)
+
+
+def group_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]:
+    """Every setting of a group with these overrides, whether the group exists or not."""
+    for spec in sorted(GroupOptions.SPECS.values(), key=lambda spec: spec.name):
+        own = [Synonym(spec.name, overrides[spec.name], Source.GROUP)] if spec.name in overrides else []
+        shared = [synonym for name in spec.synonyms for synonym in _broker_synonyms(node, name)]
+        yield _entry(spec, [*own, *shared, Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT)], read_only=False)
 
 
 def broker_entries(node: "Node") -> Iterator[Entry]:

@@ -6,6 +6,7 @@ import msgspec
 
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
+from ottla.log.cleaning import CleaningPlan
 from ottla.log.flush import FlushPlan, Slice
 
 
@@ -80,6 +81,19 @@ class ReplaceFiles(Effect):
 
     directory: str
     files: tuple[tuple[str, bytes], ...]
+
+
+class Clean(Effect):
+    """Compact a log as planned, off the loop, no faster than so many bytes per second in all; answer with Cleaned.
+
+    ``checkpoint``, (path, content), is to be replaced first. At most one per partition is under way.
+    """
+
+    partition: TopicPartition
+    directory: str
+    plan: CleaningPlan
+    checkpoint: tuple[str, bytes] | None
+    bytes_per_second: float
 
 
 class StoreSubmit(Effect):

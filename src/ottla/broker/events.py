@@ -10,6 +10,7 @@ import msgspec
 
 from ottla.base.ids import ConnectionId, Offset, TopicPartition
 from ottla.base.ports import NodeState, StoreResult
+from ottla.log import cleaning
 
 
 class Event(msgspec.Struct, kw_only=True, gc=False):
@@ -47,6 +48,14 @@ class Flushed(Event):
     """A group of flushes was carried out: of each partition, all bytes below the offset are on disk."""
 
     marks: tuple[tuple[TopicPartition, Offset], ...]
+
+
+class Cleaned(Event):
+    """A Clean is over. ``result`` None: it was given up, for want of room or of the log; ``damage`` names a batch that is not sound."""
+
+    partition: TopicPartition
+    result: cleaning.Cleaned | None = None
+    damage: str = ""
 
 
 class DirectoryFailed(Event):

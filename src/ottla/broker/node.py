@@ -16,6 +16,7 @@ import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
+from ottla.broker.compaction import Compaction
 from ottla.broker.configs import Settings, broker_options, topic_options
 from ottla.broker.controller.controller import Controller
 from ottla.broker.fetch_sessions import FetchSessions
@@ -80,6 +81,7 @@ class Node:
         self.controller = Controller(self)
         self.producer_ids = ProducerIds(self)
         self.groups = group_coordinator(self)
+        self.compaction = Compaction(self)
         self.upkeep = Upkeep(self)
         self.space: dict[str, Space] = {}
         #: Topics whose creation on demand is under way.
@@ -107,6 +109,7 @@ class Node:
             events.ConnectionClosed: self._connection_closed,
             events.Settled: self._settled,
             events.Flushed: self._flushed,
+            events.Cleaned: self.compaction.cleaned,
             events.DirectoryFailed: self._directory_failed,
             events.SpaceMeasured: self._space_measured,
             events.LogRead: self._log_read,

@@ -1,4 +1,4 @@
-"""What a broker does by the clock: retention, checkpoints, forgetting silent producers, removing dropped files once their delay is over."""
+"""What a broker does by the clock: retention, compaction, checkpoints, forgetting silent producers, removing dropped files late."""
 
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ class Upkeep:
             "producers": 10 * SECOND_MS,
             "controller": SECOND_MS,
             "flush_ms": SECOND_MS,
+            "compaction": max(options.log_cleaner_backoff_ms, 1),
         }
         self._work = {
             "retention": self._retain,
@@ -34,6 +35,7 @@ class Upkeep:
             "producers": self._forget_producers,
             "controller": node.controller.tick,
             "flush_ms": self._flush_old,
+            "compaction": node.compaction.tick,
         }
         #: (due at, order, log directory, paths) of dropped files.
         self._removals: list[tuple[int, int, str, tuple[str, ...]]] = []

@@ -126,7 +126,8 @@ class Cluster:
         self.topics, self.errors = topics, errors
         self.names = {topic.topic_id: name for name, topic in topics.items() if topic.topic_id != NO_TOPIC_ID}
         self._updated_ms = now_ms
-        self._stale = leaderless
+        # What was wanted while the question was under way was not in it.
+        self._stale = leaderless or (asked is not None and not self._wanted.keys() <= set(asked) | topics.keys())
         self.version += 1
 
     def hint(

@@ -1,82 +1,90 @@
-"""The consumer for asyncio: assigned partitions, read from where you say.
+"""The consumer for asyncio: partitions of your own choice, or a group's share of the topics you subscribe to.
 
-    async with Consumer(bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
-        consumer.assign(await consumer.partitions_for("orders"))
+    async with Consumer("orders", group_id="billing", bootstrap_servers="127.0.0.1:9092") as consumer:
         async for record in consumer:
             ...
 
-Fetches go on between polls until two chunks of each partition are buffered. `fetch_raw` bypasses all of that: record batches as the
-broker sent them.
+Fetches go on between polls until two chunks of each partition are buffered, and so do the group's heartbeats. What a rebalance does to the
+user's partitions happens inside of the user's own calls (`rebalance`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from random import Random
 from types import TracebackType
-from typing import Any, NamedTuple, Self
-
-import msgspec
+from typing import Any, Self
 
 from ottla.base.ids import TopicPartition, as_partition
+from ottla.base.options import ConfigError
+from ottla.client.assignors import assignors_from
+from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
 from ottla.client.errors import AlreadyClosed, MetadataTimedOut
-from ottla.client.fetch_session import Ask
-from ottla.client.fetcher import ConsumerRecord, Fetcher, FetchPlan
-from ottla.client.network import Network, failure
+from ottla.client.fetcher import Fetcher
+from ottla.client.fetching import Fetching
+from ottla.client.group import GroupPostman
+from ottla.client.network import Network
 from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTime, list_offsets, raised
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.client.producer import partitions_of
-from ottla.client.routing import Share, ask_leaders
-from ottla.net.link import LinkBroken
-from ottla.wire.errors import KafkaError, UnknownServerError, error_for
-from ottla.wire.messages import FetchRequest
-from ottla.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
+from ottla.client.raw_fetch import RawFetch, fetch_raw
+from ottla.client.rebalance import CommitCallback, RebalanceListener, UserSide, drop, first_offsets, invoke
+from ottla.client.record import ConsumerRecord, Deserializer, deserialized
+from ottla.wire.errors import InvalidGroupId
 
-Deserializer = Callable[[bytes | None], Any]
-NO_TOPIC_ID = bytes(16)
-#: The last version that names topics instead of giving their ids.
-NAMES_UNTIL = 12
-#: A fetch outside of a session.
-NO_SESSION = (0, -1)
-
-
-class RawFetch(NamedTuple):
-    """Record batches as a broker sent them, and the ends of the log at that time. The last batch may be cut short."""
-
-    #: Zero or more batches, format v2; the first may begin before the offset asked for.
-    records: memoryview
-    high_watermark: int
-    log_start_offset: int
-    last_stable_offset: int
-    #: (producer id, first offset) of aborted transactions; empty unless read_committed.
-    aborted: tuple[tuple[int, int], ...] = ()
+Partition = TopicPartition | tuple[str, int]
+#: How long leaving a group may hold up a close.
+CLOSE_TIMEOUT_MS = 30_000
+NO_GROUP = "this needs a group: give the consumer a group_id, or assign() partitions to it"
 
 
 class Consumer:
-    """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments; belongs to the loop in which it is first used.
+    """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments; belongs to the loop in which it is first used. Topics
+    given here are subscribed to.
 
     Raises: ConfigError for a setting that is unknown or makes no sense.
     """
 
     def __init__(
         self,
-        *,
+        *topics: str,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
+        listener: RebalanceListener | None = None,
         rng: Random | None = None,
         **settings: Any,
     ) -> None:
+        self._assignors = assignors_from(settings.get("partition_assignment_strategy", ConsumerOptions.partition_assignment_strategy))
+        if "partition_assignment_strategy" in settings:
+            settings["partition_assignment_strategy"] = [one.name for one in self._assignors]
         self.options = from_keywords(ConsumerOptions, settings)
+        if topics and not self.options.group_id:
+            raise ConfigError("group_id", "topics are shared with a group, which needs a name: give a group_id, or assign() partitions")
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._rng = rng or Random()
         self._fetcher = Fetcher(self.options, self._rng)
         self._network_: Network | None = None
+        self._fetching: Fetching | None = None
+        self._user: UserSide | None = None
+        self._group: GroupPostman | None = None
+        #: Records taken out of the fetcher and not given to the user yet, as they came.
+        self._pending: deque[ConsumerRecord] = deque()
+        #: Those that the user works on: given, and not followed by another call.
+        self._given: list[ConsumerRecord] = []
         self._news: asyncio.Event | None = None
-        self._looking_up = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._polling = False
+        #: What was subscribed to; None: nothing.
+        self._subscribed: tuple[frozenset[str], str | re.Pattern[str] | None] | None = None
+        self._listener: Any = listener
+        self._early = topics
+        #: How listeners and callbacks are called.
+        self.invoke: Callable[..., Awaitable[None]] = invoke
 
     # -- life
 
@@ -90,20 +98,58 @@ class Consumer:
         if self._closed:
             raise AlreadyClosed("the consumer is closed")
         if self._network_ is None:
-            self._network_ = Network(self.options, rng=self._rng, allow_auto_create=self.options.allow_auto_create_topics)
-            self._network_.changed = self._changed
-            self._news = asyncio.Event()
+            network = Network(self.options, rng=self._rng, allow_auto_create=self.options.allow_auto_create_topics)
+            self._network_, self._news = network, asyncio.Event()
+            network.changed = self._changed
+            if self.options.group_id:
+                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._changed)
+                self._user = UserSide(network, self._fetcher, self._group, self.options, self._pending, self._invoke)
+            self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._changed)
+            if self._early:
+                self.subscribe(self._early, listener=self._listener)
         return self._network_
+
+    async def _invoke(self, function: Callable[..., Any], *arguments: Any) -> None:
+        await self.invoke(function, *arguments)
+
+    @property
+    def in_group(self) -> bool:
+        """Whether there is a group, and so listeners and callbacks."""
+        return bool(self.options.group_id)
+
+    @property
+    def _members(self) -> tuple[GroupPostman, UserSide]:
+        """The group's parts. Raises: InvalidGroupId without a group."""
+        _ = self._network
+        if self._group is None or self._user is None:
+            raise InvalidGroupId(NO_GROUP)
+        return self._group, self._user
 
     async def __aenter__(self) -> Self:
         return await self.start()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self.not_done()
         await self.close()
 
-    async def close(self) -> None:
-        """Close the connections. Closing twice is no error."""
-        if not self._closed:
+    def not_done(self) -> None:
+        """The user failed on what it was given last: it is not to be committed."""
+        given, self._given = self._given, []
+        self._pending.extendleft(reversed(given))
+
+    async def close(self, timeout_ms: float | None = None) -> None:
+        """Commit if that is automatic, leave the group, close the connections; waits for brokers at most `timeout_ms` (30 s). Closing twice
+        is no error.
+        """
+        if self._closed:
+            return
+        limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms
+        try:
+            if self._user is not None and self._group is not None:
+                await self._part(limit_ms, "the consumer was closed")
+                await self._user.tell_outcomes()
+        finally:
             self._closed = True
             if self._timer is not None:
                 self._timer.cancel()
@@ -112,36 +158,147 @@ class Consumer:
             if self._network_ is not None:
                 await self._network_.close()
 
+    async def _part(self, limit_ms: float, reason: str) -> None:
+        """Give everything up, and leave."""
+        group, user = self._members
+        if self._subscribed is None:
+            await user.commit_all(limit_ms)
+            await user.quiet(limit_ms)
+            return
+        try:
+            await user.give_up_all()
+            await user.quiet(limit_ms)
+        finally:
+            await group.leave(reason, limit_ms)
+            self._fetcher.assign([])
+            user.drop(lambda _: True)
+
+    # -- groups
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | re.Pattern[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Share these topics with the group, instead of what was subscribed to before; the next poll joins it.
+
+        Names, or a pattern that the whole name must match; topics that begin to match later count. Under the classic protocol this client
+        applies it, as Python's regular expression; under the next one the brokers do, in RE2's syntax, unless it is a compiled pattern.
+
+        Raises: InvalidGroupId without a group_id; ValueError when partitions were assigned.
+        """
+        group, user = self._members
+        names: frozenset[str] = frozenset()
+        if isinstance(topics, re.Pattern):
+            pattern = topics
+        else:
+            names = frozenset([topics] if isinstance(topics, str) else topics)
+        if bool(names) == (pattern is not None):
+            raise ValueError("subscribe to names or to a pattern; to none at all with unsubscribe()")
+        if self._subscribed is None and self._fetcher.assignment:
+            raise ValueError("partitions were assigned: end that with unsubscribe() before you subscribe")
+        self._subscribed = (names, pattern)
+        user.listener = listener
+        group.subscribe(names, pattern)
+        self._pump()
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to; for a pattern, those that match as far as is known."""
+        if self._subscribed is None or self._group is None:
+            return frozenset(self._early) if not self._closed and self._network_ is None else frozenset()
+        return self._subscribed[0] or self._group.machine.wanted | {tp.topic for tp in self._fetcher.assignment}
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, or give up what was assigned."""
+        _ = self._network
+        if self._subscribed is not None:
+            await self._part(self.options.request_timeout_ms, "the consumer unsubscribed")
+        self._subscribed, self._early = None, ()
+        self._fetcher.assign([])
+
+    def enforce_rebalance(self, reason: str = "asked for by the user") -> None:
+        """Have the group rebalance with the next poll."""
+        self._members[0].machine.rejoin(reason)
+        self._pump()
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group."""
+        return self._members[0].metadata
+
+    async def commit(self, offsets: OffsetsGiven | None = None, timeout_ms: float | None = None) -> None:
+        """Keep the group's offsets: those given, the next record to read each, or where this consumer is in all that it is assigned.
+
+        Raises: CommitFailed when the group has given the partitions to others; RebalanceInProgress: poll, then commit again;
+        OffsetMetadataTooLarge and the like; RequestTimedOut; InvalidGroupId without a group.
+        """
+        limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        user = self._members[1]
+        await user.quiet(limit_ms)
+        await user.commit(self._offsets_given(offsets), limit_ms)
+
+    def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
+        """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
+        self._members[1].commit_soon(self._offsets_given(offsets), callback)
+
+    def _offsets_given(self, offsets: OffsetsGiven | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        return self._members[1].positions() if offsets is None else offsets_given(offsets)
+
+    async def committed(
+        self, partitions: Iterable[Partition], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut."""
+        limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return await self._members[0].committed([as_partition(tp) for tp in partitions], timeout_ms=limit_ms)
+
     # -- assignment and positions
 
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position."""
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position. With a group_id, the
+        others begin where the group is, without being a member of it.
+
+        Raises: ValueError when topics were subscribed to.
+        """
+        if self._subscribed is not None or self._early:
+            raise ValueError("topics were subscribed to: end that with unsubscribe() before you assign")
+        _ = self._network
         self._fetcher.assign(as_partition(tp) for tp in partitions)
+        self._sought(lambda tp: tp not in self._fetcher.assignment)
         self._pump()
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions assigned."""
         return self._fetcher.assignment
 
-    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+    def seek(self, partition: Partition, offset: int) -> None:
         """Continue at this offset. Raises: ValueError when the partition is not assigned."""
         self._fetcher.seek(as_partition(partition), offset)
+        self._sought(lambda tp: tp == partition)
         self._pump()
 
-    def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def _sought(self, gone: Callable[[TopicPartition], bool]) -> None:
+        """Partitions go on elsewhere: forget what was taken of them."""
+        self._given = []
+        drop(self._pending, gone)
+        if self._user is not None:
+            self._user.drop(gone)
+
+    def seek_to_beginning(self, *partitions: Partition) -> None:
         """Continue at the start of the log, in these partitions or all assigned."""
         self._seek_to(partitions, EARLIEST)
 
-    def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def seek_to_end(self, *partitions: Partition) -> None:
         """Continue at the end of the log as it is now, in these partitions or all assigned."""
         self._seek_to(partitions, LATEST)
 
-    def _seek_to(self, partitions: tuple[TopicPartition | tuple[str, int], ...], when: int) -> None:
+    def _seek_to(self, partitions: tuple[Partition, ...], when: int) -> None:
         for tp in partitions or self._fetcher.assignment:
             self._fetcher.seek_to(as_partition(tp), when)
+        self._sought(lambda tp: not partitions or tp in partitions)
         self._pump()
 
-    async def position(self, partition: TopicPartition | tuple[str, int], timeout_ms: float | None = None) -> int:
+    async def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
         """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
         error.
         """
@@ -155,14 +312,14 @@ class Consumer:
             raise MetadataTimedOut(
                 f"the position of {tp} is not known after {limit_ms:.0f} ms: {self._network.cluster.why_not(*tp)}"
             ) from None
-        return offset
+        return first_offsets(self._pending).get(tp, offset)
 
-    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def pause(self, *partitions: Partition) -> None:
         """Give no records of these partitions until they are resumed; what is buffered is kept."""
         for tp in partitions:
             self._fetcher.pause(as_partition(tp))
 
-    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def resume(self, *partitions: Partition) -> None:
         """End a pause."""
         for tp in partitions:
             self._fetcher.pause(as_partition(tp), False)
@@ -172,7 +329,7 @@ class Consumer:
         """The partitions that are paused."""
         return self._fetcher.paused
 
-    def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> int:
+    def high_watermark(self, partition: Partition) -> int:
         """The end of the log, exclusive, as the last answer told; -1 before the first."""
         return self._fetcher.ends(as_partition(partition))[1]
 
@@ -185,40 +342,74 @@ class Consumer:
         Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; what a deserializer raises.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
+        await self.turn(limit, timeout_ms)
+        return self.give(limit)
+
+    async def turn(self, limit: int, timeout_ms: float | None) -> None:
+        """The part of a poll before records are given: see to the group, and wait for records."""
+        network, self._given = self._network, []
+        if self._group is None:
+            await self._fill(limit, timeout_ms)
+            return
+        if self._subscribed is None and not self._fetcher.assignment:
+            raise ValueError("nothing to poll for: subscribe() to topics or assign() partitions first")
+        machine = self._group.machine
+        machine.poll_began()
+        self._polling = True
+        try:
+            await self._fill(limit, timeout_ms)
+        finally:
+            self._polling = False
+            machine.poll_ended(network.clock_ms())
+
+    async def _fill(self, limit: int, timeout_ms: float | None) -> None:
+        """Until there are records, or the time is over."""
         deadline_ms = float("inf") if timeout_ms is None else self._network.clock_ms() + timeout_ms
         while True:
             self._pump()
-            found = self._fetcher.take(limit)
-            if found:
+            if self._user is not None:
+                await self._user.attend()
+            if not self._pending:
+                self._pending.extend(self._fetcher.take(limit))
+            if self._pending:
                 self._pump()
                 # Who polls in a loop would otherwise keep the next answers from being received.
                 await asyncio.sleep(0)
-                return self._deserialized(found)
+                return
             left_ms = deadline_ms - self._network.clock_ms()
             if left_ms <= 0:
-                return []
+                return
             try:
                 async with asyncio.timeout(None if left_ms == float("inf") else left_ms / 1000):
                     await self._wait()
             except TimeoutError:
                 deadline_ms = float("-inf")
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """All records, without end."""
-        while True:
-            for record in await self.poll():
-                yield record
+    def give(self, limit: int) -> list[ConsumerRecord]:
+        """Records that are there, up to one that cannot be deserialized: that is raised when it is the first, again and again until the
+        user seeks past it.
+        """
+        pending = self._pending
+        given = self._given = []
+        if self._key_deserializer is None and self._value_deserializer is None and len(pending) <= limit:
+            given.extend(pending)
+            pending.clear()
+        while pending and len(given) < limit:
+            try:
+                given.append(deserialized(pending[0], self._key_deserializer, self._value_deserializer))
+            except Exception:
+                if given:
+                    break
+                raise
+            pending.popleft()
+        return list(given)
 
-    def _deserialized(self, found: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        key, value = self._key_deserializer, self._value_deserializer
-        if key is None and value is None:
-            return found
-        return [
-            msgspec.structs.replace(
-                record, key=key(record.key) if key else record.key, value=value(record.value) if value else record.value
-            )
-            for record in found
-        ]
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """All records, without end. When the loop is left, the next poll or loop goes on behind it."""
+        while True:
+            await self.turn(self.options.max_poll_records, None)
+            while self._pending:
+                yield self.give(1)[0]
 
     async def _wait(self) -> None:
         """Until something may have changed."""
@@ -229,8 +420,6 @@ class Consumer:
         await self._news.wait()
         _ = self._network
 
-    # -- fetching
-
     def _changed(self) -> None:
         """Something happened: tell whoever waits, and go on."""
         if self._news is not None:
@@ -238,26 +427,19 @@ class Consumer:
         self._pump()
 
     def _pump(self) -> None:
-        """Begin every fetch, look-up and refresh that can begin now."""
-        if self._closed or self._network_ is None or self._news is None:
+        """Begin all that can begin now."""
+        if self._closed or self._network_ is None or self._fetching is None:
             return
         network, now_ms = self._network_, self._network_.clock_ms()
-        if not self._looking_up:
-            lookups = self._fetcher.lookups()
-            if lookups:
-                self._looking_up = True
-                network.spawn(self._look_up(lookups))
-        plans, leaderless, next_ms = self._fetcher.plans(
-            now_ms, network.cluster.leader, network.cluster.topic_id, lambda node_id: network.ready(node_id) is not None
-        )
-        for plan in plans:
-            self._send(plan)
-        for tp in self._fetcher.assignment:
-            network.cluster.want(tp.topic, now_ms)
-        if leaderless:
-            network.cluster.invalidate()
-        times = [at_ms for node_id in network.cluster.brokers if (at_ms := network.retry_at_ms(node_id)) > now_ms]
-        self._wake_at(min([next_ms, network.refresh_soon(), *times]), now_ms)
+        times = []
+        if self._group is not None and self._user is not None:
+            times.append(self._group.pump(now_ms))
+            if self._polling:
+                self._user.commit_if_due(now_ms)
+                times.append(self._user.commit_at_ms)
+        times.append(self._fetching.pump(now_ms))
+        times.append(network.refresh_soon())
+        self._wake_at(min(times), now_ms)
 
     def _wake_at(self, at_ms: float, now_ms: float) -> None:
         if self._timer is not None:
@@ -265,63 +447,6 @@ class Consumer:
             self._timer = None
         if at_ms < float("inf"):
             self._timer = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 1) / 1000, self._pump)
-
-    def _send(self, plan: FetchPlan) -> None:
-        network = self._network
-        peer = network.ready(plan.node_id)
-        try:
-            assert peer is not None, "a plan is made for a connected broker"
-            at_most = NAMES_UNTIL if any(ask.topic_id == NO_TOPIC_ID for ask in plan.wanted.values()) else 1000
-            version = peer.version(FetchRequest, at_most=at_most)
-            session = self._fetcher.session(plan.node_id).request(plan.wanted, by_id=version > NAMES_UNTIL)
-            request = fetch_request(
-                self.options, session.send, session.forget, session=(session.session_id, session.epoch), max_wait_ms=plan.max_wait_ms
-            )
-            answer = peer.link.request(request, version, timeout_ms=self.options.request_timeout_ms + plan.max_wait_ms)
-        except (LinkBroken, KafkaError):
-            self._fetcher.failed(plan, network.clock_ms())
-            return
-        answer.add_done_callback(lambda done: self._answered(plan, done))
-
-    def _answered(self, plan: FetchPlan, answer: asyncio.Future[Any]) -> None:
-        if self._closed:
-            return
-        network = self._network
-        if answer.exception() is not None:
-            self._fetcher.failed(plan, network.clock_ms())
-        else:
-            response = answer.result()
-            self._hints(response)
-            if self._fetcher.answered(plan, response, network.cluster.names, network.clock_ms()):
-                network.cluster.invalidate()
-        self._changed()
-
-    def _hints(self, response: Any) -> None:
-        cluster = self._network.cluster
-        endpoints = [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
-        for topic in response.responses:
-            for data in topic.partitions:
-                if data.error_code and data.current_leader.leader_id >= 0:
-                    name, hint = topic.topic or cluster.names.get(topic.topic_id, ""), data.current_leader
-                    cluster.hint(name, data.partition_index, leader=hint.leader_id, leader_epoch=hint.leader_epoch, endpoints=endpoints)
-
-    async def _look_up(self, lookups: dict[TopicPartition, tuple[int, int]]) -> None:
-        try:
-            found = await list_offsets(
-                self._network,
-                {tp: when for tp, (when, _) in lookups.items()},
-                read_committed=self.options.isolation_level == "read_committed",
-                timeout_ms=self.options.request_timeout_ms,
-            )
-            for tp, (when, generation) in lookups.items():
-                result = found.get(tp) or UnknownServerError(f"no answer about the offsets of {tp}")
-                if isinstance(result, KafkaError):
-                    self._fetcher.lookup_failed(tp, generation, when, result)
-                else:
-                    self._fetcher.looked_up(tp, generation, result.offset)
-        finally:
-            self._looking_up = False
-            self._changed()
 
     # -- questions
 
@@ -331,22 +456,18 @@ class Consumer:
         count = await partitions_of(self._network, topic, None, limit_ms)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, int]:
+    async def beginning_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
         """The first offset of each log."""
         found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), EARLIEST), timeout_ms)
         return {tp: one.offset for tp, one in found.items()}
 
-    async def end_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, int]:
+    async def end_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
         """The offset after the last record of each log: the high watermark, with read_committed the last stable offset."""
         found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), LATEST), timeout_ms)
         return {tp: one.offset for tp, one in found.items()}
 
     async def offsets_for_times(
-        self, times: Mapping[TopicPartition | tuple[str, int], int], timeout_ms: float | None = None
+        self, times: Mapping[Partition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndTime | None]:
         """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
         found = await self._offsets({as_partition(tp): when for tp, when in times.items()}, timeout_ms)
@@ -358,7 +479,7 @@ class Consumer:
         return raised(await list_offsets(self._network, times, read_committed=read_committed, timeout_ms=limit_ms))
 
     async def fetch_raw(
-        self, partition: TopicPartition | tuple[str, int], offset: int, max_bytes: int | None = None, *, max_wait_ms: int | None = None,
+        self, partition: Partition, offset: int, max_bytes: int | None = None, *, max_wait_ms: int | None = None,
         timeout_ms: float | None = None,
     ) -> RawFetch:  # fmt: skip
         """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is
@@ -369,84 +490,10 @@ class Consumer:
 
         Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
         """
-        tp, options = as_partition(partition), self.options
-        wait_ms = options.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms
-        network = self._network
-
-        async def ask(node: int, share: Share[int]) -> dict[TopicPartition, RawFetch | KafkaError]:
-            asks = {
-                one: Ask(
-                    network.cluster.topic_id(one.topic),
-                    at,
-                    epoch,
-                    -1,
-                    options.max_partition_fetch_bytes if max_bytes is None else max_bytes,
-                )
-                for one, (at, epoch) in share.items()
-            }
-            at_most = NAMES_UNTIL if network.cluster.topic_id(tp.topic) == NO_TOPIC_ID else 1000
-            request = fetch_request(options, asks, [], session=NO_SESSION, max_wait_ms=wait_ms)
-            response = await network.ask(node, request, timeout_ms=options.request_timeout_ms + wait_ms, at_most=at_most)
-            if response.error_code:
-                return {tp: error_for(response.error_code)}
-            for topic in response.responses:
-                for data in topic.partitions:
-                    return {
-                        tp: error_for(data.error_code, f"{tp} at offset {offset}: {error_for(data.error_code)}")
-                        if data.error_code
-                        else _raw(data)
-                    }
-            return {tp: UnknownServerError(f"the broker left {tp} out of its answer")}
-
-        limit_ms = options.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        result = (await ask_leaders(network, {tp: offset}, ask, timeout_ms=limit_ms, doing="fetching"))[tp]
-        if isinstance(result, KafkaError):
-            raise result
-        return result
-
-
-def fetch_request(
-    options: ConsumerOptions,
-    asks: Mapping[TopicPartition, Ask],
-    forget: list[tuple[TopicPartition, bytes]],
-    *,
-    session: tuple[int, int],
-    max_wait_ms: int,
-) -> FetchRequest:
-    """A consumer's fetch request. Topic names and ids are both filled in; the version decides which is sent."""
-    topics: dict[str, FetchTopic] = {}
-    for tp, ask in asks.items():
-        topic = topics.get(tp.topic)
-        if topic is None:
-            topic = topics[tp.topic] = FetchTopic(topic=tp.topic, topic_id=ask.topic_id, partitions=[])
-        topic.partitions.append(
-            FetchPartition(
-                partition=tp.partition,
-                current_leader_epoch=ask.leader_epoch,
-                fetch_offset=ask.offset,
-                last_fetched_epoch=ask.last_fetched_epoch,
-                partition_max_bytes=ask.bytes_max,
-            )
-        )
-    forgotten: dict[tuple[str, bytes], ForgottenTopic] = {}
-    for tp, topic_id in forget:
-        gone = forgotten.setdefault((tp.topic, topic_id), ForgottenTopic(topic=tp.topic, topic_id=topic_id, partitions=[]))
-        gone.partitions.append(tp.partition)
-    return FetchRequest(
-        max_wait_ms=max_wait_ms,
-        min_bytes=options.fetch_min_bytes,
-        max_bytes=options.fetch_max_bytes,
-        isolation_level=int(options.isolation_level == "read_committed"),
-        session_id=session[0],
-        session_epoch=session[1],
-        topics=list(topics.values()),
-        forgotten_topics_data=list(forgotten.values()),
-    )
-
-
-def _raw(data: Any) -> RawFetch:
-    aborted = tuple((one.producer_id, one.first_offset) for one in data.aborted_transactions or ())
-    return RawFetch(memoryview(data.records or b""), data.high_watermark, data.log_start_offset, data.last_stable_offset, aborted)
-
-
-__all__ = ["Consumer", "ConsumerRecord", "RawFetch", "failure"]
+        options = self.options
+        return await fetch_raw(
+            self._network, options, as_partition(partition), offset,
+            max_bytes=options.max_partition_fetch_bytes if max_bytes is None else max_bytes,
+            max_wait_ms=options.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
+            timeout_ms=options.default_api_timeout_ms if timeout_ms is None else timeout_ms,
+        )  # fmt: skip

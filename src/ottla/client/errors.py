@@ -37,6 +37,12 @@ class NoOffsetToStart(OffsetOutOfRange):
     """The position is outside the log, or none was given, and `auto_offset_reset` is none."""
 
 
+class CommitFailed(KafkaError):
+    """The offsets were not committed: the group goes on without this member, or gave the partitions to others."""
+
+    sentence = "the group gave the partitions to others"
+
+
 class AlreadyClosed(KafkaError):
     """The client was closed; it cannot be used again."""
 

@@ -25,14 +25,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-import msgspec
-
 from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
 from ottla.client.fetch_session import Ask, FetchSession
-from ottla.client.offsets import EARLIEST, LATEST
+from ottla.client.offsets import EARLIEST, LATEST, SO_LONG_AGO
 from ottla.client.options import ConsumerOptions
+from ottla.client.record import ConsumerRecord
 from ottla.records.batch import BatchHeader, crc_ok, headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import ABORT_MARKER, control_record, records
@@ -43,19 +42,6 @@ from ottla.wire.messages.fetch import PartitionData
 CHUNKS_MAX = 2
 FULL_WAIT_MS = 20
 RESET_TIMES = {"earliest": EARLIEST, "latest": LATEST}
-
-
-class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record as it stands in the log. `timestamp` is milliseconds; `timestamp_type` 0 is the producer's time, 1 the broker's."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: Any
-    value: Any
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class Chunk:
@@ -89,7 +75,14 @@ class _Position:
     #: The time to look up when the offset is not known; None: a request is under way, or there is an offset.
     reset: int | None = None
     paused: bool = False
+    #: Another number for each assignment and each seek, so that answers to what was before are told apart.
     generation: int = 0
+    #: Neither sought nor begun by the policy yet.
+    fresh: bool = True
+    #: The group's offset has to be asked for first; None: it was asked for and has not come.
+    committed: bool | None = True
+    #: Leader epoch of the last batch given to the user, -1 when not known; goes into commits.
+    taken_epoch: int = -1
     chunks: deque[Chunk] = field(default_factory=deque)
     blocked_until_ms: float = float("-inf")
     error: KafkaError | None = None
@@ -119,6 +112,7 @@ class Fetcher:
         self._row: deque[TopicPartition] = deque()
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, FetchPlan] = {}
+        self._generation = 0
 
     # -- assignment and positions
 
@@ -132,7 +126,9 @@ class Fetcher:
         was, self._positions = self._positions, {}
         for tp in partitions:
             backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms, self._rng)
-            self._positions[tp] = was.get(tp) or _Position(tp, backoff)
+            self._positions[tp] = was.get(tp) or _Position(
+                tp, backoff, generation=self._next_generation(), committed=not self._options.group_id
+            )
         self._row = deque(tp for tp in self._row if tp in self._positions)
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
@@ -141,7 +137,7 @@ class Fetcher:
             raise ValueError(f"cannot seek {tp} to {offset}: offsets are 0 or more; use seek_to_beginning or seek_to_end")
         position = self._renew(tp)
         position.offset = position.fetch_offset = offset
-        position.last_epoch = leader_epoch
+        position.last_epoch = position.taken_epoch = leader_epoch
 
     def seek_to(self, tp: TopicPartition, when: int) -> None:
         """Look the next offset up by time, or by LATEST or EARLIEST."""
@@ -170,6 +166,10 @@ class Fetcher:
         position = self._position(tp)
         return position.log_start_offset, position.high_watermark, position.last_stable_offset
 
+    def _next_generation(self) -> int:
+        self._generation += 1
+        return self._generation
+
     def _position(self, tp: TopicPartition) -> _Position:
         position = self._positions.get(tp)
         if position is None:
@@ -178,7 +178,10 @@ class Fetcher:
 
     def _renew(self, tp: TopicPartition) -> _Position:
         position = self._position(tp)
-        position.generation += 1
+        position.generation = self._next_generation()
+        position.fresh = False
+        position.committed = True
+        position.taken_epoch = -1
         position.chunks.clear()
         position.error = None
         position.reset = None
@@ -196,12 +199,15 @@ class Fetcher:
         """
         wanted: dict[TopicPartition, tuple[int, int]] = {}
         for tp, position in self._positions.items():
-            if position.offset is not None or position.error is not None:
+            if position.offset is not None or position.error is not None or not position.committed:
                 continue
-            if position.reset is None and position.generation == 0:
+            if position.reset is None and position.fresh:
                 # Never sought: the policy says where to begin. Without one, the user is told at each poll until a seek.
-                self._reset(position, NoOffsetToStart(f"{tp} has no position and auto_offset_reset is none: seek first"))
-                position.generation = 0 if position.reset is None else 1
+                nowhere = (
+                    f"{tp} has no position" if not self._options.group_id else f"group {self._options.group_id} has no offset for {tp}"
+                )
+                self._reset(position, NoOffsetToStart(f"{nowhere} and auto_offset_reset is none: seek first"))
+                position.fresh = position.reset is None
             if position.reset is not None:
                 wanted[tp] = (position.reset, position.generation)
                 position.reset = None
@@ -222,12 +228,44 @@ class Fetcher:
             position.reset = when
 
     def _reset(self, position: _Position, otherwise: KafkaError) -> None:
-        when = RESET_TIMES.get(self._options.auto_offset_reset)
-        if when is None:
+        if self._options.auto_offset_reset == "none":
             position.error = otherwise
             return
+        when = RESET_TIMES.get(self._options.auto_offset_reset, SO_LONG_AGO)
         position.offset, position.reset = None, when
         position.last_epoch = -1
+
+    # -- the group's offsets
+
+    def uncommitted(self) -> dict[TopicPartition, int]:
+        """Partitions whose committed offset has to be asked for: generation. Each is given once; `begin_at` or `ask_again` must follow."""
+        wanted = {tp: position.generation for tp, position in self._positions.items() if position.committed is False}
+        for tp in wanted:
+            self._positions[tp].committed = None
+        return wanted
+
+    def begin_at(self, tp: TopicPartition, generation: int, offset: int, leader_epoch: int) -> None:
+        """The group's offset is this; -1: it has none, so the policy says where to begin."""
+        position = self._positions.get(tp)
+        if position is None or position.generation != generation or position.committed is not None:
+            return
+        position.committed = True
+        if offset >= 0:
+            position.fresh = False
+            position.offset = position.fetch_offset = offset
+            position.last_epoch = position.taken_epoch = leader_epoch
+
+    def ask_again(self, tp: TopicPartition, generation: int, error: KafkaError) -> None:
+        """The group's offset did not come; told to the user when that will not pass."""
+        position = self._positions.get(tp)
+        if position is not None and position.generation == generation and position.committed is None:
+            position.committed = False
+            if not error.retriable:
+                position.error = error
+
+    def committable(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the user is: (next offset, leader epoch of the record before it) of each partition that has a position."""
+        return {tp: (position.offset, position.taken_epoch) for tp, position in self._positions.items() if position.offset is not None}
 
     # -- fetching
 
@@ -317,7 +355,7 @@ class Fetcher:
                 start = max(data.log_start_offset, position.log_start_offset)
                 begins = f", which starts at {start}" if start >= 0 else ""
                 story = f"{position.tp}: offset {position.fetch_offset} is not in the log{begins}"
-                position.generation += 1
+                position.generation = self._next_generation()
                 self._reset(position, NoOffsetToStart(f"{story}; auto_offset_reset is none, so seek to where to go on"))
             else:
                 # What is buffered can still be given; the next fetch would only tell the same again.
@@ -417,6 +455,7 @@ class Fetcher:
                 position.offset = header.last_offset + 1
                 return
         decoded = chunk.decoded
+        position.taken_epoch = chunk.batches[chunk.next - 1][1].leader_epoch
         room = records_max - len(taken)
         if len(decoded) <= room:
             decoded.reverse()

@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from ottla.client.errors import AlreadyClosed
@@ -42,7 +43,16 @@ class LoopThread:
         self.loop.run_forever()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for its result; an interrupt of the wait cancels it.
+        """Run a coroutine on the loop and wait for its result; an interrupt of the wait cancels it. Raises what `submit` raises."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop; the future is for another thread to wait on.
 
         Raises: AlreadyClosed after `stop`; RuntimeError in a process forked after the client was made, since sockets and threads do not
         survive that.
@@ -56,12 +66,7 @@ class LoopThread:
         if self.loop.is_closed():
             work.close()
             raise AlreadyClosed()
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Callable[[], T]) -> T:
         """Run a function on the loop's thread and wait for its result."""

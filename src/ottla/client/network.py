@@ -103,6 +103,8 @@ class Network:
         self.closed = False
         #: Called when a connection came or went, or the picture changed: whoever waits may go on.
         self.changed: Callable[[], None] = lambda: None
+        #: Connections of their own besides those to the brokers: where each goes, by a number that is no broker's.
+        self.places: dict[int, tuple[str, int]] = {}
         self._bootstrap = {-1 - index: parse_address(text) for index, text in enumerate(options.bootstrap_servers)}
         self._nodes: dict[int, _Node] = {}
         self._refreshing: asyncio.Task[None] | None = None
@@ -153,15 +155,29 @@ class Network:
 
     async def ask(self, node_id: int, message: Any, *, timeout_ms: float | None = None, at_least: int = 0, at_most: int = 1000) -> Any:
         """Send a request to a broker and wait for the response. Raises: ConnectionFailed, RequestTimedOut, BrokerIncompatible."""
+        return await self.ask_as(node_id, type(message), lambda _: message, timeout_ms=timeout_ms, at_least=at_least, at_most=at_most)
+
+    async def ask_as(
+        self,
+        node_id: int,
+        request: type[Any],
+        build: Callable[[int], Any],
+        *,
+        timeout_ms: float | None = None,
+        at_least: int = 0,
+        at_most: int = 1000,
+    ) -> Any:
+        """`ask`, where the message depends on the version in which it goes out."""
         peer = await self.peer(node_id)
         limit_ms = self.options.request_timeout_ms if timeout_ms is None else timeout_ms
         try:
-            return await peer.send(message, timeout_ms=limit_ms, at_least=at_least, at_most=at_most)
+            version = peer.version(request, at_least=at_least, at_most=at_most)
+            return await peer.link.request(build(version), version, timeout_ms=limit_ms)
         except LinkBroken as broken:
             raise failure(broken) from None
 
     def _node(self, node_id: int) -> _Node | None:
-        address: tuple[str, int] | None = self._bootstrap.get(node_id)
+        address: tuple[str, int] | None = self._bootstrap.get(node_id) or self.places.get(node_id)
         broker = self.cluster.brokers.get(node_id)
         if broker is not None:
             address = (broker.host, broker.port)
@@ -267,10 +283,14 @@ class Network:
 
     async def ask_any(self, message: Any, *, at_least: int = 0, at_most: int = 1000) -> Any:
         """Ask brokers, one after the other, until one answers. Raises: ConnectionFailed that lists what each said."""
+        return await self.ask_any_as(type(message), lambda _: message, at_least=at_least, at_most=at_most)
+
+    async def ask_any_as(self, request: type[Any], build: Callable[[int], Any], *, at_least: int = 0, at_most: int = 1000) -> Any:
+        """`ask_any`, where the message depends on the version in which it goes out."""
         said: list[str] = []
         for node_id in self._candidates():
             try:
-                return await self.ask(node_id, message, at_least=at_least, at_most=at_most)
+                return await self.ask_as(node_id, request, build, at_least=at_least, at_most=at_most)
             except (ConnectionFailed, RequestTimedOut) as error:
                 said.append(str(error))
         raise ConnectionFailed("no broker can be reached: " + "; ".join(dict.fromkeys(said)))

@@ -5,6 +5,7 @@ A setting that is not in the table is refused by name. Values may be Python's (`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -125,9 +126,52 @@ class ProducerOptions(ClientOptions):
 class ConsumerOptions(ClientOptions):
     """What a consumer has besides."""
 
+    group_id: str = option(
+        "group.id", "", doc="The consumer group: its members share the partitions of what they subscribe to, and its offsets are kept."
+    )
+    group_instance_id: str = option(
+        "group.instance.id", "",
+        doc="Name of this member, its own in the group, which makes it static: it may be away for the session timeout"
+        " and comes back to the same partitions without a rebalance. It is not taken out of the group when it closes.",
+    )  # fmt: skip
+    group_protocol: str = option(
+        "group.protocol", "classic", choices=("classic", "consumer"),
+        doc="classic: a member assigns the partitions; consumer: the coordinator does, and members change over one by one (KIP-848).",
+    )  # fmt: skip
+    group_remote_assignor: str = option(
+        "group.remote.assignor", "", doc="The coordinator's assignor, with group.protocol consumer: uniform or range. Empty: its default."
+    )
+    partition_assignment_strategy: tuple[str, ...] = option(
+        "partition.assignment.strategy", ("range", "cooperative-sticky"),
+        doc="Assignors in order of preference: range, roundrobin, sticky, cooperative-sticky, or classes of your own."
+        " Members keep what they read during a rebalance if all that are named here are cooperative.",
+    )  # fmt: skip
+    session_timeout_ms: int = option(
+        "session.timeout.ms", 45 * SECOND_MS, at_least=1,
+        doc="A member that the coordinator does not hear of for so long is out of the group.",
+    )  # fmt: skip
+    heartbeat_interval_ms: int = option(
+        "heartbeat.interval.ms", 3 * SECOND_MS, at_least=1,
+        doc="How often the coordinator hears of a member, and so how soon a member hears of a rebalance. Below the session timeout.",
+    )  # fmt: skip
+    max_poll_interval_ms: int = option(
+        "max.poll.interval.ms", 5 * MINUTE_MS, at_least=1,
+        doc="A member that does not poll for so long leaves the group until it does: it is taken for stuck."
+        " Also how long a rebalance waits for members to give up their partitions.",
+    )  # fmt: skip
+    enable_auto_commit: bool = option(
+        "enable.auto.commit", True,
+        doc="Commit what was polled: in poll() when auto.commit.interval.ms have passed, before partitions are given up, on close.",
+    )  # fmt: skip
+    auto_commit_interval_ms: int = option("auto.commit.interval.ms", 5 * SECOND_MS, at_least=0, doc="Time between automatic commits.")
+    client_rack: str = option("client.rack", "", doc="Where this client is; told to whoever assigns the partitions.")
+    exclude_internal_topics: bool = option(
+        "exclude.internal.topics", True, doc="Whether a subscribed pattern leaves out the brokers' own topics."
+    )
     auto_offset_reset: str = option(
-        "auto.offset.reset", "latest", choices=("earliest", "latest", "none"),
-        doc="Where to begin without a position, or with one that the log no longer has: at its start, at its end, or with an error.",
+        "auto.offset.reset", "latest",
+        doc="Where to begin without a position, or with one that the log no longer has: earliest, latest, none (an error),"
+        " or by_duration:P1DT12H, so long before now (KIP-1106).",
     )  # fmt: skip
     isolation_level: str = option(
         "isolation.level", "read_uncommitted", choices=("read_uncommitted", "read_committed"),
@@ -185,9 +229,14 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
         spec = by_attribute.get(name)
         if spec is None:
             raise ConfigError(name, "unknown setting" + suggestion(name, by_attribute))
+        if value is None and spec.kind is Kind.STRING and spec.default == "":
+            # What others write for "not set".
+            continue
         setattr(made, name, spec.parse(_text(spec, value)))
     if isinstance(made, ProducerOptions):
         _check_producer(made, keywords)
+    if isinstance(made, ConsumerOptions):
+        _check_consumer(made, keywords)
     return made
 
 
@@ -235,6 +284,35 @@ def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:
                 f"{made.delivery_timeout_ms} is less than linger_ms + request_timeout_ms = {least}; raise it or lower those",
             )
         made.delivery_timeout_ms = least
+
+
+def _check_consumer(made: ConsumerOptions, given: Mapping[str, Any]) -> None:
+    """Settings that only make sense together."""
+    reset_duration_ms(made.auto_offset_reset)
+    if made.heartbeat_interval_ms >= made.session_timeout_ms:
+        session_ms = made.session_timeout_ms
+        problem = f"{made.heartbeat_interval_ms} is not below session_timeout_ms, {session_ms}; take a third of it"
+        raise ConfigError("heartbeat_interval_ms", problem)
+    if made.group_protocol == "consumer":
+        for name in ("session_timeout_ms", "heartbeat_interval_ms", "partition_assignment_strategy"):
+            if name in given:
+                raise ConfigError(name, 'the coordinator decides this with group_protocol="consumer"; leave it out')
+    elif made.group_remote_assignor:
+        raise ConfigError("group_remote_assignor", 'needs group_protocol="consumer"; with classic, use partition_assignment_strategy')
+    for name in ("group_instance_id", "enable_auto_commit"):
+        if not made.group_id and given.get(name):
+            raise ConfigError(name, "needs a group_id")
+
+
+def reset_duration_ms(policy: str) -> int | None:
+    """How far back `auto.offset.reset` goes, if it is a duration; None: it is another policy. Raises: ConfigError."""
+    if policy in ("earliest", "latest", "none"):
+        return None
+    found = re.fullmatch(r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", policy)
+    if found is None or not any(found.groups()):
+        raise ConfigError("auto_offset_reset", f"{policy!r} is not earliest, latest, none, or a duration such as by_duration:PT1H")
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -1,37 +1,33 @@
-"""The blocking faces: the same clients for code without an event loop, each with its loop in a thread of its own.
+"""The blocking producer, for code without an event loop; its loop runs in a thread of its own. `sync_consumer` and `sync_admin` are the
+others.
 
-The producer's `send()` does not go through that thread: it fills the accumulator under a lock and wakes the sender only when that has
+`send()` does not go through that thread: it fills the accumulator under a lock and wakes the sender only when that has
 something new to do, so a record costs a microsecond or two. Everything else is carried over to the loop and waited for, which Ctrl-C
 interrupts.
 
-Any thread may use a producer. A consumer or an admin client belongs to one thread at a time, as in Kafka.
+Any thread may use a producer.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from random import Random
 from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
 from ottla.base.ids import TopicPartition
-from ottla.client import consumer as aio
 from ottla.client.accumulator import Accumulator, Bytes
 from ottla.client.batches import Batch, BlockingDelivery
-from ottla.client.consumer import ConsumerRecord, Deserializer, RawFetch
 from ottla.client.errors import AlreadyClosed
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.network import Network, monotonic_ms
-from ottla.client.offsets import OffsetAndTime
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.partitioner import Partitioner
 from ottla.client.producer import Headers, Serializer, all_done, buffer_exhausted, check_bytes, partitions_of
 from ottla.client.sender import Sender
-
-Partition = TopicPartition | tuple[str, int]
 
 
 class Producer:
@@ -229,152 +225,3 @@ class Producer:
                         return added
             finally:
                 self._waiting -= 1
-
-
-class Consumer:
-    """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments.
-
-    Raises: ConfigError for a setting that is unknown or makes no sense.
-    """
-
-    def __init__(
-        self,
-        *,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        rng: Random | None = None,
-        **settings: Any,
-    ) -> None:
-        self._aio = aio.Consumer(key_deserializer=key_deserializer, value_deserializer=value_deserializer, rng=rng, **settings)
-        self.options = self._aio.options
-        self._closed = False
-        self._thread = LoopThread("ottla-consumer")
-        self._thread.call(self._aio.start())
-        close_at_exit(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self, timeout_ms: float | None = None) -> None:
-        """Close the connections. Closing twice is no error."""
-        if not self._closed:
-            self._closed = True
-            try:
-                self._thread.call(self._aio.close())
-            finally:
-                self._thread.stop()
-
-    def _call(self, work: Callable[[], Any]) -> Any:
-        if self._closed:
-            raise AlreadyClosed("the consumer is closed")
-        return self._thread.run(work)
-
-    def _await(self, work: Callable[[], Any]) -> Any:
-        if self._closed:
-            raise AlreadyClosed("the consumer is closed")
-        return self._thread.call(work())
-
-    def assign(self, partitions: Iterable[Partition]) -> None:
-        """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position."""
-        given = list(partitions)
-        self._call(lambda: self._aio.assign(given))
-
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions assigned."""
-        return self._aio.assignment()
-
-    def seek(self, partition: Partition, offset: int) -> None:
-        """Continue at this offset. Raises: ValueError when the partition is not assigned."""
-        self._call(lambda: self._aio.seek(partition, offset))
-
-    def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Continue at the start of the log, in these partitions or all assigned."""
-        self._call(lambda: self._aio.seek_to_beginning(*partitions))
-
-    def seek_to_end(self, *partitions: Partition) -> None:
-        """Continue at the end of the log as it is now, in these partitions or all assigned."""
-        self._call(lambda: self._aio.seek_to_end(*partitions))
-
-    def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
-        """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
-        error.
-        """
-        offset: int = self._await(lambda: self._aio.position(partition, timeout_ms))
-        return offset
-
-    def pause(self, *partitions: Partition) -> None:
-        """Give no records of these partitions until they are resumed; what is buffered is kept."""
-        self._call(lambda: self._aio.pause(*partitions))
-
-    def resume(self, *partitions: Partition) -> None:
-        """End a pause."""
-        self._call(lambda: self._aio.resume(*partitions))
-
-    def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
-        return self._aio.paused()
-
-    def high_watermark(self, partition: Partition) -> int:
-        """The end of the log, exclusive, as the last answer told; -1 before the first."""
-        return self._aio.high_watermark(partition)
-
-    def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
-        empty.
-
-        Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; what a deserializer raises.
-        """
-        found: list[ConsumerRecord] = self._await(lambda: self._aio.poll(timeout_ms, max_records))
-        return found
-
-    def __iter__(self) -> Iterator[ConsumerRecord]:
-        """All records, without end."""
-        while True:
-            yield from self.poll()
-
-    def partitions_for(self, topic: str, timeout_ms: float | None = None) -> list[TopicPartition]:
-        """The topic's partitions, in order. Raises: MetadataTimedOut when there is no such topic in time."""
-        found: list[TopicPartition] = self._await(lambda: self._aio.partitions_for(topic, timeout_ms))
-        return found
-
-    def beginning_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
-        """The first offset of each log."""
-        found: dict[TopicPartition, int] = self._await(lambda: self._aio.beginning_offsets(partitions, timeout_ms))
-        return found
-
-    def end_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
-        """The offset after the last record of each log: the high watermark, with read_committed the last stable offset."""
-        found: dict[TopicPartition, int] = self._await(lambda: self._aio.end_offsets(partitions, timeout_ms))
-        return found
-
-    def offsets_for_times(
-        self, times: Mapping[Partition, int], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, OffsetAndTime | None]:
-        """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
-        found: dict[TopicPartition, OffsetAndTime | None] = self._await(lambda: self._aio.offsets_for_times(times, timeout_ms))
-        return found
-
-    def fetch_raw(
-        self,
-        partition: Partition,
-        offset: int,
-        max_bytes: int | None = None,
-        *,
-        max_wait_ms: int | None = None,
-        timeout_ms: float | None = None,
-    ) -> RawFetch:
-        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is
-        copied.
-
-        `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker
-        waits up to `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty.
-
-        Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
-        """
-        found: RawFetch = self._await(
-            lambda: self._aio.fetch_raw(partition, offset, max_bytes, max_wait_ms=max_wait_ms, timeout_ms=timeout_ms)
-        )
-        return found

@@ -24,7 +24,7 @@ from ottla.log.options import TopicOptions
 from ottla.log.recover import open_log
 
 #: Checkpoints by kind: what write_checkpoints writes when it is not told.
-KINDS = ("recovery_points", "log_starts", "high_watermarks")
+KINDS = ("recovery_points", "log_starts", "high_watermarks", "cleaner_offsets")
 
 
 class LogDirectory:
@@ -47,6 +47,8 @@ class LogDirectory:
         self._removed = 0
         #: Partitions that a checkpoint on disk may name. A new log of such a name must not inherit what is said of the old one.
         self._named: set[TopicPartition] = set()
+        #: Whether there is a checkpoint of the cleaner.
+        self._cleans = False
 
     def __repr__(self) -> str:
         return f"LogDirectory({self.root}, {len(self.logs)} logs)"
@@ -93,7 +95,9 @@ class LogDirectory:
         recovery_points = _read_offsets(disk, names.RECOVERY_POINTS)
         starts = _read_offsets(disk, names.LOG_STARTS)
         directory.high_watermarks = _read_offsets(disk, names.HIGH_WATERMARKS)
-        directory._named = {*recovery_points, *starts, *directory.high_watermarks}
+        cleaned = _read_offsets(disk, names.CLEANER_OFFSETS)
+        directory._named = {*recovery_points, *starts, *directory.high_watermarks, *cleaned}
+        directory._cleans = names.CLEANER_OFFSETS in entries
         for name in entries:
             if name.endswith(names.DELETE_DIRECTORY):
                 disk.remove_tree(name)
@@ -110,6 +114,7 @@ class LogDirectory:
                         recovery_point=recovery_points.get(partition, Offset(0)),
                         clean=directory.clean_start,
                         now_ms=now_ms,
+                        cleaned=cleaned.get(partition),
                     )
                     directory._adopt(log)
         if not directory.clean_start:
@@ -193,6 +198,11 @@ class LogDirectory:
         if "high_watermarks" in kinds:
             offsets = {partition: offset for partition, offset in self.high_watermarks.items() if partition in self.logs}
             files.append((names.HIGH_WATERMARKS, checkpoints.offsets_file(offsets)))
+        if "cleaner_offsets" in kinds:
+            offsets = {partition: log.clean_checkpoint for partition, log in self.logs.items() if log.clean_checkpoint is not None}
+            if offsets or self._cleans:
+                self._cleans = True
+                files.append((names.CLEANER_OFFSETS, checkpoints.offsets_file(offsets)))
         return files
 
     def _recovery_point_lowered(self) -> None:

@@ -77,7 +77,7 @@ class Room(msgspec.Struct):
             segment=segment,
             bytes_max=options.segment_bytes,
             offset_max=segment.base_offset + INT32_MAX,
-            time_max_ms=(first if first >= 0 else segment.created_ms) + options.segment_ms - segment.jitter_ms,
+            time_max_ms=(first if first >= 0 else segment.created_ms) + options.segment_age_ms - segment.jitter_ms,
             by_timestamp=first >= 0,
             by_index=options.segment_bytes // (segment.interval_bytes + 1) + 1 >= min(entries_max, times_max),
             entries_max=entries_max,
@@ -122,10 +122,16 @@ class Log:
         self.epochs = LeaderEpochs()
         self.producers = Producers()
         self.pending = Pending()
+        #: How often the log was cut at its end: what was read of it before may have been replaced since.
+        self.truncations = 0
         #: Where the log was cut since the last plan, which then tells nothing about offsets above; None when it was not.
         self._durable_max: int | None = None
         #: Of the active segment, or of one that was; None when it must be worked out anew.
         self._room: Room | None = None
+        #: Below it the log holds one record per key, as of the last compaction; None when it was never compacted.
+        self.clean_offset: Offset | None = None
+        #: The same as a power cut now would leave it.
+        self._clean_durable: Offset | None = None
         #: What opening found after a crash, or amiss; None otherwise.
         self.recovered: Recovered | None = None
         #: Called when a truncation took the recovery point back, before anything is appended.
@@ -147,6 +153,17 @@ class Log:
     def checkpoint_offset(self) -> Offset:
         """The recovery point to be written down: below it not only records are on disk, but all that recovery would not make anew."""
         return self.pending.bound(self.recovery_point, self.epochs)
+
+    @property
+    def clean_checkpoint(self) -> Offset | None:
+        """The clean offset to be written down: a compaction counts once the names of its files are durable."""
+        return self._clean_durable
+
+    def cleaned_upto(self, offset: int, *, durable: bool = False) -> None:
+        """The log was compacted up to here; ``durable`` if nothing waits for a flush."""
+        self.clean_offset = Offset(offset)
+        if durable:
+            self._clean_durable = self.clean_offset
 
     def set_options(self, options: TopicOptions) -> None:
         """Settings from now on; the segments that exist keep their index interval."""
@@ -341,6 +358,8 @@ class Log:
             upto = min(upto, self._durable_max)
         self.recovery_point = Offset(min(max(self.recovery_point, upto), self.end_offset))
         self.pending.done(upto, self.epochs)
+        if not self.pending.names:
+            self._clean_durable = self.clean_offset
 
     def delete_before(self, offset: int, now_ms: int) -> tuple[str, ...]:
         """Moves the start offset up to ``offset``, at most to the end; segments wholly below are renamed, their paths returned.
@@ -358,10 +377,14 @@ class Log:
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> tuple[str, ...]:
         """Drops the batch that holds ``offset``, and all behind it; the files that were renamed, to be removed later."""
+        self.truncations += 1
         removed = trimming.truncate_to(self, offset, now_ms)
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self._room = None
         self.pending.void()
+        if self.clean_offset is not None and self._clean_durable is not None:
+            self.clean_offset = min(self.clean_offset, self.end_offset)
+            self._clean_durable = min(self._clean_durable, self.end_offset)
         return removed
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:

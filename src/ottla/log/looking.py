@@ -85,7 +85,7 @@ def _largest_below(segment: Segment, upto: int) -> tuple[int, BatchHeader] | Non
     for position, header in headers(segment.file, 0, segment.size):
         if header.last_offset >= upto:
             break
-        if best is None or header.max_timestamp > best[1].max_timestamp:
+        if header.count and (best is None or header.max_timestamp > best[1].max_timestamp):
             best = position, header
     return best
 

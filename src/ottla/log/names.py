@@ -7,6 +7,7 @@
     recovery-point-offset-checkpoint        offsets below which each log is on disk
     log-start-offset-checkpoint             where each log begins
     replication-offset-checkpoint           high watermarks
+    cleaner-offset-checkpoint               offsets up to which each compacted log holds one record per key
     orders-3/                               a partition: topic, hyphen, number
         00000000000000000042.log            record batches from offset 42 on
         00000000000000000042.index          offset -> position, sparse
@@ -27,6 +28,7 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 

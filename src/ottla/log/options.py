@@ -9,17 +9,10 @@ from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, SECOND_MS, GiB, KiB, Mi
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 
-_COMPACTION = "this version does not compact"
-
-
 class TopicOptions(Options):
     """Settings of one topic."""
 
     ABSENT = {
-        "delete.retention.ms": _COMPACTION,
-        "max.compaction.lag.ms": _COMPACTION,
-        "min.cleanable.dirty.ratio": _COMPACTION,
-        "min.compaction.lag.ms": _COMPACTION,
         "preallocate": "segments are never preallocated",
         "unclean.leader.election.enable": "in this version a partition has one replica",
         "leader.replication.throttled.replicas": "in this version a partition has one replica",
@@ -36,8 +29,8 @@ class TopicOptions(Options):
         ("delete",),
         choices=("delete", "compact"),
         synonyms=("log.cleanup.policy",),
-        doc="""What becomes of old segments: delete drops them by time and size. compact demands a key of every record and drops nothing;
-        this version does not compact.""",
+        doc="""What becomes of old segments: delete drops them by time and size; compact keeps the last record of each key, and demands
+        a key of every record; both together do both.""",
     )
     compression_type: str = option(
         "compression.type",
@@ -46,6 +39,15 @@ class TopicOptions(Options):
         synonyms=("compression.type",),
         doc="""Codec of the batches on disk. producer keeps each batch as it came; any other value makes the broker recompress
         those that differ.""",
+    )
+    delete_retention_ms: int = option(
+        "delete.retention.ms",
+        DAY_MS,
+        long=True,
+        at_least=0,
+        synonyms=("log.cleaner.delete.retention.ms",),
+        doc="""How long a tombstone, or a transaction marker, outlasts the compaction that leaves nothing older for it to hide: the time
+        that a reader from the start has to see it.""",
     )
     file_delete_delay_ms: int = option(
         "file.delete.delay.ms",
@@ -78,6 +80,15 @@ class TopicOptions(Options):
         synonyms=("log.index.interval.bytes",),
         doc="Bytes of log between two entries of the offset and time indexes.",
     )
+    max_compaction_lag_ms: int = option(
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        long=True,
+        at_least=1,
+        synonyms=("log.cleaner.max.compaction.lag.ms",),
+        doc="""Age of the oldest dirty segment above which a log is compacted whatever its dirty ratio; also the longest that a compacted
+        topic's newest segment grows.""",
+    )
     max_message_bytes: int = option(
         "max.message.bytes",
         1_048_588,
@@ -107,6 +118,22 @@ class TopicOptions(Options):
         choices=("CreateTime", "LogAppendTime"),
         synonyms=("log.message.timestamp.type",),
         doc="Whose time a record carries: the producer's, or the broker's at append.",
+    )
+    min_cleanable_dirty_ratio: float = option(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        at_least=0,
+        at_most=1,
+        synonyms=("log.cleaner.min.cleanable.ratio",),
+        doc="Part of a log, in bytes, that must be new since the last compaction before the next one.",
+    )
+    min_compaction_lag_ms: int = option(
+        "min.compaction.lag.ms",
+        0,
+        long=True,
+        at_least=0,
+        synonyms=("log.cleaner.min.compaction.lag.ms",),
+        doc="How long a record stays as it is, at least; segments with a younger one are not compacted.",
     )
     min_insync_replicas: int = option(
         "min.insync.replicas",
@@ -168,3 +195,13 @@ class TopicOptions(Options):
         doc="""Answer acks=all, and let consumers read, once the record is in the page cache of every in-sync replica instead of on disk.
         This is all that Kafka's own default gives; a power cut on all replicas at once can then lose acknowledged records.""",
     )
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the last record of each key is what a topic keeps."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def segment_age_ms(self) -> int:
+        """Age at which a new segment is begun: a compacted topic's must not outlast its largest lag, for the newest is never compacted."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms

@@ -56,6 +56,11 @@ class Pending:
             return True
         return bool(self._rolled) and any(segment not in self.unwritten for _, _, segment in self._rolled)
 
+    @property
+    def names(self) -> bool:
+        """Whether names were made or changed that may not be durable."""
+        return bool(self._directories)
+
     def wants(self, epochs: LeaderEpochs) -> bool:
         """Whether to flush even if no record waits for it."""
         return self.any or (epochs.dirty and epochs.version != self._epochs_postponed)

@@ -11,7 +11,7 @@ from the one that holds the last durable record on are read in full::
     `- not touched
 
 A batch counts if it is whole, its CRC fits, its offset follows and its leader epoch does not go back. Where offsets must follow without
-gaps, a hole between segments is a flaw too: the file before it lost its end. (A compacted log has holes by right.)
+gaps, a hole between segments is a flaw too: the file before it lost its end. (A log that is compacted, or ever was, has holes by right.)
 
 What is kept beyond the recovery point is synced before anything is recorded or served: a crash of the process alone leaves it in the page
 cache only. It is read from the medium, not from a page cache in which a failed sync may have left bytes that a second sync would not write.
@@ -42,7 +42,7 @@ from ottla.log.names import (
 )
 from ottla.log.options import TopicOptions
 from ottla.log.replay import note_batch, rebuild_producers, snapshot_offsets
-from ottla.log.segment import Segment
+from ottla.log.segment import Segment, timestamp_of
 from ottla.log.trimming import begin_anew
 from ottla.log.walk import headers, whole_batches
 from ottla.records.batch import ATTRIBUTES_AT
@@ -59,13 +59,18 @@ def open_log(
     recovery_point: int,
     clean: bool,
     now_ms: int,
+    cleaned: int | None = None,
 ) -> Log:
     """The log in a partition's directory. ``start_offset`` and ``recovery_point`` are those of the checkpoints, 0 when there are none.
+
+    ``cleaned``: up to where it was compacted, by the checkpoint; None when it never was.
 
     Raises: OSError.
     """
     names = _tidy(disk, directory)
     log = Log(disk, partition, directory, _topic_id(disk, directory, names), options)
+    if cleaned is not None:
+        log.cleaned_upto(cleaned, durable=True)
     bases = sorted(base for base in (offset_of(name) for name in names if name.endswith(LOG)) if base is not None)
     for base in bases:
         log.segments.append(_segment(log, base, now_ms))
@@ -127,7 +132,7 @@ def _open_clean(log: Log) -> None:
 def _scan(log: Log, recovery_point: int, now_ms: int) -> None:
     """Reads all that may be in doubt, cuts the log at the first flaw, and makes indexes and producer state anew."""
     found = log.recovered = Recovered()
-    dense = "compact" not in log.options.cleanup_policy
+    dense = "compact" not in log.options.cleanup_policy and log.clean_offset is None
     first = log.segment_of(max(recovery_point - 1, 0))
     log.recovery_point = log.end_offset = log.bases[first]
     log.epochs.truncate_end(log.bases[first])
@@ -157,7 +162,7 @@ def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, 
     expected = segment.base_offset
     epoch = -1
     for position, header, chunk, at in whole_batches(file, 0, size):
-        base_offset, _, leader_epoch, _, crc, _, delta, _, max_timestamp, producer_id, _, _, _ = header
+        base_offset, _, leader_epoch, _, crc, _, delta, _, _, producer_id, _, _, _ = header
         if base_offset != expected and (dense or base_offset < expected):
             break
         last_offset = base_offset + delta
@@ -171,7 +176,7 @@ def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, 
             if epoch > log.epochs.latest:
                 log.epochs.end_offset = Offset(base_offset)
                 log.epochs.assign(epoch, base_offset)
-        segment.note(position, end - at, base_offset, last_offset, max_timestamp)
+        segment.note(position, end - at, base_offset, last_offset, timestamp_of(header))
         if producer_id >= 0:
             note_batch(log.producers, header, chunk, at, now_ms, segment)
         expected = Offset(last_offset + 1)

@@ -33,6 +33,11 @@ LOOKUP_CHUNK = 8 * KiB
 RECENT_MAX = 256
 
 
+def timestamp_of(header: BatchHeader) -> int:
+    """A batch's largest timestamp; none where compaction left no record that could have it."""
+    return header.max_timestamp if header.count else NO_TIMESTAMP
+
+
 class Segment:
     """A segment; the last one of a log is appended to, the others only read."""
 
@@ -54,15 +59,20 @@ class Segment:
         "interval_bytes",
         "jitter_ms",
         "size",
+        "suffix",
     )
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, *, size: int, interval_bytes: int, now_ms: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, *, size: int, interval_bytes: int, now_ms: int, suffix: str = ""
+    ) -> None:
+        """``suffix``: what the names of its files end in while it is not part of a log."""
         self.disk = disk
         self.directory = directory
         self.base_offset = Offset(base_offset)
         self.size = size
         self.interval_bytes = interval_bytes
         self.created_ms = now_ms
+        self.suffix = suffix
         #: Taken off segment.ms.
         self.jitter_ms = 0
         self._file: File | None = None
@@ -80,9 +90,9 @@ class Segment:
         self._recent_positions: list[int] = []
 
     @classmethod
-    def create(cls, disk: Disk, directory: str, base_offset: int, *, interval_bytes: int, now_ms: int) -> "Segment":
+    def create(cls, disk: Disk, directory: str, base_offset: int, *, interval_bytes: int, now_ms: int, suffix: str = "") -> "Segment":
         """A new, empty segment with its files. Leftovers of the same name are emptied: a crash can bring back files removed before it."""
-        segment = cls(disk, directory, base_offset, size=0, interval_bytes=interval_bytes, now_ms=now_ms)
+        segment = cls(disk, directory, base_offset, size=0, interval_bytes=interval_bytes, now_ms=now_ms, suffix=suffix)
         file = segment.file
         if file.size:
             file.truncate(0)
@@ -93,7 +103,7 @@ class Segment:
         return segment
 
     def path(self, suffix: str) -> str:
-        return f"{self.directory}/{segment_name(self.base_offset, suffix)}"
+        return f"{self.directory}/{segment_name(self.base_offset, suffix)}{self.suffix}"
 
     @property
     def file(self) -> File:
@@ -127,7 +137,7 @@ class Segment:
         """Largest timestamp of the first batch, which decides when the segment is too old to grow; -1 in an empty segment."""
         if self._first_timestamp is None and self.size:
             for _, header in headers(self.file, 0, self.size, chunk_bytes=LOOKUP_CHUNK):
-                self._first_timestamp = header.max_timestamp
+                self._first_timestamp = timestamp_of(header)
                 break
         return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
 
@@ -251,7 +261,7 @@ class Segment:
             if position - indexed_at > self.interval_bytes:
                 raise CorruptLog(f"{offsets.path} has no entry for {position}")
             end = Offset(header.last_offset + 1)
-            latest = max(latest, header.max_timestamp)
+            latest = max(latest, timestamp_of(header))
             if not self._recent_offsets:
                 self._recent_from = header.base_offset
             self._recent_offsets.append(header.last_offset)
@@ -290,7 +300,7 @@ class Segment:
         end = self.base_offset
         for position, header in headers(self.file, 0, size):
             end = Offset(header.last_offset + 1)
-            self.note(position, header.size, header.base_offset, header.last_offset, header.max_timestamp)
+            self.note(position, header.size, header.base_offset, header.last_offset, timestamp_of(header))
         self.finish()
         return end
 
@@ -363,16 +373,19 @@ class Segment:
             self._file.close()
         self._file = self._offsets = self._times = None
 
-    def rename_deleted(self) -> list[str]:
-        """Renames the files to ``*.deleted``; their new paths. The log file stays open for those who still send from it."""
+    def rename_deleted(self, mark: str = "") -> list[str]:
+        """Renames the files to ``*.deleted``; their new paths. The log file stays open for those who still send from it.
+
+        ``mark``, in front of that, tells them from others of the same name that are on their way out already.
+        """
         paths = []
         for suffix in SEGMENT_FILES:
             path = self.path(suffix)
             try:
-                self.disk.rename(path, path + DELETED)
+                self.disk.rename(path, path + mark + DELETED)
             except FileNotFoundError:
                 continue
-            paths.append(path + DELETED)
+            paths.append(path + mark + DELETED)
         return paths
 
     def unlink(self) -> None:

@@ -39,7 +39,9 @@ def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CH
         position = following
 
 
-def whole_batches(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview, int]]:
+def whole_batches(
+    file: File, position: int, end: int, *, chunk_bytes: int = BATCH_CHUNK
+) -> Iterator[tuple[int, BatchHeader, memoryview, int]]:
     """(position, header, chunk, position in the chunk) of each batch that is wholly in ``position..end``.
 
     Stops at the first spot where none is: the caller compares how far it came. CRCs are the caller's matter.
@@ -50,7 +52,7 @@ def whole_batches(file: File, position: int, end: int) -> Iterator[tuple[int, Ba
     while position < end:
         inside = position - chunk_at
         if inside + HEADER_SIZE > filled:
-            chunk = memoryview(file.read(position, min(BATCH_CHUNK, end - position)))
+            chunk = memoryview(file.read(position, min(chunk_bytes, end - position)))
             chunk_at, inside, filled = position, 0, len(chunk)
         try:
             header = parse_header(chunk, inside)
@@ -60,7 +62,7 @@ def whole_batches(file: File, position: int, end: int) -> Iterator[tuple[int, Ba
         if position + size > end:
             return
         if inside + size > filled:
-            chunk = memoryview(file.read(position, min(max(BATCH_CHUNK, size), end - position)))
+            chunk = memoryview(file.read(position, min(max(chunk_bytes, size), end - position)))
             chunk_at, inside, filled = position, 0, len(chunk)
             if size > filled:
                 return

@@ -574,3 +574,4 @@ def murmur2(data):
 
 include "_native_build.pxi"
 include "_native_columns.pxi"
+include "_native_compact.pxi"

@@ -21,10 +21,14 @@ else:
 
 Builder = _codec.Builder
 ColumnEncoder = _codec.ColumnEncoder
+OffsetMap = _codec.OffsetMap
 check_records = _codec.check_records
 decode_columns = _codec.decode_columns
 decode_records = _codec.decode_records
+keep_records = _codec.keep_records
 keyless_records = _codec.keyless_records
+map_records = _codec.map_records
 murmur2 = _codec.murmur2
 partition_column = _codec.partition_column
 records_outside = _codec.records_outside
+shift_timestamps = _codec.shift_timestamps

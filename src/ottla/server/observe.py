@@ -29,6 +29,10 @@ class Counters:
     #: Group commits, and the flushes of partitions they carried.
     commits: int = 0
     flushes: int = 0
+    #: Logs that were compacted, and what was read and written for it.
+    compactions: int = 0
+    compaction_read_bytes: int = 0
+    compaction_written_bytes: int = 0
     #: Longest time the loop stood still, and how often it did for longer than ``STALL_S``.
     lag_max_s: float = 0.0
     stalls: int = 0

@@ -17,6 +17,7 @@ from ottla.base.ids import BrokerId, ConnectionId
 from ottla.base.ports import Store, StoreResult
 from ottla.broker import effects, events
 from ottla.net.server import Connection
+from ottla.server.cleaning import Cleaners
 from ottla.server.disk import RealDisk
 from ottla.server.flusher import Flusher, Marks
 from ottla.server.observe import Counters
@@ -85,6 +86,7 @@ class Performer:
         self._replacing: dict[str, dict[str, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring: asyncio.TimerHandle | None = None
+        self._cleaners = Cleaners(counters)
         self._stopped = False
         #: How each kind of effect is performed.
         self.acts = self._table()
@@ -100,6 +102,7 @@ class Performer:
             effects.ReadLog: self._read_log,
             effects.Remove: self._remove,
             effects.ReplaceFiles: self._replace_files,
+            effects.Clean: self._clean,
             effects.StoreSubmit: self._store_submit,
             effects.Ask: self._ask,
             effects.Warn: self._warn,
@@ -118,6 +121,7 @@ class Performer:
     def stop(self) -> None:
         """Nothing new is begun by the clock, nor by what comes in."""
         self._stopped = True
+        self._cleaners.stop()
         if self._measuring is not None:
             self._measuring.cancel()
 
@@ -226,6 +230,18 @@ class Performer:
             self._replacing[directory] = {}
             await self._act(directory, partial(_replace_all, disk, files))
         del self._replacing[directory]
+
+    def _clean(self, effect: effects.Clean) -> None:
+        if effect.directory not in self._failed:
+            self._begin(self._compact(effect))
+
+    async def _compact(self, effect: effects.Clean) -> None:
+        try:
+            cleaned = await self._cleaners.clean(effect, self._disks[effect.directory])
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+            cleaned = events.Cleaned(partition=effect.partition)
+        self.hear(cleaned)
 
     async def _act(self, directory: str, act: Callable[[], None]) -> None:
         try:

@@ -20,10 +20,8 @@ ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
 _ASYNC = "there are no network threads: one event loop serves all connections"
 _STORE = "the coordination store is embedded"
 _KRAFT = "the controller is part of every broker"
-_GROUPS = "this version has no consumer groups"
 _TRANSACTIONS = "this version has no transactions"
 _REPLICATION = "in this version a partition has one replica"
-_COMPACTION = "this version does not compact"
 _QUOTAS = "this version has no quotas"
 _JVM = "it concerns Java's metrics"
 _KERNEL = "the kernel sizes socket buffers itself"
@@ -60,12 +58,12 @@ MEANINGLESS = {
     "broker.id.generation.enable": "broker.id says the number",
     "reserved.broker.max.id": "broker.id says the number",
     "initial.broker.registration.timeout.ms": _KRAFT,
-    "offsets.": _GROUPS,
-    "group.": _GROUPS,
-    "offset.metadata.max.bytes": _GROUPS,
+    "offsets.": "offsets are committed as all records are, at once and on every in-sync replica",
+    "group.coordinator.": "groups of both protocols are coordinated on the broker's one event loop",
+    "group.share.": "this version has no share groups",
+    "group.streams.": "this version has no streams groups",
     "transaction.": _TRANSACTIONS,
     "transactional.": _TRANSACTIONS,
-    "log.cleaner.": _COMPACTION,
     "quota.": _QUOTAS,
     "client.quota.": _QUOTAS,
     "alter.": _QUOTAS,

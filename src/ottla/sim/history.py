@@ -1,8 +1,7 @@
 """One simulated history: a seed makes the world, the users and the faults; the checkers judge what came of it.
 
 Phases: the topic is created; producers and consumers work while faults happen, every few hundred milliseconds, of kinds that the seed
-chose; then everything is healed, the producers finish, and every log is read from its start. A fault profile is drawn per seed, so that
-some histories see only crashes, some only a bad disk, some everything. Source: the schedules of Jepsen's nemeses.
+chose (``faults.py``); then everything is healed, the producers finish, and every log is read from its start.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from ottla.records.errors import RecordsError
 from ottla.records.read import records
 from ottla.sim.checkers import ALL, Checker
 from ottla.sim.disk import SimDisk
+from ottla.sim.faults import FAULT_KINDS, Faults
 from ottla.sim.machine import Machine, Performer
 from ottla.sim.network import Network
 from ottla.sim.users import Admin, Consumer, Producer
@@ -23,18 +23,6 @@ from ottla.store.memory import MemoryStore
 FAULTS_UNTIL_MS = 6_000
 HEALED_BY_MS = 120_000
 READ_BY_MS = 10_000
-FAULT_KINDS = (
-    "kill",
-    "power cut",
-    "stop",
-    "pause",
-    "broken connections",
-    "slow network",
-    "damaged frames",
-    "fsync fails",
-    "full disk",
-    "slow disk",
-)
 
 
 @dataclass(slots=True)
@@ -63,8 +51,7 @@ class History:
         disk = SimDisk(now_ms=lambda: self.world.now_ms)
         self.machine = Machine(self.world, MemoryStore(), disk, {"ottla.disk.reserve.bytes": "65536"}, performer)
         self.partitions = rng.randint(1, 3)
-        self._kinds = rng.sample(kinds, rng.randint(1, len(kinds)))
-        self._faults = 0
+        self.faults = Faults(self.world, self.machine, self.network, rng.sample(kinds, rng.randint(1, len(kinds))))
         configs = {
             "segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
             "index.interval.bytes": str(rng.choice((0, 100, 4096))),
@@ -79,10 +66,10 @@ class History:
         self.machine.start()
         self._run(HEALED_BY_MS, lambda: self.admin.done, "the topic was never created")
         self._people()
-        self._plan_fault()
+        self.faults.plan()
         start = self.world.now_ms
         self.world.run(start + FAULTS_UNTIL_MS)
-        self._heal()
+        self.faults.heal()
         self._run(HEALED_BY_MS, lambda: all(producer.done for producer in self.producers), "producers did not finish after the faults")
         self._finish()
         return self._verdict()
@@ -108,76 +95,6 @@ class History:
         if not self.world.run(self.world.now_ms + within_ms, done):
             self.complaints.append(otherwise)
 
-    # Faults.
-
-    def _plan_fault(self) -> None:
-        rng = self.world.rng("faults")
-        self.world.after(rng.randint(50, 900), self._fault)
-
-    def _fault(self) -> None:
-        if self._faults < 0:
-            return
-        rng = self.world.rng("faults")
-        kind = rng.choice(self._kinds)
-        self._faults += 1
-        self.world.note(f"fault: {kind}")
-        machine = self.machine
-        match kind:
-            case "kill":
-                machine.kill()
-                self._restart_later()
-            case "power cut":
-                machine.power_cut()
-                self._restart_later()
-            case "stop":
-                machine.stop()
-                self._restart_later()
-            case "pause":
-                machine.pause(rng.choice((100, 1_000, 8_000)))
-            case "broken connections":
-                self._for_a_while("loss", rng.choice((0.02, 0.2)))
-            case "slow network":
-                self._for_a_while("slow", 0.3)
-            case "damaged frames":
-                self._for_a_while("damage", rng.choice((0.01, 0.1)))
-            case "fsync fails":
-                machine.disk.fail("sync")
-            case "slow disk":
-                machine.slow_disk = True
-                self.world.after(rng.randint(500, 3_000), self._fast_disk)
-            case "full disk":
-                machine.disk.capacity_bytes = machine.disk.used_bytes + rng.choice((0, 300, 5_000, 100_000))
-                self.world.after(rng.randint(200, 2_000), self._room)
-        self._plan_fault()
-
-    def _fast_disk(self) -> None:
-        self.machine.slow_disk = False
-
-    def _room(self) -> None:
-        self.machine.disk.capacity_bytes = 1 << 40
-
-    def _restart_later(self) -> None:
-        def restart() -> None:
-            if self.machine.node is None:
-                self.machine.start()
-
-        self.world.after(self.world.rng("faults").choice((1, 50, 700)), restart)
-
-    def _for_a_while(self, rate: str, value: float) -> None:
-        setattr(self.network, rate, value)
-        self.world.after(self.world.rng("faults").randint(100, 1_500), lambda: setattr(self.network, rate, 0.0))
-
-    def _heal(self) -> None:
-        faults, self._faults = self._faults, -1
-        self._fault_count = faults
-        self.network.loss = self.network.slow = self.network.damage = 0.0
-        self.machine.disk.fail("sync", times=0)
-        self._room()
-        self._fast_disk()
-        self.world.note("healed")
-        if self.machine.node is None:
-            self.machine.start()
-
     # The end.
 
     def _finish(self) -> None:
@@ -194,7 +111,7 @@ class History:
         final: dict[int, list[tuple[int, bytes]]] = {}
         for partition, leader in node.partitions.leaders.items():
             try:
-                final[partition.partition] = _read_log(leader.log)
+                final[partition.partition] = read_log(leader.log)
             except RecordsError as error:
                 self.complaints.append(f"{partition} cannot be read back: {error}")
                 final[partition.partition] = []
@@ -211,7 +128,7 @@ class History:
             tail=list(self.world.tail),
             trace_hash=self.world.trace_hash(),
             acknowledged=self.acknowledged_count,
-            faults=self._fault_count,
+            faults=self.faults.count,
             virtual_ms=self.world.now_ms,
         )
 
@@ -241,7 +158,8 @@ class History:
             self.complaints.append(text)
 
 
-def _read_log(log: Any) -> list[tuple[int, bytes]]:
+def read_log(log: Any) -> list[tuple[int, bytes]]:
+    """All records of a log, as (offset, value). Raises: RecordsError, OSError."""
     found: list[tuple[int, bytes]] = []
     offset = log.start_offset
     while offset < log.end_offset:

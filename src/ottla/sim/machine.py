@@ -11,14 +11,17 @@ A broker that asks to halt, because its disk failed, is replaced by a fresh proc
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from errno import ENOSPC
 
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
 from ottla.broker.configs import Settings
 from ottla.broker.node import Node
+from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
+from ottla.log.errors import CorruptLog
 from ottla.log.flush import FlushPlan, Slice
 from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
@@ -43,6 +46,10 @@ class Performer:
     def flush(self, disk: SimDisk, plan: FlushPlan) -> None:
         """Sync everything named. Raises OSError."""
         plan.carry_out(disk)
+
+    def clean(self, disk: SimDisk, effect: effects.Clean) -> Iterator[int | Cleaned]:
+        """Write the compacted segments, synced before they are called done."""
+        return carry_out(disk, effect.plan)
 
     def flush_failed(self, machine: "Machine", partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
         """Never tried again."""
@@ -168,7 +175,7 @@ class Machine:
         if self._session is not None:
             self._session.close()
         for connection in list(self._connections.values()):
-            connection.close()
+            connection.break_off()
 
     def _restart(self) -> None:
         if self.node is None:
@@ -244,7 +251,7 @@ class Machine:
             body = decode(API[header.api_key].request, frame, header.api_version, position)
         except (MalformedMessage, UnsupportedVersion, KeyError) as error:
             self.world.note(f"malformed: {error}")
-            connection.close()
+            connection.break_off()
             return
         self.hear(
             events.RequestArrived(
@@ -304,7 +311,7 @@ class Machine:
                     self._answered(effect.connection, effect.ticket, b"")
                 case effects.Close():
                     if effect.connection in self._connections:
-                        self._connections[effect.connection].close()
+                        self._connections[effect.connection].break_off()
                 case effects.Settle():
                     self._later(self._rng.choice((0, 0, 1)), lambda: self.hear(events.Settled()))
                 case effects.Flush():
@@ -316,6 +323,8 @@ class Machine:
                     self._later(self._disk_ms(), lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
                 case effects.Remove():
                     self._later(self._disk_ms(), lambda effect=effect: self._remove(effect))  # type: ignore[misc]
+                case effects.Clean():
+                    self._later(self._disk_ms(), lambda effect=effect: self._begin_clean(effect))  # type: ignore[misc]
                 case effects.StoreSubmit():
                     self._submit(effect)
                 case effects.Halt():
@@ -340,7 +349,7 @@ class Machine:
                 frame = b"".join(chunk.read() if isinstance(chunk, Slice) else memoryview(chunk) for chunk in chunks)  # type: ignore[arg-type]
             except OSError as error:
                 self.hear(events.DirectoryFailed(directory=self.disk.root, reason=str(error)))
-                connection.close()
+                connection.break_off()
                 return
             self._answered(effect.connection, effect.ticket, frame[framing.SIZE_BYTES :])
 
@@ -371,6 +380,35 @@ class Machine:
             self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
             return
         self.hear(events.LogRead(ticket=effect.ticket, data=data))
+
+    def _begin_clean(self, effect: effects.Clean) -> None:
+        """A compaction goes on piece by piece, with time between; whatever happens meanwhile happens between two pieces."""
+        try:
+            if effect.checkpoint is not None:
+                self.disk.replace_file(*effect.checkpoint)
+        except OSError as error:
+            self._cleaned(effect, error)
+        else:
+            self._clean_on(effect, self.performer.clean(self.disk, effect))
+
+    def _clean_on(self, effect: effects.Clean, work: Iterator[int | Cleaned]) -> None:
+        try:
+            step = next(work, None)
+        except (OSError, CorruptLog) as error:
+            self._cleaned(effect, error)
+            return
+        if isinstance(step, int):
+            self._later(self._disk_ms(), lambda: self._clean_on(effect, work))
+        else:
+            self.hear(events.Cleaned(partition=effect.partition, result=step))
+
+    def _cleaned(self, effect: effects.Clean, error: OSError | CorruptLog) -> None:
+        if isinstance(error, CorruptLog):
+            self.hear(events.Cleaned(partition=effect.partition, damage=str(error)))
+            return
+        if not isinstance(error, FileNotFoundError) and error.errno != ENOSPC:
+            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+        self.hear(events.Cleaned(partition=effect.partition))
 
     def _remove(self, effect: effects.Remove) -> None:
         for path in effect.paths:

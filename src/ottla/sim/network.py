@@ -2,7 +2,8 @@
 
 A connection carries whole frames both ways, each way first in, first out. When it breaks, frames on their way are lost and both ends hear
 of it; what a request had done by then is for the user to find out. Sometimes a frame is damaged on the way, as no checksum below ours is
-perfect.
+perfect. Sometimes only the user's end knows that the connection broke: what it sent is still on its way, the host carries it out when it
+comes, and a user that sends it again has it carried out twice.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,10 @@ class Connection:
         self._host = host
         self._on_frame = on_frame
         self._on_close = on_close
+        #: Whether the host's end is: it may not know yet that the user hung up.
         self.open = True
+        #: Whether anybody is at the user's end.
+        self._attended = True
         #: When the last frame of each direction arrives: the next one cannot overtake it.
         self._last_to_host = self._last_to_user = 0
 
@@ -49,27 +53,39 @@ class Connection:
         rng = self._network.rng
         if batch_at >= 0 and rng.random() < self._network.damage:
             sent[rng.randrange(batch_at, len(sent))] ^= 1 << rng.randrange(8)
-        self._last_to_host = self._carry(sent, self._last_to_host, lambda arrived: self._host.receive(self, arrived))
+        self._last_to_host = self._carry(sent, self._last_to_host, lambda arrived: self._host.receive(self, arrived), to_user=False)
 
     def reply(self, frame: bytes | bytearray) -> None:
         """Host to user."""
-        self._last_to_user = self._carry(bytearray(frame), self._last_to_user, self._on_frame)
+        self._last_to_user = self._carry(bytearray(frame), self._last_to_user, self._on_frame, to_user=True)
 
     def close(self) -> None:
         """Either end hangs up, or the network breaks the connection."""
+        if self._attended:
+            self._attended = False
+            world = self._network.world
+            world.after(1, self._on_close)
+            on_the_way_ms = self._last_to_host - world.now_ms
+            if on_the_way_ms > 0 and self._network.rng.random() < self._network.lateness:
+                world.after(on_the_way_ms + 1, self.break_off)
+            else:
+                self.break_off()
+
+    def break_off(self) -> None:
+        """The host's end is closed; nothing comes through any more."""
         if self.open:
             self.open = False
             self._host.hung_up(self)
-            self._network.world.after(1, self._on_close)
+            self.close()
 
-    def _carry(self, frame: bytearray, last: int, arrive: Callable[[bytearray], None]) -> int:
+    def _carry(self, frame: bytearray, last: int, arrive: Callable[[bytearray], None], *, to_user: bool) -> int:
         world, rng = self._network.world, self._network.rng
         when = max(last, world.now_ms + self._network.latency_ms())
         if rng.random() < self._network.loss:
             world.after(rng.randint(0, 50), self.close)
 
         def arrived() -> None:
-            if self.open:
+            if self.open and (self._attended or not to_user):
                 arrive(frame)
 
         world.after(when - world.now_ms, arrived)
@@ -88,6 +104,8 @@ class Network:
         self.damage = 0.0
         #: Chance that a frame is slow.
         self.slow = 0.0
+        #: Chance that what is on its way to a host when its user hangs up arrives all the same.
+        self.lateness = 0.0
         self._numbers = 0
 
     def connect(self, host: Host, *, on_frame: Callable[[bytearray], None], on_close: Callable[[], None]) -> Connection | None:

@@ -193,4 +193,4 @@ class _Callers:
     def hang_up(self, number: int) -> None:
         connection = self._open.pop(number, None)
         if connection is not None:
-            connection.close()
+            connection.break_off()

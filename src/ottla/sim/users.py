@@ -7,7 +7,6 @@ unique.
 """
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from ottla.records.batch import crc_ok, headers
@@ -15,13 +14,12 @@ from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.records.errors import RecordsError
 from ottla.records.read import records
+from ottla.sim.caller import RETRY_MS, Caller
 from ottla.sim.machine import Machine
-from ottla.sim.network import Connection, Network
+from ottla.sim.network import Network
 from ottla.sim.world import EPOCH_MS, World
-from ottla.wire import errors, framing
-from ottla.wire.declare import MalformedMessage
+from ottla.wire import errors
 from ottla.wire.messages import (
-    API,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -35,10 +33,7 @@ from ottla.wire.messages import (
 )
 
 TOPIC = "history"
-RETRY_MS = 50
-REQUEST_TIMEOUT_MS = 5_000
 IN_FLIGHT = 5
-VERSIONS = {0: 12, 1: 12, 19: 5, 22: 4}
 
 
 class Listener(Protocol):
@@ -55,62 +50,6 @@ class Listener(Protocol):
     def complaint(self, text: str) -> None:
         """A user met an answer that no correct broker gives."""
         ...
-
-
-class Caller:
-    """One connection, reopened when it breaks; requests in order, answers matched by number."""
-
-    def __init__(self, world: World, network: Network, machine: Machine, name: str, on_break: Callable[[], None]) -> None:
-        self.world = world
-        self._network = network
-        self._machine = machine
-        self._name = name
-        self._on_break = on_break
-        self._connection: Connection | None = None
-        self._numbers = 0
-        self._waiting: deque[tuple[int, type[Any], int, Callable[[Any], None]]] = deque()
-
-    def call(self, message: Any, key: int, answered: Callable[[Any], None], *, batch: bytes | bytearray = b"") -> bool:
-        """Send a request; False when nobody takes the connection. Without an answer in time the connection breaks."""
-        if self._connection is None:
-            self._connection = self._network.connect(self._machine, on_frame=self._frame, on_close=self._closed)
-            if self._connection is None:
-                return False
-        self._numbers += 1
-        number, connection, version = self._numbers, self._connection, VERSIONS[key]
-        self._waiting.append((number, API[key].response, version, answered))
-        chunks = framing.encode_request(message, version, number, self._name)
-        frame = b"".join(bytes(chunk) for chunk in chunks)[framing.SIZE_BYTES :]  # type: ignore[arg-type]
-        connection.send(frame, batch_at=frame.find(batch) if batch else -1)
-
-        def overdue() -> None:
-            if self._connection is connection and self._waiting and self._waiting[0][0] <= number:
-                connection.close()
-
-        self.world.after(REQUEST_TIMEOUT_MS, overdue)
-        return True
-
-    def hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-    def _frame(self, frame: bytearray) -> None:
-        number, kind, version, answered = self._waiting.popleft()
-        try:
-            correlation, message = framing.decode_response(kind, frame, version)
-            if correlation != number:
-                raise MalformedMessage(f"answer {correlation} to request {number}")
-        except MalformedMessage:
-            # Damaged on the way.
-            self._waiting.appendleft((number, kind, version, answered))
-            self.hang_up()
-            return
-        answered(message)
-
-    def _closed(self) -> None:
-        self._connection = None
-        self._waiting.clear()
-        self._on_break()
 
 
 class Admin:

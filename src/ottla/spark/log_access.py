@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import MiB
-from ottla.client.consumer import Consumer, RawFetch
+from ottla.client.consumer import Consumer
 from ottla.client.loop_thread import LoopThread
 from ottla.client.network import Network
 from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
 from ottla.client.producer import Producer
+from ottla.client.raw_fetch import RawFetch
 from ottla.records.batch import crc_ok, headers
 from ottla.records.columns import AbortedTransactions, Columns, columns
 from ottla.records.errors import CorruptBatch

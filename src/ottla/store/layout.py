@@ -49,7 +49,7 @@ LOG_DIR_EVENTS = "/log_dir_event_notification"
 FEATURE = "/feature"
 
 #: What an override may belong to.
-CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips")
+CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
 #: Stands for every broker, user or client that has no override of its own.
 DEFAULT_ENTITY = "<default>"
 

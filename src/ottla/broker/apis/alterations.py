@@ -9,9 +9,10 @@ resource        settings                               refusals
 a topic         any topic setting                      unknown topic 3; unknown setting or bad value INVALID_CONFIG
 a live broker   those not read-only                    all of them INVALID_REQUEST, as Kafka has it
 "", all of them those not read-only nor per-broker     INVALID_REQUEST
+a group         those of the new group protocol        unknown setting, or not within the broker's INVALID_CONFIG
 ==============  =====================================  ==============================================================
 
-A resource, or a setting of one, that stands twice in a request is INVALID_REQUEST. Source: KIP-133, KIP-226, KIP-339.
+A resource, or a setting of one, that stands twice in a request is INVALID_REQUEST. Source: KIP-133, KIP-226, KIP-339, KIP-848.
 """
 
 from collections import Counter
@@ -22,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.options import ConfigError, OptionSpec
 from ottla.base.ports import Op
 from ottla.broker.apis.writes import Writes
-from ottla.broker.configs import SPECS_BY_NAME
+from ottla.broker.configs import SPECS_BY_NAME, GroupOptions
 from ottla.broker.controller.topics import check_name, check_overrides
-from ottla.broker.described import BROKER, TOPIC
+from ottla.broker.described import BROKER, GROUP, TOPIC
 from ottla.broker.events import RequestArrived
 from ottla.log.options import TopicOptions
 from ottla.store import layout
@@ -73,11 +74,11 @@ def note(result: Any, error: KafkaError | None) -> None:
 
 
 def spec_of(entity: Entity, name: str) -> OptionSpec:
-    """The declaration of a setting. Raises: InvalidConfig for a topic, InvalidRequest for a broker."""
+    """The declaration of a setting. Raises: InvalidConfig for a topic or group, InvalidRequest for a broker."""
     kind, _ = entity
-    if kind == "topics":
+    if kind != "brokers":
         try:
-            return TopicOptions.spec(name)
+            return (TopicOptions if kind == "topics" else GroupOptions).spec(name)
         except ConfigError as error:
             raise errors.InvalidConfig(str(error)) from None
     found = SPECS_BY_NAME.get(name)
@@ -94,7 +95,7 @@ def _plan(node: "Node", resource: Any, changed: Changed) -> list[Op]:
     entity = _entity(node, resource)
     present = node.image.overrides(*entity)
     wished = changed(entity, present, resource)
-    _check(entity, {name: text for name, text in wished.items() if present.get(name) != text})
+    _check(node, entity, {name: text for name, text in wished.items() if present.get(name) != text})
     path = layout.config(*entity)
     version = node.image.versions.get(path)
     if wished == present:
@@ -124,13 +125,20 @@ def _entity(node: "Node", resource: Any) -> Entity:
         if name not in map(str, node.image.brokers):
             raise errors.InvalidRequest(f"no broker {name!r} is alive; there are {list(node.image.brokers)}")
         return "brokers", name
+    if resource.resource_type == GROUP:
+        if not name:
+            raise errors.InvalidRequest("settings for all groups are settings of the brokers")
+        return "groups", name
     raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
 
 
-def _check(entity: Entity, changed: Mapping[str, str]) -> None:
-    """Raises: InvalidConfig for a topic, InvalidRequest for a broker."""
+def _check(node: "Node", entity: Entity, changed: Mapping[str, str]) -> None:
+    """Raises: InvalidConfig for a topic or group, InvalidRequest for a broker."""
     if entity[0] == "topics":
         check_overrides(changed)
+        return
+    if entity[0] == "groups":
+        _check_group(node, changed)
         return
     for name, text in changed.items():
         spec = spec_of(entity, name)
@@ -142,3 +150,23 @@ def _check(entity: Entity, changed: Mapping[str, str]) -> None:
             spec.parse(text)
         except ConfigError as error:
             raise errors.InvalidRequest(str(error)) from None
+
+
+def _check_group(node: "Node", changed: Mapping[str, str]) -> None:
+    """Raises: InvalidConfig."""
+    options = node.options
+    ranges = {
+        "consumer.session.timeout.ms": (options.group_consumer_min_session_timeout_ms, options.group_consumer_max_session_timeout_ms),
+        "consumer.heartbeat.interval.ms": (
+            options.group_consumer_min_heartbeat_interval_ms,
+            options.group_consumer_max_heartbeat_interval_ms,
+        ),
+    }
+    for name, text in changed.items():
+        try:
+            value = spec_of(("groups", ""), name).parse(text)
+        except ConfigError as error:
+            raise errors.InvalidConfig(str(error)) from None
+        least, most = ranges[name]
+        if not least <= value <= most:
+            raise errors.InvalidConfig(f"{name} is {least} to {most} here, not {value}")

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings of topics, of this broker, and of all brokers.
+"""DescribeConfigs: the settings of topics, of this broker, of all brokers, and of groups.
 
 ==============  ============  =====================================================
 resource type   name          answer
@@ -6,19 +6,20 @@ resource type   name          answer
 2 topic         a topic       every topic setting, with where its value comes from
 4 broker        this broker   every setting of this broker
 4 broker        empty         the settings changed for all brokers while they run
+32 group        any           the settings of groups of the new protocol
 ==============  ============  =====================================================
 
 Behaviour: no keys, or null, means all; keys that do not exist are left out. Secrets have no value. An unknown topic is
 UNKNOWN_TOPIC_OR_PARTITION; another broker's id, or another resource type, INVALID_REQUEST. Versions: types and documentation from 3 on.
 
-Differences from Kafka: broker loggers, client metrics and groups have no settings here. Source: KIP-133, KIP-226, KIP-569.
+Differences from Kafka: broker loggers and client metrics have no settings here. Source: KIP-133, KIP-226, KIP-569, KIP-848.
 """
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ottla.broker.controller.topics import check_name
-from ottla.broker.described import BROKER, TOPIC, Entry, broker_entries, cluster_entries, topic_entries
+from ottla.broker.described import BROKER, GROUP, TOPIC, Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.wire import errors
@@ -73,6 +74,10 @@ def _entries(node: "Node", resource: DescribeConfigsResource) -> Iterable[Entry]
         if name != str(node.broker_id):
             raise errors.InvalidRequest(f"this is broker {node.broker_id}; ask broker {name!r} for its own settings")
         return broker_entries(node)
+    if resource.resource_type == GROUP:
+        if not name:
+            raise errors.InvalidRequest("settings for all groups are settings of the brokers")
+        return group_entries(node, node.image.overrides("groups", name))
     raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
 
 

@@ -3,12 +3,14 @@
 Versions: 0 lists client metrics alone, of which there are none here. Version 1 takes resource types; none means every type, and one that
 Kafka does not list either is UNSUPPORTED_VERSION.
 
-Differences from Kafka: broker loggers and groups have no settings here, so none are listed. Source: KIP-1000, KIP-1142.
+Groups are listed that have settings of their own.
+
+Difference from Kafka: broker loggers have no settings here, so none are listed. Source: KIP-1000, KIP-1142.
 """
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.described import BROKER, TOPIC
+from ottla.broker.described import BROKER, GROUP, TOPIC
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.wire import errors
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 TYPES_SINCE = 1
-BROKER_LOGGER, GROUP = 8, 32
+BROKER_LOGGER = 8
 LISTED = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
@@ -43,4 +45,7 @@ def list_config_resources(node: "Node", call: RequestArrived) -> ListConfigResou
         response.config_resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in sorted(node.image.topics)]
     if BROKER in types:
         response.config_resources += [ConfigResource(resource_name=str(broker), resource_type=BROKER) for broker in node.image.brokers]
+    if GROUP in types:
+        groups = sorted(name for kind, name in node.image.configs if kind == "groups")
+        response.config_resources += [ConfigResource(resource_name=name, resource_type=GROUP) for name in groups]
     return response

@@ -111,7 +111,7 @@ class ClassicGroup:
                 return committed.commit_timestamp
         return None
 
-    def check_commit(self, request: OffsetCommitRequest) -> None:
+    def check_commit(self, request: OffsetCommitRequest, version: int) -> None:
         generation = request.generation_id_or_member_epoch
         if generation < 0 and self.state is EMPTY:
             return

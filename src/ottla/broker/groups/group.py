@@ -56,7 +56,7 @@ class Group(Protocol):
     def leave(self, members: list[Any]) -> list[Any]:
         """LeaveGroup: a MemberResponse for each MemberIdentity."""
 
-    def check_commit(self, request: Any) -> None:
+    def check_commit(self, request: Any, version: int) -> None:
         """Whether the sender of an OffsetCommit may; one who may is alive."""
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:

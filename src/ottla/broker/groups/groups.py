@@ -31,8 +31,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.coordinator import Coordinator, Record, Reply, Shard, State
+from ottla.broker.groups import consumer
 from ottla.broker.groups import offsets as offsets_of
 from ottla.broker.groups.classic import ClassicGroup
+from ottla.broker.groups.consumer import ImageTopics
+from ottla.broker.groups.consumer_change import Terms
+from ottla.broker.groups.consumer_records import CONSUMER_KEYS
 from ottla.broker.groups.group import Client, Group
 from ottla.broker.groups.offsets import Offsets
 from ottla.broker.groups.records import (
@@ -61,6 +65,8 @@ class Groups:
         #: Each group once, of whatever kind it is now.
         self.by_id: dict[str, Group] = {}
         self.offsets = Offsets()
+        #: As groups of the new protocol see them.
+        self.topics = ImageTopics(shard.image)
 
     # What a coordinator asks of its machine.
 
@@ -85,6 +91,10 @@ class Groups:
     @property
     def loading(self) -> bool:
         return self.shard.state is State.LOADING
+
+    def terms(self, group_id: str) -> Terms:
+        """What is in force for a group of the new protocol."""
+        return consumer.terms(self.shard, self.topics, group_id)
 
     # Requests of the classic protocol.
 
@@ -151,6 +161,7 @@ class Groups:
 
     def topic_changed(self, topic: str) -> None:
         """A topic was created, grew or went away."""
+        self.topics.version += 1
         if topic not in self.shard.image.topics:
             self._forget_topic(topic)
         for group in list(self.by_id.values()):
@@ -230,4 +241,5 @@ def _apply_classic(groups: Groups, key: GroupMetadataKey, value: GroupMetadataVa
 APPLY: dict[type, Callable[[Groups, Any, Any], None]] = {
     OffsetCommitKey: _apply_offset,
     GroupMetadataKey: _apply_classic,
+    **dict.fromkeys(CONSUMER_KEYS, consumer.apply),
 }

@@ -104,7 +104,7 @@ def _check_sender(groups: "Groups", request: OffsetCommitRequest, version: int) 
     """A group that nobody joins comes into being with the first offset that is kept for it."""
     group = groups.by_id.get(request.group_id)
     if group is not None:
-        group.check_commit(request)
+        group.check_commit(request, version)
     elif request.generation_id_or_member_epoch >= 0:
         if version >= NOT_FOUND_SINCE:
             raise errors.GroupIdNotFound(f"there is no group {request.group_id!r}")

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from ottla.broker.groups import consumer_records as consumer
 from ottla.wire.compile import decode, encode
 from ottla.wire.declare import Ignorable, Int32, Int64, MalformedMessage, Since, Struct, Until, message
 from ottla.wire.errors import UnsupportedVersion
@@ -96,6 +97,13 @@ TYPES: dict[int, RecordType] = {
     0: RecordType(OffsetCommitKey, OffsetCommitValue, 1, 3),
     1: RecordType(OffsetCommitKey, OffsetCommitValue, 1, 3),
     2: RecordType(GroupMetadataKey, GroupMetadataValue, 2, 3),
+    3: RecordType(consumer.ConsumerGroupMetadataKey, consumer.ConsumerGroupMetadataValue, 3, 0),
+    4: RecordType(consumer.ConsumerGroupPartitionMetadataKey, consumer.ConsumerGroupPartitionMetadataValue, 4, 0),
+    5: RecordType(consumer.ConsumerGroupMemberMetadataKey, consumer.ConsumerGroupMemberMetadataValue, 5, 0),
+    6: RecordType(consumer.ConsumerGroupTargetAssignmentMetadataKey, consumer.ConsumerGroupTargetAssignmentMetadataValue, 6, 0),
+    7: RecordType(consumer.ConsumerGroupTargetAssignmentMemberKey, consumer.ConsumerGroupTargetAssignmentMemberValue, 7, 0),
+    8: RecordType(consumer.ConsumerGroupCurrentMemberAssignmentKey, consumer.ConsumerGroupCurrentMemberAssignmentValue, 8, 0),
+    16: RecordType(consumer.ConsumerGroupRegularExpressionKey, consumer.ConsumerGroupRegularExpressionValue, 16, 0),
 }
 #: The version of an OffsetCommitValue that has an expiry.
 EXPIRY_VERSION = 1

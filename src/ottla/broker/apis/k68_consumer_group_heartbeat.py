@@ -1,0 +1,34 @@
+"""ConsumerGroupHeartbeat: all that a member of the new group protocol says, and is told what to read.
+
+Behaviour: epoch 0 joins, -1 leaves, -2 leaves for a while (static members), any other says that the member lives. Errors:
+FENCED_MEMBER_EPOCH 110 sends it back to join, UNRELEASED_INSTANCE_ID 111 when its instance id is in use, UNSUPPORTED_ASSIGNOR 112,
+INVALID_REGULAR_EXPRESSION 128, UNKNOWN_MEMBER_ID for a member the group does not have. The first member of the new protocol takes a
+classic group of consumers with it (group.consumer.migration.policy). Version 1: regular expressions, and the client names its members.
+
+Differences from Kafka: see ``groups/consumer_heartbeat.py``. Source: KIP-848, KIP-1082.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.apis.coordinated import client_of
+from ottla.broker.events import RequestArrived
+from ottla.broker.groups import consumer, consumer_heartbeat
+from ottla.broker.handlers import handles
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
+
+
+@handles(ConsumerGroupHeartbeatRequest, (0, 1), refuse=refuse)
+def consumer_group_heartbeat(node: "Node", call: RequestArrived) -> Any:
+    request: ConsumerGroupHeartbeatRequest = call.body
+    consumer_heartbeat.check(request, call.api_version, consumer.assignors(node.options))
+    shard = node.groups.shard_of(request.group_id)
+    response = consumer.heartbeat(shard.machine, request, client_of(call))
+    return shard.answer(call, response, of=request.group_id, refuse=refuse)

@@ -1,0 +1,55 @@
+"""ConsumerGroupDescribe: groups of the new protocol, with epochs, members, what each reads and shall read.
+
+Behaviour: a group that is not known, or of the classic protocol, is GROUP_ID_NOT_FOUND. Version 1 says of which protocol each member is.
+Source: KIP-848, KIP-1099.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.apis.operations import GROUP_OPERATIONS
+from ottla.broker.coordinator import when_committed
+from ottla.broker.events import RequestArrived
+from ottla.broker.groups.consumer import ServedConsumerGroup, assignors
+from ottla.broker.groups.consumer_described import described
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup
+
+if TYPE_CHECKING:
+    from ottla.broker.coordinator import Shard
+    from ottla.broker.groups.groups import Groups
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(groups=[_refused(group_id, error) for group_id in call.body.group_ids])
+
+
+@handles(ConsumerGroupDescribeRequest, (0, 1), refuse=refuse)
+def consumer_group_describe(node: "Node", call: RequestArrived) -> Any:
+    request: ConsumerGroupDescribeRequest = call.body
+    response = ConsumerGroupDescribeResponse()
+    shards: list[tuple[Shard[Groups], str]] = []
+    for group_id in request.group_ids:
+        try:
+            shard = node.groups.shard_of(group_id)
+            shards.append((shard, group_id))
+            found = _described(shard, group_id)
+            if request.include_authorized_operations:
+                found.authorized_operations = GROUP_OPERATIONS
+        except KafkaError as error:
+            found = _refused(group_id, error)
+        response.groups.append(found)
+    return when_committed(call, response, shards, refuse=refuse)
+
+
+def _described(shard: "Shard[Groups]", group_id: str) -> DescribedGroup:
+    group = shard.machine.find(group_id)
+    if not isinstance(group, ServedConsumerGroup):
+        raise errors.GroupIdNotFound(f"group {group_id!r} is not a group of the new protocol")
+    return described(group.told, shard.machine.topics, assignors(shard.options))
+
+
+def _refused(group_id: str, error: KafkaError) -> DescribedGroup:
+    return DescribedGroup(group_id=group_id, error_code=error.code, error_message=str(error))

@@ -1,0 +1,188 @@
+"""What a group of the new protocol leaves in ``__consumer_offsets``: keys 3 to 8 and 16, as Kafka writes them.
+
+A key is its type (int16) and its body; the type is Kafka's, and says which value follows. A value is a version (int16, 0 for all of these)
+and its body; no value is a tombstone. A group is spread over several keys, so that what changes often is small:
+
+    3  group -> epoch                          rises with every change of who takes part and what they subscribe to
+    4  group -> topics subscribed to           their ids and sizes, to notice when those change
+    5  group, member -> what the member said of itself
+    6  group -> epoch of the target assignment
+    7  group, member -> target: what the member shall read
+    8  group, member -> what the member reads, and what it has yet to give up
+    16 group, regular expression -> the topics it stands for
+
+Within one change the order of records matters to a reader who stops in between: a member's tombstones go 8, 7, 5. Source: KIP-848.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from ottla.wire.declare import ZERO_UUID, Int8, Int32, Int64, Struct, Tag, Uuid, message
+
+
+class TopicPartitions(Struct):
+    """Partitions of one topic."""
+
+    topic_id: Uuid = ZERO_UUID
+    partitions: list[Int32] = []
+
+
+@message(since=3, until=3, flexible_since=None)
+class ConsumerGroupMetadataKey(Struct):
+    """Type 3."""
+
+    group_id: str = ""
+
+
+@message(until=0, flexible_since=0)
+class ConsumerGroupMetadataValue(Struct):
+    """The group's epoch."""
+
+    epoch: Int32 = 0
+
+
+@message(since=4, until=4, flexible_since=None)
+class ConsumerGroupPartitionMetadataKey(Struct):
+    """Type 4."""
+
+    group_id: str = ""
+
+
+class PartitionMetadata(Struct):
+    """Racks of a partition; Kafka 4.0 stopped writing them."""
+
+    partition: Int32 = 0
+    racks: list[str] = []
+
+
+class TopicMetadata(Struct):
+    """A topic subscribed to, as it was when the group looked last."""
+
+    topic_id: Uuid = ZERO_UUID
+    topic_name: str = ""
+    num_partitions: Int32 = 0
+    partition_metadata: list[PartitionMetadata] = []
+
+
+@message(until=0, flexible_since=0)
+class ConsumerGroupPartitionMetadataValue(Struct):
+    """The topics that exist of those subscribed to."""
+
+    topics: list[TopicMetadata] = []
+
+
+@message(since=5, until=5, flexible_since=None)
+class ConsumerGroupMemberMetadataKey(Struct):
+    """Type 5."""
+
+    group_id: str = ""
+    member_id: str = ""
+
+
+class ClassicProtocol(Struct):
+    """A protocol of a member that came by JoinGroup."""
+
+    name: str = ""
+    metadata: bytes = b""
+
+
+class ClassicMemberMetadata(Struct):
+    """What a member that came by JoinGroup said besides."""
+
+    session_timeout_ms: Int32 = 0
+    supported_protocols: list[ClassicProtocol] = []
+
+
+@message(until=0, flexible_since=0)
+class ConsumerGroupMemberMetadataValue(Struct):
+    """What a member said of itself. Classic metadata is null for members of the new protocol."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: list[str] = []
+    subscribed_topic_regex: str | None = None
+    rebalance_timeout_ms: Int32 = -1
+    server_assignor: str | None = None
+    classic_member_metadata: Annotated[ClassicMemberMetadata | None, Tag(0)] = None
+
+
+@message(since=6, until=6, flexible_since=None)
+class ConsumerGroupTargetAssignmentMetadataKey(Struct):
+    """Type 6."""
+
+    group_id: str = ""
+
+
+@message(until=0, flexible_since=0)
+class ConsumerGroupTargetAssignmentMetadataValue(Struct):
+    """The group epoch for which the target assignment was made."""
+
+    assignment_epoch: Int32 = 0
+
+
+@message(since=7, until=7, flexible_since=None)
+class ConsumerGroupTargetAssignmentMemberKey(Struct):
+    """Type 7."""
+
+    group_id: str = ""
+    member_id: str = ""
+
+
+@message(until=0, flexible_since=0)
+class ConsumerGroupTargetAssignmentMemberValue(Struct):
+    """The partitions a member shall read."""
+
+    topic_partitions: list[TopicPartitions] = []
+
+
+@message(since=8, until=8, flexible_since=None)
+class ConsumerGroupCurrentMemberAssignmentKey(Struct):
+    """Type 8."""
+
+    group_id: str = ""
+    member_id: str = ""
+
+
+@message(until=0, flexible_since=0)
+class ConsumerGroupCurrentMemberAssignmentValue(Struct):
+    """How far a member has come towards its target; states are those of ``reconciliation``."""
+
+    member_epoch: Int32 = 0
+    previous_member_epoch: Int32 = 0
+    state: Int8 = 0
+    assigned_partitions: list[TopicPartitions] = []
+    partitions_pending_revocation: list[TopicPartitions] = []
+
+
+@message(since=16, until=16, flexible_since=None)
+class ConsumerGroupRegularExpressionKey(Struct):
+    """Type 16."""
+
+    group_id: str = ""
+    regular_expression: str = ""
+
+
+@message(until=0, flexible_since=0)
+class ConsumerGroupRegularExpressionValue(Struct):
+    """Topics that a regular expression stood for: at which version of the topics, and when."""
+
+    topics: list[str] = []
+    version: Int64 = 0
+    timestamp: Int64 = 0
+
+
+#: Keys of all of these records.
+CONSUMER_KEYS: tuple[type[msgspec.Struct], ...] = (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupRegularExpressionKey,
+)

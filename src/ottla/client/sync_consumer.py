@@ -1,0 +1,293 @@
+"""The blocking consumer, for code without an event loop: its loop runs in a thread of its own, and heartbeats and fetches with it, whatever
+the user's code does.
+
+Everything is carried over to the loop and waited for, which Ctrl-C interrupts. What a poll has to call, listeners and callbacks of commits,
+comes back and runs in the thread that polls, so that it may use the consumer itself. A consumer belongs to one thread at a time, as in
+Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from queue import SimpleQueue
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ottla.base.ids import TopicPartition
+from ottla.client import consumer as aio
+from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
+from ottla.client.consumer import Partition
+from ottla.client.errors import AlreadyClosed
+from ottla.client.loop_thread import LoopThread, close_at_exit
+from ottla.client.offsets import OffsetAndTime
+from ottla.client.raw_fetch import RawFetch
+from ottla.client.rebalance import CommitCallback, RebalanceListener
+from ottla.client.record import ConsumerRecord, Deserializer
+
+T = TypeVar("T")
+#: A call into the user's code: what to call, and the future that awaits it; None: there is nothing more to call.
+Errand = tuple[Callable[[], Any], "asyncio.Future[None]"] | None
+
+
+class Consumer:
+    """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments. Topics given here are subscribed to.
+
+    Raises: ConfigError for a setting that is unknown or makes no sense.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        listener: RebalanceListener | None = None,
+        rng: Random | None = None,
+        **settings: Any,
+    ) -> None:
+        self._aio = aio.Consumer(
+            *topics, key_deserializer=key_deserializer, value_deserializer=value_deserializer, listener=listener, rng=rng, **settings
+        )
+        self.options = self._aio.options
+        self._closed = False
+        self._thread = LoopThread("ottla-consumer")
+        #: Calls into the user's code, for whoever waits in a call that may have some.
+        self._errands: SimpleQueue[Errand] | None = None
+        self._aio.invoke = self._invoke
+        self._thread.call(self._aio.start())
+        close_at_exit(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and not self._closed:
+            self._aio.not_done()
+        self.close()
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Commit if that is automatic, leave the group, close the connections; waits for brokers at most `timeout_ms` (30 s). Closing twice
+        is no error.
+        """
+        if not self._closed:
+            try:
+                self._await_errands(lambda: self._aio.close(timeout_ms))
+            finally:
+                self._closed = True
+                self._thread.stop()
+
+    def _call(self, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise AlreadyClosed("the consumer is closed")
+        return self._thread.run(work)
+
+    def _await(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self._closed:
+            raise AlreadyClosed("the consumer is closed")
+        return self._thread.call(work())
+
+    # -- calls into the user's code
+
+    async def _invoke(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """On the loop: have the waiting thread call something."""
+        assert self._errands is not None, "only calls that wait for errands run the user's code"
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._errands.put((lambda: function(*arguments), done))
+        await done
+
+    def _await_errands(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """`_await`, running errands meanwhile."""
+        if self._closed:
+            raise AlreadyClosed("the consumer is closed")
+        if self._errands is not None:
+            raise RuntimeError("a rebalance listener or commit callback cannot poll, unsubscribe or close the consumer that called it")
+        if not self._aio.in_group:
+            return self._thread.call(work())
+        errands = self._errands = SimpleQueue()
+        future = self._thread.submit(work())
+        future.add_done_callback(lambda _: errands.put(None))
+        try:
+            while (errand := errands.get()) is not None:
+                self._run(*errand)
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            self._errands = None
+
+    def _run(self, function: Callable[[], Any], done: asyncio.Future[None]) -> None:
+        error: Exception | None = None
+        try:
+            function()
+        except Exception as raised:
+            error = raised
+        self._thread.loop.call_soon_threadsafe(_settle, done, error)
+
+    # -- assignment and positions
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position. With a group_id, the
+        others begin where the group is, without being a member of it.
+
+        Raises: ValueError when topics were subscribed to.
+        """
+        given = list(partitions)
+        self._call(lambda: self._aio.assign(given))
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions assigned."""
+        return self._aio.assignment()
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | re.Pattern[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Share these topics with the group, instead of what was subscribed to before; the next poll joins it.
+
+        Names, or a pattern that the whole name must match; topics that begin to match later count. Under the classic protocol this client
+        applies it, as Python's regular expression; under the next one the brokers do, in RE2's syntax, unless it is a compiled pattern.
+
+        Raises: InvalidGroupId without a group_id; ValueError when partitions were assigned.
+        """
+        self._call(lambda: self._aio.subscribe(topics, pattern=pattern, listener=listener))
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to; for a pattern, those that match as far as is known."""
+        return self._aio.subscription()
+
+    def unsubscribe(self) -> None:
+        """Leave the group, or give up what was assigned."""
+        self._await_errands(self._aio.unsubscribe)
+
+    def enforce_rebalance(self, reason: str = "asked for by the user") -> None:
+        """Have the group rebalance with the next poll."""
+        self._call(lambda: self._aio.enforce_rebalance(reason))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group."""
+        return self._call(self._aio.group_metadata)
+
+    def commit(self, offsets: OffsetsGiven | None = None, timeout_ms: float | None = None) -> None:
+        """Keep the group's offsets: those given, the next record to read each, or where this consumer is in all that it is assigned.
+
+        Raises: CommitFailed when the group has given the partitions to others; RebalanceInProgress: poll, then commit again;
+        OffsetMetadataTooLarge and the like; RequestTimedOut; InvalidGroupId without a group.
+        """
+        self._await(lambda: self._aio.commit(offsets, timeout_ms))
+
+    def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
+        """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
+        self._call(lambda: self._aio.commit_async(offsets, callback))
+
+    def committed(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut."""
+        return self._await(lambda: self._aio.committed(partitions, timeout_ms))
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue at this offset. Raises: ValueError when the partition is not assigned."""
+        self._call(lambda: self._aio.seek(partition, offset))
+
+    def seek_to_beginning(self, *partitions: Partition) -> None:
+        """Continue at the start of the log, in these partitions or all assigned."""
+        self._call(lambda: self._aio.seek_to_beginning(*partitions))
+
+    def seek_to_end(self, *partitions: Partition) -> None:
+        """Continue at the end of the log as it is now, in these partitions or all assigned."""
+        self._call(lambda: self._aio.seek_to_end(*partitions))
+
+    def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
+        """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
+        error.
+        """
+        offset: int = self._await(lambda: self._aio.position(partition, timeout_ms))
+        return offset
+
+    def pause(self, *partitions: Partition) -> None:
+        """Give no records of these partitions until they are resumed; what is buffered is kept."""
+        self._call(lambda: self._aio.pause(*partitions))
+
+    def resume(self, *partitions: Partition) -> None:
+        """End a pause."""
+        self._call(lambda: self._aio.resume(*partitions))
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        return self._aio.paused()
+
+    def high_watermark(self, partition: Partition) -> int:
+        """The end of the log, exclusive, as the last answer told; -1 before the first."""
+        return self._aio.high_watermark(partition)
+
+    def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
+        """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
+        empty.
+
+        Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; what a deserializer raises.
+        """
+        return self._await_errands(lambda: self._aio.poll(timeout_ms, max_records))
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """All records, without end. When the loop is left, the next poll or loop goes on behind it."""
+        limit = self.options.max_poll_records
+        while True:
+            self._await_errands(lambda: self._aio.turn(limit, None))
+            while found := self._aio.give(1):
+                yield found[0]
+
+    def partitions_for(self, topic: str, timeout_ms: float | None = None) -> list[TopicPartition]:
+        """The topic's partitions, in order. Raises: MetadataTimedOut when there is no such topic in time."""
+        found: list[TopicPartition] = self._await(lambda: self._aio.partitions_for(topic, timeout_ms))
+        return found
+
+    def beginning_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
+        """The first offset of each log."""
+        found: dict[TopicPartition, int] = self._await(lambda: self._aio.beginning_offsets(partitions, timeout_ms))
+        return found
+
+    def end_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
+        """The offset after the last record of each log: the high watermark, with read_committed the last stable offset."""
+        found: dict[TopicPartition, int] = self._await(lambda: self._aio.end_offsets(partitions, timeout_ms))
+        return found
+
+    def offsets_for_times(
+        self, times: Mapping[Partition, int], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTime | None]:
+        """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
+        found: dict[TopicPartition, OffsetAndTime | None] = self._await(lambda: self._aio.offsets_for_times(times, timeout_ms))
+        return found
+
+    def fetch_raw(
+        self,
+        partition: Partition,
+        offset: int,
+        max_bytes: int | None = None,
+        *,
+        max_wait_ms: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> RawFetch:
+        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is
+        copied.
+
+        `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker
+        waits up to `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty.
+
+        Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
+        """
+        found: RawFetch = self._await(
+            lambda: self._aio.fetch_raw(partition, offset, max_bytes, max_wait_ms=max_wait_ms, timeout_ms=timeout_ms)
+        )
+        return found
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if not done.done():
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)

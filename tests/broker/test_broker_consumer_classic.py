@@ -1,0 +1,270 @@
+"""Members of the classic protocol in a group of the new one, and groups that change from one to the other."""
+
+from typing import Any
+
+import pytest
+from next_groups import Desk, ObedientMember, settle, topic_id
+
+from ottla.broker.groups import consumer_commits
+from ottla.broker.groups.consumer_change import Timer
+from ottla.broker.groups.consumer_migration import ClassicSeat, downgraded, downgrades, upgraded
+from ottla.wire import errors
+from ottla.wire.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+    decode_embedded,
+    encode_embedded,
+)
+from ottla.wire.messages.leave_group import MemberIdentity
+
+REBALANCE = errors.RebalanceInProgress.code
+
+
+def a_desk() -> Desk:
+    return Desk({"t": 4}, assignment_interval_ms=0)
+
+
+def synced(desk: Desk, member_id: str, generation: int) -> dict[str, list[int]]:
+    found = decode_embedded(ConsumerProtocolAssignment, desk.classic_sync(member_id, generation).assignment)
+    return {each.topic: each.partitions for each in found.assigned_partitions}
+
+
+def with_classic(desk: Desk) -> tuple[ObedientMember, int]:
+    """A member of each kind, two partitions each; the classic one is ``k``, in the generation returned."""
+    a = ObedientMember(desk, "a", "t")
+    a.beat()
+    generation = desk.classic_join("k", "t").generation_id
+    assert synced(desk, "k", generation) == {}
+    a.beat()
+    a.beat()
+    assert desk.classic_beat("k", generation).error_code == REBALANCE, "what it waited for is free"
+    generation = desk.classic_join("k", "t").generation_id
+    assert synced(desk, "k", generation) == {"t": [2, 3]}
+    assert a.reads == "t:0,1"
+    return a, generation
+
+
+def test_classic_member_joins_as_a_follower_and_waits_for_its_share() -> None:
+    desk = a_desk()
+    with_classic(desk)
+    assert desk.group.state == "Stable"
+    assert desk.group.classic_members == 1
+
+
+def test_newcomer_without_an_id_is_sent_back_with_one_and_nothing_is_written() -> None:
+    desk = a_desk()
+    ObedientMember(desk, "a", "t").beat()
+    written = len(desk.log)
+    answer = desk.classic_join("", "t")
+    assert (answer.error_code, answer.member_id) == (errors.MemberIdRequired.code, "m1")
+    assert len(desk.log) == written
+
+
+def test_answer_to_a_join_names_no_leader_and_no_members() -> None:
+    desk = a_desk()
+    ObedientMember(desk, "a", "t").beat()
+    answer = desk.classic_join("k", "t")
+    assert (answer.leader, answer.members, answer.protocol_type, answer.protocol_name) == ("", [], "consumer", "cooperative-sticky")
+
+
+def test_classic_member_with_partitions_to_give_up_is_told_to_join_again() -> None:
+    desk = a_desk()
+    _, generation = with_classic(desk)
+    assert desk.classic_beat("k", generation).error_code == 0
+    b = ObedientMember(desk, "b", "t")
+    b.beat()
+    assert desk.classic_beat("k", generation).error_code == REBALANCE
+    with pytest.raises(errors.RebalanceInProgress):
+        desk.classic_sync("k", generation)
+    again = desk.classic_join("k", "t", owned={"t": [2, 3]}).generation_id
+    assert again == generation, "it stays where it is until it has given up"
+    assert synced(desk, "k", again) == {"t": [2]}
+    assert desk.classic_beat("k", again).error_code == REBALANCE
+    last = desk.classic_join("k", "t", owned={"t": [2]}).generation_id
+    assert synced(desk, "k", last) == {"t": [2]}
+    b.beat()
+    assert b.reads == "t:3"
+    assert desk.classic_beat("k", last).error_code == 0
+
+
+def test_classic_member_is_removed_when_it_does_not_join_again_in_time() -> None:
+    desk = a_desk()
+    a, generation = with_classic(desk)
+    b = ObedientMember(desk, "b", "t")
+    b.beat()
+    desk.classic_beat("k", generation)
+    for _ in range(3):
+        assert desk.wait(6_000) == []
+        desk.classic_beat("k", generation)
+    assert desk.wait(3_000) == [("join", "k")]
+    settle(desk, a, b)
+    assert len(desk.group.members) == 2
+
+
+def test_classic_member_is_removed_when_it_does_not_sync_in_time() -> None:
+    desk = a_desk()
+    ObedientMember(desk, "a", "t").beat()
+    generation = desk.classic_join("k", "t").generation_id
+    for _ in range(3):
+        assert desk.wait(6_000) == []
+        desk.classic_beat("k", generation)
+    assert ("sync", "k") in desk.wait(3_000)
+
+
+def test_classic_member_is_removed_after_its_own_session() -> None:
+    desk = a_desk()
+    with_classic(desk)
+    assert desk.wait(10_000) == [("session", "k")]
+
+
+@pytest.mark.parametrize("wrong", [{"protocol_type": "connect"}, {"protocols": ["mine"]}])
+def test_classic_member_with_no_common_protocol_is_refused(wrong: dict[str, Any]) -> None:
+    desk = a_desk()
+    with_classic(desk)
+    with pytest.raises(errors.InconsistentGroupProtocol):
+        desk.classic_join("x", "t", **wrong)
+
+
+def test_requests_of_the_classic_protocol_name_their_member_and_generation() -> None:
+    desk = a_desk()
+    a, generation = with_classic(desk)
+    with pytest.raises(errors.IllegalGeneration):
+        desk.classic_beat("k", generation + 1)
+    with pytest.raises(errors.IllegalGeneration):
+        desk.classic_sync("k", generation + 1)
+    with pytest.raises(errors.UnknownMemberId):
+        desk.classic_beat("x", generation)
+    with pytest.raises(errors.UnknownMemberId):
+        desk.classic_beat("a", a.epoch)
+    with pytest.raises(errors.IllegalGeneration):
+        consumer_commits.check_commit(desk.group, "k", generation + 1, 8)
+    consumer_commits.check_commit(desk.group, "k", generation, 8)
+
+
+def test_classic_members_leave_and_each_is_answered() -> None:
+    desk = a_desk()
+    a, _ = with_classic(desk)
+    answer = desk.classic_leave(MemberIdentity(member_id="k"), MemberIdentity(member_id="k"), MemberIdentity(member_id="x"))
+    assert [each.error_code for each in answer.members] == [0, 25, 25]
+    a.beat()
+    assert a.reads == "t:0,1,2,3"
+    assert not any(member_id == "k" for _, member_id in desk.deadlines)
+
+
+def test_operator_removes_members_of_the_new_protocol_by_member_or_instance_id() -> None:
+    desk = a_desk()
+    ObedientMember(desk, "b", "t").beat()
+    assert [each.error_code for each in desk.classic_leave(MemberIdentity(member_id="b")).members] == [0]
+    ObedientMember(desk, "a", "t", instance_id="i").beat()
+    answer = desk.classic_leave(MemberIdentity(group_instance_id="i"))
+    assert [(each.member_id, each.error_code) for each in answer.members] == [("a", 0)]
+    assert desk.group.state == "Empty"
+
+
+def test_static_classic_member_that_comes_back_takes_its_place_in_the_group() -> None:
+    desk = a_desk()
+    ObedientMember(desk, "a", "t").beat()
+    first = desk.classic_join("", "t", group_instance_id="i")
+    again = desk.classic_join("", "t", group_instance_id="i")
+    assert first.member_id != again.member_id
+    assert set(desk.group.members) == {"a", again.member_id}
+    with pytest.raises(errors.FencedInstanceId):
+        desk.classic_join(first.member_id, "t", group_instance_id="i")
+
+
+def test_classic_member_that_turns_to_the_new_protocol_keeps_its_place() -> None:
+    desk = a_desk()
+    _, generation = with_classic(desk)
+    epoch = desk.group.epoch
+    k = ObedientMember(desk, "k", "t")
+    k.beat()
+    assert k.reads == "t:2,3"
+    assert (desk.group.classic_members, desk.group.epoch, k.epoch) == (0, epoch, generation)
+    assert (Timer.SYNC, "k") not in desk.deadlines
+
+
+# From one kind of group to the other.
+
+
+def seat(member_id: str, partitions: list[int], *, protocols: tuple[str, ...] = ("range",), instance_id: str | None = None) -> ClassicSeat:
+    subscription = encode_embedded(ConsumerProtocolSubscription(topics=["t"]), 1)
+    assigned = [TopicPartition(topic="t", partitions=partitions)] if partitions else []
+    return ClassicSeat(
+        member_id=member_id,
+        instance_id=instance_id,
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+        protocols=[(name, subscription) for name in protocols],
+        subscription=subscription,
+        assignment=encode_embedded(ConsumerProtocolAssignment(assigned_partitions=assigned), 1),
+    )
+
+
+def test_classic_group_becomes_a_new_one_in_which_everybody_reads_what_they_read() -> None:
+    desk = a_desk()
+    desk.group, records = upgraded("g", 7, [seat("k1", [0, 1]), seat("k2", [2, 3])], desk.topics)
+    desk.log += records
+    desk.check()
+    assert desk.picture() == {"k1": (7, "STABLE", "t:0,1"), "k2": (7, "STABLE", "t:2,3")}
+    assert (desk.group.state, desk.group.epoch, desk.group.classic_members) == ("Stable", 7, 2)
+    a = ObedientMember(desk, "a", "t")
+    assert a.beat().member_epoch == 8
+    assert [desk.classic_beat(each, 7).error_code for each in ("k1", "k2")] == [REBALANCE] * 2
+    assert synced(desk, "k2", desk.classic_join("k2", "t", owned={"t": [2, 3]}, protocols=["range"]).generation_id) == {"t": [2]}
+
+
+def test_classic_group_of_something_else_than_consumers_stays_what_it_is() -> None:
+    with pytest.raises(errors.GroupIdNotFound):
+        upgraded(
+            "g",
+            7,
+            [
+                ClassicSeat(
+                    **{name: getattr(seat("k", []), name) for name in ClassicSeat.__struct_fields__ if name != "subscription"},
+                    subscription=b"?",
+                )
+            ],
+            a_desk().topics,
+        )
+
+
+@pytest.mark.parametrize(
+    ("policy", "leaving", "members_max", "becomes"),
+    [
+        ("bidirectional", "a", 9, True),
+        ("downgrade", "a", 1, True),
+        ("upgrade", "a", 9, False),
+        ("disabled", "a", 9, False),
+        ("bidirectional", "k", 9, False),
+        ("bidirectional", "a", 0, False),
+    ],
+)
+def test_group_becomes_classic_when_the_last_member_of_the_new_protocol_goes(
+    policy: str, leaving: str, members_max: int, becomes: bool
+) -> None:
+    desk = a_desk()
+    with_classic(desk)
+    assert downgrades(desk.group, [leaving], members_max=members_max, policy=policy) is becomes
+
+
+def test_group_of_one_that_empties_does_not_become_classic() -> None:
+    desk = a_desk()
+    ObedientMember(desk, "a", "t").beat()
+    assert not downgrades(desk.group, ["a"], members_max=9, policy="bidirectional")
+
+
+def test_classic_group_that_is_left_has_the_protocol_all_know_and_the_targets_as_assignments() -> None:
+    desk = a_desk()
+    with_classic(desk)
+    desk.classic_join("j", "t", protocols=["range", "cooperative-sticky"])
+    desk.classic_join("l", "t", protocols=["range"])
+    protocol, seats = downgraded(desk.group, ["a"], desk.topics)
+    assert protocol == "range"
+    assert [each.member_id for each in seats] == ["k", "j", "l"]
+    told = {each.member_id: decode_embedded(ConsumerProtocolAssignment, each.assignment).assigned_partitions for each in seats}
+    assert {member: [p for each in found for p in each.partitions] for member, found in told.items()} == {
+        member: sorted(desk.group.targets[member].get(topic_id("t"), ())) for member in told
+    }

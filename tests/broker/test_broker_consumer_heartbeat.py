@@ -1,0 +1,559 @@
+"""Members of the new protocol: joining, giving up, taking over, leaving, being removed, and what the broker must refuse."""
+
+from time import perf_counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from next_groups import Desk, ObedientMember, settle, topic_id
+
+from ottla.broker.groups import consumer_commits
+from ottla.broker.groups.consumer_change import Timer
+from ottla.broker.groups.consumer_records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+)
+from ottla.broker.groups.reconciliation import NOTHING, STABLE, UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Member, reconcile
+from ottla.wire import errors
+from ottla.wire.messages.consumer_group_heartbeat import TopicPartitions
+
+
+def a_desk(**terms: Any) -> Desk:
+    """A topic of four partitions, and one of two; targets are made at once."""
+    return Desk({"t": 4, "u": 2}, **{"assignment_interval_ms": 0, **terms})
+
+
+def two_settled(desk: Desk) -> tuple[ObedientMember, ObedientMember]:
+    a, b = ObedientMember(desk, "a", "t"), ObedientMember(desk, "b", "t")
+    settle(desk, a, b)
+    return a, b
+
+
+def test_first_member_reads_everything_in_epoch_one() -> None:
+    desk = a_desk()
+    a = ObedientMember(desk, "a", "t")
+    answer = a.beat()
+    assert (answer.member_id, answer.member_epoch, a.reads) == ("a", 1, "t:0,1,2,3")
+    assert desk.group.state == "Stable"
+
+
+def test_partition_goes_to_its_new_reader_only_when_the_old_one_has_given_it_up() -> None:
+    desk = a_desk()
+    a, b = ObedientMember(desk, "a", "t"), ObedientMember(desk, "b", "t")
+    a.beat()
+    assert b.beat().member_epoch == 2
+    assert b.reads == ""
+    assert desk.picture()["b"] == (2, "UNRELEASED_PARTITIONS", "")
+    assert a.beat().member_epoch == 1, "it stays in its epoch until it has given up"
+    assert desk.picture()["a"] == (1, "UNREVOKED_PARTITIONS", "t:0,1", "t:2,3")
+    b.beat()
+    assert b.reads == ""
+    assert a.beat().member_epoch == 2, "it now owns less, and said so"
+    b.beat()
+    assert (a.reads, b.reads) == ("t:0,1", "t:2,3")
+    assert desk.group.state == "Stable"
+
+
+def test_heartbeat_that_owns_what_it_should_give_up_changes_nothing() -> None:
+    desk = a_desk()
+    a, b = ObedientMember(desk, "a", "t"), ObedientMember(desk, "b", "t")
+    a.beat()
+    b.beat()
+    a.beat()
+    everything = [TopicPartitions(topic_id=topic_id("t"), partitions=[0, 1, 2, 3])]
+    written = len(desk.log)
+    assert desk.heartbeat(member_id="a", member_epoch=1, topic_partitions=everything).assignment is None
+    assert len(desk.log) == written
+    assert desk.picture()["a"][1] == "UNREVOKED_PARTITIONS"
+
+
+def test_member_that_waits_takes_what_is_free_meanwhile() -> None:
+    desk = Desk({"t": 6}, assignment_interval_ms=0)
+    a, b, c = (ObedientMember(desk, name, "t") for name in "abc")
+    settle(desk, a, b)
+    c.beat()
+    a.beat()
+    a.beat()
+    assert desk.picture()["c"] == (3, "UNRELEASED_PARTITIONS", "")
+    c.beat()
+    assert desk.picture()["c"][1:] == ("UNRELEASED_PARTITIONS", "t:2")
+    settle(desk, a, b, c)
+    assert (a.reads, b.reads, c.reads) == ("t:0,1", "t:3,4", "t:2,5")
+
+
+def test_what_a_leaver_had_goes_to_those_who_stay() -> None:
+    desk = a_desk()
+    a, b = two_settled(desk)
+    answer = a.leave()
+    assert (answer.member_id, answer.member_epoch) == ("a", -1)
+    assert desk.group.state == "Assigning"
+    b.beat()
+    assert b.reads == "t:0,1,2,3"
+
+
+def test_group_without_members_is_empty_and_can_begin_again() -> None:
+    desk = a_desk()
+    a = ObedientMember(desk, "a", "t")
+    a.beat()
+    a.leave()
+    assert (desk.group.state, desk.group.epoch, desk.group.topics) == ("Empty", 2, {})
+    b = ObedientMember(desk, "b", "t")
+    assert b.beat().member_epoch == 3
+    assert b.reads == "t:0,1,2,3"
+
+
+def test_member_that_says_nothing_for_a_session_is_removed() -> None:
+    desk = a_desk()
+    a, b = two_settled(desk)
+    desk.wait(44_000)
+    b.beat()
+    assert desk.wait(1_500) == [("session", "a")]
+    b.beat()
+    assert b.reads == "t:0,1,2,3"
+    with pytest.raises(errors.UnknownMemberId):
+        a.beat()
+
+
+def test_member_that_does_not_give_up_within_its_rebalance_timeout_is_removed() -> None:
+    desk = a_desk()
+    a, b = ObedientMember(desk, "a", "t"), ObedientMember(desk, "b", "t")
+    a.beat()
+    b.beat()
+    a.beat()
+    for _ in range(3):
+        assert desk.wait(6_000) == []
+        desk.heartbeat(member_id="a", member_epoch=1)
+        b.beat()
+    assert desk.wait(6_000) == [("rebalance", "a")]
+    b.beat()
+    assert b.reads == "t:0,1,2,3"
+
+
+def test_member_that_gave_up_in_time_is_not_removed() -> None:
+    desk = a_desk()
+    two_settled(desk)
+    assert desk.wait(21_000) == []
+
+
+def test_heartbeat_without_news_writes_nothing_and_only_starts_the_session_anew() -> None:
+    desk = a_desk()
+    a, _ = two_settled(desk)
+    a.beat()
+    written = len(desk.log)
+    desk.wait(10_000)
+    answer = a.beat()
+    assert (answer.assignment, answer.heartbeat_interval_ms, len(desk.log)) == (None, 5_000, written)
+    assert desk.deadlines[Timer.SESSION, "a"] == (desk.now_ms + 45_000, 0)
+    assert desk.deadlines[Timer.SESSION, "b"][0] < desk.now_ms + 45_000
+
+
+def test_members_are_asked_to_come_sooner_while_the_group_changes() -> None:
+    desk = a_desk()
+    a, b = two_settled(desk)
+    desk.wait(6_000)
+    assert a.beat().heartbeat_interval_ms == 5_000
+    c = ObedientMember(desk, "c", "t")
+    assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [1_000] * 3
+    settle(desk, a, b, c)
+    desk.wait(6_000)
+    assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [5_000] * 3
+
+
+def test_member_that_missed_the_last_answer_may_still_say_the_epoch_before() -> None:
+    desk = a_desk()
+    a, b = two_settled(desk)
+    before = a.epoch
+    c = ObedientMember(desk, "c", "u", "t")
+    c.beat()
+    settle(desk, a, b, c)
+    assert a.epoch > before
+    owned = [TopicPartitions(topic_id=topic, partitions=sorted(numbers)) for topic, numbers in a.owned.items()]
+    answer = desk.heartbeat(member_id="a", member_epoch=desk.group.members["a"].previous_epoch, topic_partitions=owned)
+    assert answer.member_epoch == a.epoch
+
+
+@pytest.mark.parametrize("epoch", [1, 99])
+def test_member_in_a_wrong_epoch_is_fenced(epoch: int) -> None:
+    desk = a_desk()
+    a, b = two_settled(desk)
+    settle(desk, a, b, ObedientMember(desk, "c", "t"))
+    with pytest.raises(errors.FencedMemberEpoch) as caught:
+        desk.heartbeat(member_id="a", member_epoch=epoch, topic_partitions=[])
+    assert caught.value.code == 110
+
+
+def test_fenced_member_joins_again_under_its_id_and_is_told_everything() -> None:
+    desk = a_desk()
+    a, b = two_settled(desk)
+    a.epoch, a.owned = 0, {}
+    assert a.beat().member_epoch == desk.group.epoch
+    assert (a.reads, b.reads) == ("t:0,1", "t:2,3")
+    assert len(desk.group.members) == 2
+
+
+def test_member_of_no_group_is_unknown_so_that_it_joins_again() -> None:
+    with pytest.raises(errors.UnknownMemberId):
+        a_desk().heartbeat(member_id="a", member_epoch=3)
+
+
+def test_broker_names_members_of_the_first_version_and_no_others() -> None:
+    desk = a_desk()
+    said: dict[str, Any] = {"rebalance_timeout_ms": 1, "subscribed_topic_names": ["t"], "topic_partitions": []}
+    assert desk.heartbeat(version=0, **said).member_id == "m1"
+    with pytest.raises(errors.InvalidRequest):
+        desk.heartbeat(version=1, **said)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"member_id": ""},
+        {"member_epoch": -3},
+        {"member_epoch": -2},
+        {"instance_id": " "},
+        {"rack_id": ""},
+        {"rebalance_timeout_ms": -1},
+        {"topic_partitions": None},
+        {"topic_partitions": [TopicPartitions(partitions=[1])]},
+        {"subscribed_topic_names": []},
+        {"subscribed_topic_names": None},
+    ],
+)
+def test_heartbeat_that_no_member_may_send_is_refused(wrong: dict[str, Any]) -> None:
+    said = {"member_id": "a", "rebalance_timeout_ms": 1, "subscribed_topic_names": ["t"], "topic_partitions": []}
+    desk = a_desk()
+    with pytest.raises(errors.InvalidRequest):
+        desk.heartbeat(**{**said, **wrong})
+    assert desk.log == []
+
+
+def test_unknown_assignor_is_refused_by_name() -> None:
+    with pytest.raises(errors.UnsupportedAssignor) as caught:
+        ObedientMember(a_desk(), "a", "t", server_assignor="best").beat()
+    assert caught.value.code == 112
+
+
+def test_group_uses_the_assignor_most_members_ask_for() -> None:
+    desk = Desk({"t": 3, "u": 3}, assignment_interval_ms=0)
+    members = [ObedientMember(desk, name, "t", "u", server_assignor="range") for name in "ab"]
+    settle(desk, *members)
+    assert [each.reads for each in members] == ["t:0,1 u:0,1", "t:2 u:2"]
+
+
+def test_group_that_is_full_takes_nobody_but_its_members() -> None:
+    desk = a_desk(members_max=2)
+    a, _ = two_settled(desk)
+    with pytest.raises(errors.GroupMaxSizeReached):
+        ObedientMember(desk, "c", "t").beat()
+    a.beat()
+
+
+def test_subscription_to_fewer_topics_gives_up_at_once_and_to_more_takes_over() -> None:
+    desk = a_desk(assignment_interval_ms=30_000)
+    a, b = ObedientMember(desk, "a", "t", "u"), ObedientMember(desk, "b", "t")
+    a.beat()
+    answer = a.beat(subscribed_topic_names=["t"])
+    assert a.reads == "t:0,1,2,3", "though no target was made yet"
+    assert answer.member_epoch == 1
+    a.beat()
+    assert desk.picture()["a"] == (1, "STABLE", "t:0,1,2,3")
+    desk.wait(30_000)
+    b.beat()
+    a.beat()
+    a.beat()
+    b.beat()
+    assert (a.reads, b.reads) == ("t:0,1", "t:2,3")
+
+
+def test_topic_that_comes_later_or_grows_is_read_without_anybody_asking() -> None:
+    desk = a_desk()
+    a = ObedientMember(desk, "a", "t", "later")
+    a.beat()
+    assert a.reads == "t:0,1,2,3"
+    desk.topics.become(later=2, t=5)
+    a.beat()
+    assert a.reads == "later:0,1 t:0,1,2,3,4"
+    desk.topics.become(t=0)
+    a.beat()
+    assert set(a.owned) == {topic_id("later")}
+
+
+def test_topics_that_are_none_of_its_business_do_not_move_a_group() -> None:
+    desk = a_desk()
+    a = ObedientMember(desk, "a", "t")
+    a.beat()
+    epoch, written = desk.group.epoch, len(desk.log)
+    desk.topics.become(other=7)
+    a.beat()
+    assert (desk.group.epoch, len(desk.log)) == (epoch, written)
+
+
+# Regular expressions.
+
+
+def test_pattern_stands_for_topics_that_match_as_a_whole_now_and_later() -> None:
+    desk = Desk({"logs-a": 1, "logs-b": 1, "old-logs-a": 1}, assignment_interval_ms=0)
+    a = ObedientMember(desk, "a", pattern="logs-.*")
+    a.beat()
+    assert a.reads == "logs-a:0 logs-b:0"
+    desk.wait(1_000)
+    desk.topics.become(**{"logs-c": 2})
+    a.beat()
+    assert a.reads == "logs-a:0 logs-b:0 logs-c:0,1"
+
+
+def test_patterns_are_matched_anew_once_a_second_however_fast_topics_come() -> None:
+    desk = Desk({"logs-a": 1}, assignment_interval_ms=0)
+    a = ObedientMember(desk, "a", pattern="logs-.*")
+    a.beat()
+    desk.topics.become(**{"logs-b": 1})
+    a.beat()
+    assert a.reads == "logs-a:0"
+    desk.wait(1_000)
+    a.beat()
+    assert a.reads == "logs-a:0 logs-b:0"
+
+
+def test_pattern_and_names_are_read_together() -> None:
+    desk = Desk({"logs-a": 1, "t": 1}, assignment_interval_ms=0)
+    a = ObedientMember(desk, "a", "t", pattern="logs-.*")
+    a.beat()
+    assert a.reads == "logs-a:0 t:0"
+    assert desk.group.subscribes_to("logs-a")
+    a.beat(subscribed_topic_regex="")
+    a.beat()
+    assert a.reads == "t:0"
+    assert not desk.group.subscribes_to("logs-a")
+
+
+def test_pattern_is_forgotten_with_the_last_member_that_used_it() -> None:
+    desk = Desk({"logs-a": 2}, assignment_interval_ms=0)
+    a, b = ObedientMember(desk, "a", pattern="logs-.*"), ObedientMember(desk, "b", pattern="logs-.*")
+    settle(desk, a, b)
+    a.leave()
+    assert set(desk.group.resolved) == {"logs-.*"}
+    b.leave()
+    assert desk.group.resolved == {}
+    assert (ConsumerGroupRegularExpressionKey(group_id="g", regular_expression="logs-.*"), None) in desk.log
+
+
+def test_pattern_that_is_none_is_refused_with_128() -> None:
+    desk = a_desk()
+    with pytest.raises(errors.InvalidRegularExpression) as caught:
+        ObedientMember(desk, "a", pattern="(a").beat()
+    assert caught.value.code == 128
+    assert desk.log == []
+
+
+# Static members.
+
+
+def static(desk: Desk, name: str, instance_id: str) -> ObedientMember:
+    return ObedientMember(desk, name, "t", instance_id=instance_id)
+
+
+def test_static_member_that_leaves_for_a_while_comes_back_to_what_it_had() -> None:
+    """Line 72."""
+    desk = a_desk()
+    a, b = static(desk, "a", "i1"), static(desk, "b", "i2")
+    settle(desk, a, b)
+    had, epoch = a.reads, desk.group.epoch
+    assert a.leave(-2).member_epoch == -2
+    b.beat()
+    assert b.reads != had
+    again = static(desk, "a2", "i1")
+    assert again.beat().member_epoch == epoch
+    assert again.reads == had
+    assert desk.group.epoch == epoch, "nobody else noticed"
+    assert set(desk.group.members) == {"a2", "b"}
+
+
+def test_static_member_may_come_back_under_the_same_member_id() -> None:
+    desk = a_desk()
+    a = static(desk, "a", "i1")
+    a.beat()
+    a.leave(-2)
+    a.beat()
+    assert a.reads == "t:0,1,2,3"
+    assert desk.group.static == {"i1": "a"}
+
+
+def test_static_member_that_does_not_come_back_within_its_session_is_removed() -> None:
+    desk = a_desk()
+    a, b = static(desk, "a", "i1"), static(desk, "b", "i2")
+    settle(desk, a, b)
+    a.leave(-2)
+    desk.wait(40_000)
+    b.beat()
+    assert desk.wait(6_000) == [("session", "a")]
+    b.beat()
+    assert b.reads == "t:0,1,2,3"
+
+
+def test_instance_id_in_use_is_refused_with_111() -> None:
+    desk = a_desk()
+    a = static(desk, "a", "i1")
+    a.beat()
+    with pytest.raises(errors.UnreleasedInstanceId) as caught:
+        static(desk, "b", "i1").beat()
+    assert caught.value.code == 111
+    a.beat()
+
+
+def test_member_whose_instance_id_went_to_another_is_fenced_with_82() -> None:
+    desk = a_desk()
+    a = static(desk, "a", "i1")
+    a.beat()
+    a.leave(-2)
+    static(desk, "a2", "i1").beat()
+    with pytest.raises(errors.FencedInstanceId):
+        desk.heartbeat(member_id="a", member_epoch=1, instance_id="i1")
+    with pytest.raises(errors.UnknownMemberId):
+        desk.heartbeat(member_id="a", member_epoch=1, instance_id="i7")
+
+
+def test_static_member_that_leaves_for_good_is_gone() -> None:
+    desk = a_desk()
+    a = static(desk, "a", "i1")
+    a.beat()
+    a.leave(-1)
+    assert desk.group.static == {}
+    assert desk.group.state == "Empty"
+
+
+# Offsets.
+
+
+def test_members_commit_in_their_epoch_and_others_only_while_the_group_is_empty() -> None:
+    desk = a_desk()
+    consumer_commits.check_commit(desk.group, "", -1, 9)
+    a, _ = two_settled(desk)
+    consumer_commits.check_commit(desk.group, "a", a.epoch, 9)
+    consumer_commits.check_fetch(desk.group, "a", a.epoch)
+    consumer_commits.check_fetch(desk.group, None, -1)
+    for check in (
+        lambda: consumer_commits.check_commit(desk.group, "a", a.epoch - 1, 9),
+        lambda: consumer_commits.check_fetch(desk.group, "a", 7),
+    ):
+        with pytest.raises(errors.StaleMemberEpoch) as caught:
+            check()
+        assert caught.value.code == 113
+    with pytest.raises(errors.UnknownMemberId):
+        consumer_commits.check_commit(desk.group, "x", 1, 9)
+    with pytest.raises(errors.UnknownMemberId):
+        consumer_commits.check_commit(desk.group, "", -1, 9)
+    with pytest.raises(errors.UnsupportedVersion):
+        consumer_commits.check_commit(desk.group, "a", a.epoch, 8)
+
+
+# One step of one member.
+
+
+def held_by_nobody(topic: bytes, partition: int) -> str | None:
+    return None
+
+
+def test_member_in_a_state_of_a_later_version_must_begin_again() -> None:
+    member = Member(member_id="a", epoch=3, state=9)
+    with pytest.raises(errors.FencedMemberEpoch):
+        reconcile(member, target_epoch=3, target={}, owner=held_by_nobody, owned=None)
+    assert reconcile(member, target_epoch=4, target={}, owner=held_by_nobody, owned={}).state == STABLE
+
+
+def test_member_that_has_nothing_to_give_up_moves_at_once() -> None:
+    t = topic_id("t")
+    member = Member(member_id="a", epoch=3, assigned={t: frozenset({0})})
+    moved = reconcile(member, target_epoch=5, target={t: frozenset({0, 1})}, owner=held_by_nobody, owned=None)
+    assert (moved.epoch, moved.previous_epoch, moved.state, moved.assigned) == (5, 3, STABLE, {t: frozenset({0, 1})})
+
+
+def test_member_that_already_gave_up_moves_at_once() -> None:
+    t = topic_id("t")
+    member = Member(member_id="a", epoch=3, assigned={t: frozenset({0})})
+    assert reconcile(member, target_epoch=5, target=NOTHING, owner=held_by_nobody, owned={}).state == STABLE
+    assert reconcile(member, target_epoch=5, target=NOTHING, owner=held_by_nobody, owned=None).state == UNREVOKED_PARTITIONS
+
+
+def test_member_waits_for_what_others_hold() -> None:
+    t = topic_id("t")
+    moved = reconcile(
+        Member(member_id="a"),
+        target_epoch=5,
+        target={t: frozenset({0, 1})},
+        owner=lambda topic, partition: "b" if partition else None,
+        owned={},
+    )
+    assert (moved.state, moved.assigned) == (UNRELEASED_PARTITIONS, {t: frozenset({0})})
+
+
+# Size.
+
+
+def test_burst_of_joins_makes_a_few_targets_and_not_one_each() -> None:
+    desk = Desk({"t": 1000}, check_replay=False)
+    members = [ObedientMember(desk, f"m{index:03}", "t") for index in range(500)]
+    began = perf_counter()
+    for member in members:
+        member.beat()
+        desk.now_ms += 2
+    joined = perf_counter() - began
+    assert sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in desk.log) <= 2
+    assert sum(isinstance(key, ConsumerGroupMetadataKey) for key, _ in desk.log) == 500
+    rounds = settle(desk, *members)
+    assert rounds <= 5
+    assert sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in desk.log) <= 4
+    assert {sum(map(len, member.owned.values())) for member in members} == {2}
+    assert joined < 20.0
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["beat", "beat", "beat", "join", "leave", "rest", "lose", "topics", "subscribe", "wait"]), st.integers(0, 5)),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(OPERATIONS)
+def test_whatever_members_do_a_partition_has_one_reader_and_the_group_settles(operations: list[tuple[str, int]]) -> None:
+    desk = Desk({"t": 3, "u": 2, "v1": 1}, assignment_interval_ms=1_500)
+    members = {index: _someone(desk, index, 0) for index in range(6)}
+    for number, (what, who) in enumerate(operations):
+        member = members[who]
+        try:
+            match what:
+                case "beat" | "join":
+                    member.beat()
+                case "leave" if member.epoch:
+                    member.leave()
+                case "rest" if member.epoch and member.said["instance_id"]:
+                    member.leave(-2)
+                    members[who] = _someone(desk, who, number + 1)
+                case "lose":
+                    epoch, owned, news = member.epoch, member.owned, member.news
+                    member.beat()
+                    member.epoch, member.owned, member.news = epoch, owned, news or epoch > 0
+                case "topics":
+                    desk.topics.become(t=who, v2=who % 3)
+                case "subscribe":
+                    member.beat(subscribed_topic_names=["t"] if who % 2 else ["u", "v1"])
+                case "wait":
+                    desk.wait(who * 4_000)
+        except (errors.FencedMemberEpoch, errors.UnknownMemberId, errors.FencedInstanceId):
+            member.epoch, member.owned, member.news = 0, {}, False
+        except errors.UnreleasedInstanceId:
+            pass
+    desk.wait(60_000)
+    left = [_someone(desk, 10 + index, 0) for index in range(3)]
+    settle(desk, *left)
+    given_out = sorted(each for member in left for each in member.reads.replace(":", " ").split())
+    assert given_out or not desk.group.topics
+    desk.check()
+
+
+def _someone(desk: Desk, index: int, life: int) -> ObedientMember:
+    pattern = "v.*" if index == 3 else None
+    return ObedientMember(
+        desk, f"m{index}-{life}", *(["t", "u"] if index != 3 else []), pattern=pattern, instance_id="i" if index == 5 else None
+    )

@@ -1,0 +1,85 @@
+"""Records of groups of the new protocol, byte for byte as Kafka writes them; written out by hand from its schemas."""
+
+from typing import Any
+
+import pytest
+
+from ottla.broker.groups import consumer_records as records
+from ottla.broker.groups import consumer_writes as writes
+from ottla.broker.groups.consumer_group import Resolved, TopicSize
+from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS, Member
+from ottla.broker.groups.records import decode_record, encode_record
+
+T = bytes(range(16))
+T_HEX = "00010203 04050607 08090a0b 0c0d0e0f"
+MEMBER = Member(
+    member_id="m",
+    epoch=5,
+    previous_epoch=4,
+    instance_id=None,
+    rack_id="r",
+    rebalance_timeout_ms=300_000,
+    client_id="c",
+    client_host="/h",
+    topics=frozenset({"u", "t"}),
+    pattern="x",
+    assignor="range",
+    state=UNREVOKED_PARTITIONS,
+    assigned={T: frozenset({1, 0})},
+    revoking={T: frozenset({2})},
+)
+CLASSIC = records.ClassicMemberMetadata(
+    session_timeout_ms=10_000, supported_protocols=[records.ClassicProtocol(name="range", metadata=b"\x01\x02")]
+)
+
+
+def classic_member() -> Member:
+    return Member(member_id="m", client_id="c", client_host="/h", topics=frozenset({"t"}), rebalance_timeout_ms=1, classic=CLASSIC)
+
+
+@pytest.mark.parametrize(
+    ("record", "key", "value"),
+    [
+        (writes.epoch_record("g", 7), "0003 0001 67", "0000 00000007 00"),
+        (
+            writes.topics_record("g", {"t": TopicSize(T, 3)}),
+            "0004 0001 67",
+            f"0000 02 {T_HEX} 0274 00000003 01 00 00",
+        ),
+        (
+            writes.member_record("g", MEMBER),
+            "0005 0001 67 0001 6d",
+            "0000 00 0272 0263 032f68 03 0274 0275 0278 000493e0 06 72616e6765 00",
+        ),
+        (
+            writes.member_record("g", classic_member()),
+            "0005 0001 67 0001 6d",
+            "0000 00 00 0263 032f68 02 0274 01 00000001 00 01 00 11 01 00002710 02 06 72616e6765 03 0102 00 00",
+        ),
+        (writes.assignment_epoch_record("g", 7), "0006 0001 67", "0000 00000007 00"),
+        (
+            writes.target_record("g", "m", {T: frozenset({1, 0})}),
+            "0007 0001 67 0001 6d",
+            f"0000 02 {T_HEX} 03 00000000 00000001 00 00",
+        ),
+        (
+            writes.current_record("g", MEMBER),
+            "0008 0001 67 0001 6d",
+            f"0000 00000005 00000004 01 02 {T_HEX} 03 00000000 00000001 00 02 {T_HEX} 02 00000002 00 00",
+        ),
+        (
+            writes.pattern_record("g", "x.*", Resolved(frozenset({"x1"}), 3, 256)),
+            "0010 0001 67 0003 782e2a",
+            "0000 02 03 7831 0000000000000003 0000000000000100 00",
+        ),
+    ],
+)
+def test_record_is_what_kafka_writes(record: tuple[Any, Any], key: str, value: str) -> None:
+    written = encode_record(*record)
+    assert written == (bytes.fromhex(key), bytes.fromhex(value))
+    assert decode_record(*written) == record
+
+
+def test_tombstones_of_a_member_let_go_of_its_partitions_before_it_goes() -> None:
+    assert [encode_record(*record)[0][:2].hex() for record in writes.member_tombstones("g", "m")] == ["0008", "0007", "0005"]
+    assert all(value is None for _, value in writes.member_tombstones("g", "m"))

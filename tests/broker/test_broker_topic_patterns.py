@@ -1,0 +1,59 @@
+"""Subscriptions by regular expression: what matches, and that no expression keeps the broker busy."""
+
+from time import perf_counter
+
+import pytest
+
+from ottla.broker.groups.topic_patterns import PATTERN_CHARACTERS_MAX, compiled, matching
+from ottla.wire.errors import InvalidRegularExpression
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("a.*", {"a", "ab"}),
+        ("a|b", {"a", "b"}),
+        ("A", set()),
+        ("(?i)A", {"a"}),
+        (r"\w{2}", {"ab", "bb"}),
+        (".*", {"a", "ab", "b", "bb"}),
+        ("", set()),
+    ],
+)
+def test_topic_matches_if_its_whole_name_does(pattern: str, found: set[str]) -> None:
+    assert matching(pattern, ["a", "ab", "b", "bb", "__consumer_offsets"]) == found
+
+
+def test_internal_topics_match_nothing() -> None:
+    assert matching("__.*", ["__consumer_offsets", "__transaction_state", "__mine"]) == {"__mine"}
+
+
+@pytest.mark.parametrize("pattern", ["(a", "a**", "[z-a]", r"(a)\1", "(?=a)", "a{1,99999}"])
+def test_what_re2_cannot_read_is_refused_with_a_reason(pattern: str) -> None:
+    with pytest.raises(InvalidRegularExpression, match="RE2"):
+        compiled(pattern)
+
+
+def test_expression_that_is_too_long_is_refused() -> None:
+    with pytest.raises(InvalidRegularExpression):
+        compiled("a" * (PATTERN_CHARACTERS_MAX + 1))
+
+
+def test_expression_that_needs_too_much_memory_is_refused() -> None:
+    with pytest.raises(InvalidRegularExpression):
+        compiled("((a{100}){100}){100}")
+
+
+def test_expression_that_is_too_complex_is_refused_and_a_list_of_topics_is_not() -> None:
+    with pytest.raises(InvalidRegularExpression, match="too complex"):
+        compiled(r"\pL{20}x")
+    names = [f"department-{number}.orders" for number in range(100)]
+    assert matching("|".join(names).replace(".", r"\."), [*names, "other"]) == set(names)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(.*a){20}", "(a?){200}a{200}"])
+def test_expression_that_would_stall_a_backtracking_matcher_takes_no_time(pattern: str) -> None:
+    names = ["a" * 240 + "!" + str(number) for number in range(200)]
+    began = perf_counter()
+    matching(pattern, names)
+    assert perf_counter() - began < 1.0

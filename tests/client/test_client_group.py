@@ -1,0 +1,468 @@
+"""Consumers in groups, against a cluster in memory: both faces, both protocols, commits, listeners, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from memory_cluster import CUT, CUT_AFTER, MemoryCluster
+
+import ottla
+from ottla.aio import Consumer
+from ottla.base.ids import TopicPartition
+from ottla.base.options import ConfigError
+from ottla.client.commits import OffsetAndMetadata
+from ottla.client.errors import CommitFailed, NoOffsetToStart
+from ottla.client.rebalance import RebalanceListener
+from ottla.records.build import build_batch
+from ottla.wire import messages as m
+from ottla.wire.errors import InvalidGroupId, OffsetMetadataTooLarge, RebalanceInProgress
+
+T = TopicPartition("t", 0)
+MANY = [TopicPartition("many", index) for index in range(3)]
+BOTH = pytest.mark.parametrize("how", [{}, {"group_protocol": "consumer"}], ids=["classic", "next"])
+
+
+@pytest.fixture
+def quick(quick: dict[str, Any]) -> dict[str, Any]:
+    """A member's settings."""
+    return {**quick, "group_id": "g", "auto_offset_reset": "earliest", "heartbeat_interval_ms": 20, "session_timeout_ms": 5000}
+
+
+def settings(quick: dict[str, Any], how: dict[str, Any], **more: Any) -> dict[str, Any]:
+    made = {**quick, **how, **more}
+    if how:
+        del made["heartbeat_interval_ms"], made["session_timeout_ms"]
+    return made
+
+
+def fill(cluster: MemoryCluster, topic: str = "t", count: int = 10, partition: int = 0) -> None:
+    """Records whose values are their offsets; node 1 leads."""
+    log = cluster.logs[topic][partition]
+    values = range(log.end, log.end + count)
+    log.append(bytes(build_batch([(0, None, b"%d" % value, ()) for value in values])))
+    for node in cluster.nodes.values():
+        node.look_again()
+
+
+def offset(cluster: MemoryCluster, topic: str = "t", partition: int = 0) -> int | None:
+    kept = cluster.groups.offsets.get((topic, partition))
+    return None if kept is None else kept[0]
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+class Heard(RebalanceListener):
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[TopicPartition]]] = []
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.told.append(("assigned", partitions))
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.told.append(("revoked", partitions))
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self.told.append(("lost", partitions))
+
+
+# -- reading as a group
+
+
+@BOTH
+async def test_a_member_reads_on_where_the_group_was(cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]) -> None:
+    fill(cluster)
+    async with Consumer("t", **settings(quick, how)) as consumer:
+        assert [record.offset for record in await consumer.poll(5000, 4)] == [0, 1, 2, 3]
+    assert offset(cluster) == 4, "closing commits"
+    async with Consumer("t", **settings(quick, how)) as consumer:
+        assert [record.offset for record in await consumer.poll(5000)] == [4, 5, 6, 7, 8, 9]
+
+
+@BOTH
+async def test_two_members_share_and_one_takes_over(cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]) -> None:
+    heard = Heard()
+    async with Consumer("many", listener=heard, **settings(quick, how)) as one:
+        await poll_until(one, lambda: len(one.assignment()) == 3)
+        two = Consumer("many", **settings(quick, how))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(poll_until(one, lambda: len(one.assignment()) + len(two.assignment()) == 3 and two.assignment()))
+            group.create_task(poll_until(two, lambda: len(one.assignment()) + len(two.assignment()) == 3 and two.assignment()))
+        assert sorted(one.assignment() + two.assignment()) == MANY
+        await two.close()
+        await poll_until(one, lambda: len(one.assignment()) == 3)
+    assert heard.told[0] == ("assigned", MANY)
+    assert heard.told[-1] == ("revoked", sorted(MANY)) or sorted(heard.told[-1][1]) == MANY
+
+
+async def poll_until(consumer: Consumer, holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await consumer.poll(20)
+
+
+async def test_a_pattern_reads_all_topics_that_match_as_a_whole(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Consumer(**quick) as consumer:
+        consumer.subscribe(pattern="ma.*|x")
+        await poll_until(consumer, lambda: consumer.assignment() == MANY)
+        consumer.subscribe(re.compile("t"))
+        await poll_until(consumer, lambda: consumer.assignment() == [T])
+        assert consumer.subscription() == {"t"}
+
+
+async def test_unsubscribing_leaves_the_group(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    async with Consumer("t", **quick) as consumer:
+        await consumer.poll(5000)
+        await consumer.unsubscribe()
+        assert consumer.assignment() == [] and consumer.subscription() == frozenset()
+        assert not cluster.groups.classic.members
+        assert offset(cluster) == 10
+        consumer.assign([T])
+        consumer.seek(T, 8)
+        assert [record.offset for record in await consumer.poll(5000)] == [8, 9]
+
+
+async def test_assigned_partitions_with_a_group_begin_where_it_is_without_joining_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    cluster.groups.offsets["t", 0] = (6, 0, "")
+    async with Consumer(**quick) as consumer:
+        consumer.assign([T])
+        assert [record.offset for record in await consumer.poll(5000)] == [6, 7, 8, 9]
+        await consumer.commit()
+    assert offset(cluster) == 10
+    assert not cluster.sent(m.JoinGroupRequest)
+
+
+async def test_without_an_offset_and_a_policy_the_user_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Consumer("t", **{**quick, "auto_offset_reset": "none"}) as consumer:
+        with pytest.raises(NoOffsetToStart, match="group g has no offset for t-0"):
+            await consumer.poll(5000)
+
+
+async def test_a_policy_may_be_a_time_ago(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    async with Consumer("t", **{**quick, "auto_offset_reset": "by_duration:PT1H"}) as consumer:
+        await poll_until(consumer, lambda: bool(consumer.assignment()))
+        await consumer.position(T)
+    asked = cluster.sent(m.ListOffsetsRequest)
+    assert asked[0].topics[0].partitions[0].timestamp > 1_000_000_000_000
+
+
+# -- commits
+
+
+async def test_the_clock_commits_what_was_polled_before(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    async with Consumer("t", auto_commit_interval_ms=0, **quick) as consumer:
+        await consumer.poll(5000, 3)
+        assert not offset(cluster), "the user may still work on these"
+        await consumer.poll(5000, 3)
+        await until(lambda: offset(cluster) == 3)
+
+
+async def test_a_commit_names_partition_offset_epoch_and_text(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(5000)
+        await consumer.commit({("t", 0): 5})
+        assert await consumer.committed([T]) == {T: OffsetAndMetadata(5)}
+        await consumer.commit({T: OffsetAndMetadata(6, "so far", 3)})
+        assert await consumer.committed([T]) == {T: OffsetAndMetadata(6, "so far", 3)}
+        await consumer.commit()
+        assert cluster.groups.offsets["t", 0] == (10, 0, "")
+        assert await consumer.committed([("many", 0)]) == {MANY[0]: None}
+        with pytest.raises(ValueError, match="0 or more"):
+            await consumer.commit({T: -1})
+
+
+async def test_a_commit_in_the_background_tells_its_outcome_with_the_next_poll(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    told: list[Any] = []
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(5000)
+        consumer.commit_async({T: 4}, lambda offsets, error: told.append((offsets, error)))
+        await until(lambda: offset(cluster) == 4)
+        assert told == []
+        await poll_until(consumer, lambda: told)
+    assert told == [({T: OffsetAndMetadata(4)}, None)]
+
+
+@pytest.mark.parametrize("accident", [CUT, CUT_AFTER, 14, 15, 16, 7])
+async def test_a_commit_is_tried_again_while_that_may_help(cluster: MemoryCluster, quick: dict[str, Any], accident: Any) -> None:
+    fill(cluster)
+
+    def refuse(node: Any, request: Any) -> Any:
+        return accident if isinstance(accident, str) else refused(request, accident)
+
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(5000)
+        cluster.accidents["OffsetCommit"].append(refuse)
+        await consumer.commit()
+    assert offset(cluster) == 10
+
+
+def refused(request: Any, code: int) -> Any:
+    topic = request.topics[0]
+    partition = m.offset_commit.OffsetCommitResponsePartition(partition_index=0, error_code=code)
+    answer = m.offset_commit.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[partition])
+    return m.OffsetCommitResponse(topics=[answer])
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "told"),
+    [
+        (22, CommitFailed, "max_poll_interval_ms"),
+        (25, CommitFailed, "max_poll_records"),
+        (27, RebalanceInProgress, "poll, and commit again"),
+        (12, OffsetMetadataTooLarge, "committing t-0"),
+    ],
+)
+async def test_a_commit_that_cannot_succeed_says_what_to_do(
+    cluster: MemoryCluster, quick: dict[str, Any], code: int, error: type[Exception], told: str
+) -> None:
+    fill(cluster)
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(5000)
+        cluster.accidents["OffsetCommit"].append(lambda node, request: refused(request, code))
+        with pytest.raises(error, match=told):
+            await consumer.commit()
+
+
+async def test_offsets_are_asked_for_again_when_the_coordinator_moved(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    cluster.groups.offsets["t", 0] = (7, 0, "")
+    for code in (16, 14):
+        group = m.offset_fetch.OffsetFetchResponseGroup(group_id="g", error_code=code)
+        cluster.accidents["OffsetFetch"].append(lambda node, request, group=group: m.OffsetFetchResponse(groups=[group]))
+    async with Consumer("t", **quick) as consumer:
+        assert [record.offset for record in await consumer.poll(5000)] == [7, 8, 9]
+
+
+async def test_old_brokers_are_asked_in_their_words(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    cluster.versions |= {8: (2, 6), 9: (1, 5), 10: (0, 2), 11: (0, 5), 12: (0, 3), 14: (0, 3)}
+    async with Consumer("t", **quick) as consumer:
+        assert len(await consumer.poll(5000)) == 10
+        await consumer.commit()
+        assert await consumer.committed([T]) == {T: OffsetAndMetadata(10, "", 0)}
+
+
+# -- what is not done is not committed
+
+
+async def test_a_loop_that_fails_commits_what_came_before_the_record(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    with pytest.raises(ZeroDivisionError):
+        async with Consumer("t", **quick) as consumer:
+            async for record in consumer:
+                if record.offset == 6:
+                    raise ZeroDivisionError
+    assert offset(cluster) == 6
+
+
+async def test_a_loop_that_is_left_commits_its_last_record_and_another_goes_on(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    async with Consumer("t", **quick) as consumer:
+        async for record in consumer:
+            if record.offset == 6:
+                break
+        assert await consumer.position(T) == 7
+        assert [record.offset for record in await consumer.poll(5000)] == [7, 8, 9]
+        consumer.seek(T, 5)
+        async for record in consumer:
+            assert record.offset == 5
+            break
+    assert offset(cluster) == 6
+
+
+async def test_a_batch_on_which_the_user_fails_is_not_committed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    with pytest.raises(ZeroDivisionError):
+        async with Consumer("t", **quick) as consumer:
+            await consumer.poll(5000, 3)
+            await consumer.poll(5000, 3)
+            raise ZeroDivisionError
+    assert offset(cluster) == 3
+
+
+async def test_a_record_that_cannot_be_deserialized_stops_there_until_it_is_passed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+
+    def picky(value: bytes | None) -> int:
+        if value == b"2":
+            raise ValueError("not this")
+        return int(value or b"")
+
+    async with Consumer("t", value_deserializer=picky, enable_auto_commit=False, **quick) as consumer:
+        assert [record.value for record in await consumer.poll(5000)] == [0, 1]
+        for _ in range(2):
+            with pytest.raises(ValueError, match="not this"):
+                await consumer.poll(5000)
+        await consumer.commit()
+        assert offset(cluster) == 2
+        consumer.seek(T, 3)
+        assert (await consumer.poll(5000))[0].value == 3
+
+
+# -- listeners
+
+
+async def test_a_listener_may_seek_and_commit(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+
+    class Own(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            for tp in partitions:
+                consumer.seek(tp, 8)
+
+        async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            await consumer.commit(dict.fromkeys(partitions, 3))
+
+    async with Consumer("t", listener=Own(), enable_auto_commit=False, **quick) as consumer:
+        assert [record.offset for record in await consumer.poll(5000)] == [8, 9]
+    assert offset(cluster) == 3
+
+
+async def test_what_a_listener_raises_comes_out_of_the_poll_and_the_group_goes_on(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+
+    class Bad(RebalanceListener):
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            raise ZeroDivisionError
+
+    async with Consumer("t", listener=Bad(), **quick) as consumer:
+        with pytest.raises(ZeroDivisionError):
+            await consumer.poll(5000)
+        assert len(await consumer.poll(5000)) == 10
+
+
+async def test_who_was_thrown_out_hears_of_the_loss_and_joins_again(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    heard = Heard()
+    async with Consumer("t", listener=heard, **quick) as consumer:
+        await poll_until(consumer, lambda: heard.told)
+        cluster.groups.classic.remove(consumer.group_metadata().member_id)
+        await poll_until(consumer, lambda: len(heard.told) == 3)
+    assert heard.told == [("assigned", [T]), ("lost", [T]), ("assigned", [T]), ("revoked", [T])]
+
+
+async def test_a_user_who_does_not_poll_is_out_until_the_next_poll(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    heard = Heard()
+    async with Consumer("t", listener=heard, max_poll_interval_ms=50, **quick) as consumer:
+        await poll_until(consumer, lambda: heard.told)
+        await until(lambda: not cluster.groups.classic.members)
+        left = cluster.sent(m.LeaveGroupRequest)[-1]
+        assert "max.poll.interval.ms" in left.members[0].reason
+        await poll_until(consumer, lambda: len(heard.told) == 3)
+    assert [kind for kind, _ in heard.told] == ["assigned", "lost", "assigned", "revoked"]
+
+
+# -- the blocking face
+
+
+@BOTH
+def test_two_lines_are_enough(blocking: Any, how: dict[str, Any], quick: dict[str, Any]) -> None:
+    found = []
+    with ottla.Consumer("t", **settings(quick, how)) as consumer:
+        for record in consumer:
+            found.append(record.offset)
+            if len(found) == 4:
+                break
+    assert found == [0, 1, 2, 3]
+    assert offset(blocking) == 4
+
+
+def test_listeners_and_callbacks_run_in_the_thread_that_polls_and_may_use_the_consumer(blocking: Any, quick: dict[str, Any]) -> None:
+    import threading
+
+    threads: list[threading.Thread] = []
+    told: list[Any] = []
+
+    class Own(RebalanceListener):
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            threads.append(threading.current_thread())
+            consumer.seek(T, 7)
+            with pytest.raises(RuntimeError, match="cannot poll"):
+                consumer.poll(0)
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            threads.append(threading.current_thread())
+            consumer.commit({T: consumer.position(T)})
+
+    with ottla.Consumer("t", listener=Own(), enable_auto_commit=False, **quick) as consumer:
+        assert [record.offset for record in consumer.poll(5000)] == [7, 8, 9]
+        consumer.commit_async({T: 8}, lambda offsets, error: told.append((threading.current_thread(), error)))
+        while not told:
+            consumer.poll(10)
+    assert told == [(threading.current_thread(), None)]
+    assert threads == [threading.current_thread()] * 2
+    assert offset(blocking) == 10
+
+
+def test_a_blocking_loop_that_fails_commits_what_came_before_the_record(blocking: Any, quick: dict[str, Any]) -> None:
+    with pytest.raises(ZeroDivisionError), ottla.Consumer("t", **quick) as consumer:
+        for record in consumer:
+            if record.offset == 6:
+                raise ZeroDivisionError
+    assert offset(blocking) == 6
+
+
+@pytest.fixture
+def blocking(cluster: MemoryCluster) -> MemoryCluster:
+    """A cluster with records, for consumers whose loop runs in a thread."""
+    cluster.logs["t"][0].append(bytes(build_batch([(0, None, b"%d" % value, ()) for value in range(10)])))
+    return cluster
+
+
+# -- what makes no sense
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"heartbeat_interval_ms": 9000, "session_timeout_ms": 9000}, "below session_timeout_ms"),
+        ({"group_protocol": "consumer", "session_timeout_ms": 9000}, "the coordinator decides"),
+        ({"group_remote_assignor": "uniform"}, 'group_protocol="consumer"'),
+        ({"auto_offset_reset": "by_duration:1h"}, "by_duration:PT1H"),
+        ({"auto_offset_reset": "begin"}, "earliest, latest, none"),
+        ({"partition_assignment_strategy": "stikky"}, "did you mean sticky"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Consumer(group_id="g", **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"group_instance_id": "a"}, {"enable_auto_commit": True}])
+def test_a_groups_settings_need_a_group(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="needs a group_id"):
+        Consumer(**wrong)
+
+
+def test_topics_need_a_group() -> None:
+    with pytest.raises(ConfigError, match="give a group_id"):
+        Consumer("t")
+
+
+async def test_what_is_called_at_the_wrong_time_says_what_to_do(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Consumer(**quick) as consumer:
+        with pytest.raises(ValueError, match="subscribe\\(\\) to topics or assign"):
+            await consumer.poll(0)
+        with pytest.raises(ValueError, match="names or to a pattern"):
+            consumer.subscribe([])
+        consumer.subscribe("t")
+        with pytest.raises(ValueError, match="unsubscribe"):
+            consumer.assign([T])
+    del quick["group_id"], quick["heartbeat_interval_ms"], quick["session_timeout_ms"]
+    async with Consumer(**quick) as alone:
+        with pytest.raises(InvalidGroupId, match="group_id"):
+            await alone.commit()
+        alone.assign([T])
+        await alone.start()
