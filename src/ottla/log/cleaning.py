@@ -11,8 +11,8 @@ It runs beside the log and touches only names that end in ``.cleaned``; ``cleane
 keys than the map holds, the map ends earlier, and so does what this compaction calls clean: the next one goes on from there.
 
 What goes: records with a newer one for their key, records without a key, records of aborted transactions, tombstones and transaction
-markers behind their delete horizon (``records.retain``). What stays, if only as an empty header: the last five batches of each producer
-the log knows, or its next sequence, or a repeat, would be out of order after a restart; and the last batch of each new segment, so that
+markers behind their delete horizon (``records.retain``). What stays, if only as an empty header: the last batch of each producer
+the log knows, or its next sequence would be out of order after a restart; and the last batch of each new segment, so that
 segments still meet.
 
 A marker stays for as long as batches of its transaction are there. So it is settled in the order of the log: each reading remembers which
@@ -64,7 +64,7 @@ class CleaningPlan(msgspec.Struct):
     upto: Offset
     #: Aborted transactions with records below ``upto``.
     aborted: tuple[AbortedTransaction, ...]
-    #: Producer id -> last offsets of its batches that are remembered, so that repeats are known after a restart too, and its epoch.
+    #: Producer id -> last offsets of the batches whose headers must stay, and its epoch.
     producers: dict[int, tuple[tuple[int, ...], int]]
     now_ms: int
     delete_retention_ms: int
