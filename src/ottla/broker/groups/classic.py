@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.units import MINUTE_MS
 from ottla.broker.coordinator import Record, Reply
 from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client
-from ottla.broker.groups.members import Member, Members, Protocols
+from ottla.broker.groups.members import Member, Members, Protocols, new_member_id
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
 from ottla.broker.groups.sessions import Sessions
 from ottla.broker.groups.states import GroupState, check_transition
@@ -173,7 +173,8 @@ class ClassicGroup:
 
     def _join_first(self, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
         instance_id = request.group_instance_id
-        member_id = self._new_member_id(client.client_id if instance_id is None else instance_id)
+        member_id = new_member_id(client.client_id if instance_id is None else instance_id, self._shard.rng)
+        assert member_id not in self.members.by_id and member_id not in self.pending, "a new member id is new"
         if instance_id is None and reply.version >= MEMBER_ID_FIRST_SINCE:
             self.pending[member_id] = self._shard.after(request.session_timeout_ms, lambda: self._pending_due(member_id))
             reply.give(join_refused(reply.version, errors.MemberIdRequired(), member_id))
@@ -183,10 +184,6 @@ class ClassicGroup:
             self._add(member_id, request, client, protocols, reply)
         else:
             come_back(self, self.members.by_id[present], member_id, request, protocols, reply)
-
-    def _new_member_id(self, begin: str) -> str:
-        digits = self._shard.rng.randbytes(16).hex()
-        return f"{begin}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     def _add(self, member_id: str, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
         member = Member(
