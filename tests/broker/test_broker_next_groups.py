@@ -7,6 +7,7 @@ from cluster import Broker, Cluster
 from groups import cluster_of_groups, commit, committed, coordinating, join, sync
 
 from ottla.broker.groups.consumer import ServedConsumerGroup
+from ottla.broker.groups.consumer_heartbeat import TOGETHER_MAX
 from ottla.wire import errors
 from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedGroup
@@ -458,8 +459,21 @@ def test_heartbeats_of_a_large_group_write_nothing(count: int) -> None:
     shard = coordinating(cluster).node.groups.shard_of("g")
     end = shard.leader.log.end_offset
     cluster.pass_ms(5_000)
-    assert {member.beat().heartbeat_interval_ms for member in members} == {5_000}
+    for member in members:
+        member.beat()
     assert shard.leader.log.end_offset == end
+
+
+def test_members_of_a_large_group_that_came_together_are_asked_to_come_each_at_its_moment() -> None:
+    cluster = cluster_of_groups()
+    members = [Member(cluster, f"m{index}", "t") for index in range(TOGETHER_MAX + 20)]
+    settle(cluster, *members)
+    cluster.pass_ms(5_000)
+    intervals = [member.beat().heartbeat_interval_ms for member in members]
+    assert min(intervals) > 2_500 and max(intervals) <= 5_000
+    assert len(set(intervals)) > len(members) // 2
+    cluster.pass_ms(intervals[0])
+    assert members[0].beat().heartbeat_interval_ms == 5_000, "who comes at its moment keeps it"
 
 
 # Settings of one group.

@@ -22,6 +22,7 @@ from ottla.base.units import MINUTE_MS
 from ottla.broker.coordinator import Record, Reply
 from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.members import Member, Members, Protocols, new_member_id
+from ottla.broker.groups.portions import tell_given, tell_joined
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
 from ottla.broker.groups.sessions import Sessions
 from ottla.broker.groups.states import GroupState, check_transition
@@ -298,12 +299,9 @@ class ClassicGroup:
         self._sync_timer = self._shard.after(self.members.rebalance_timeout_ms(), self._sync_due)
         for member in self.members:
             self._unsynced[member.member_id] = None
-            joining = member.joining
-            if joining is not None:
-                self.members.await_join(member, None)
-                joining.give(joined(self, member))
             member.new = False
             self.sessions.alive(member)
+        tell_joined(self, self._shard)
 
     def _write_empty(self) -> None:
         try:
@@ -337,11 +335,7 @@ class ClassicGroup:
                 self.answer_sync(each, error)
             self.rebalance()
             return
-        for each in self.members:
-            if each.syncing is not None:
-                syncing, each.syncing = each.syncing, None
-                syncing.give(given(self, each))
-                self.sessions.alive(each)
+        tell_given(self, self._shard)
 
     def answer_sync(self, member: Member, error: KafkaError) -> None:
         """The assignment that a member waits for does not come."""
