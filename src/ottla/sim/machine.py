@@ -96,6 +96,8 @@ class Machine:
         self.halted = 0
         #: Each file operation off the loop takes most of a second.
         self.slow_disk = False
+        #: Told of a process that is about to end.
+        self.last_look: Callable[[Node], None] = lambda node: None
         store.wake = self._store_speaks
 
     # Life and death.
@@ -170,6 +172,7 @@ class Machine:
         if self.node is None:
             return
         self.world.note(how)
+        self.last_look(self.node)
         self.node = None
         self._directory = None
         if self._session is not None:

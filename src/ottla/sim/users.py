@@ -7,16 +7,16 @@ unique.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ottla.records.batch import crc_ok, headers
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.records.errors import RecordsError
-from ottla.records.read import records
 from ottla.sim.caller import RETRY_MS, Caller
 from ottla.sim.machine import Machine
 from ottla.sim.network import Network
+from ottla.sim.reading import decoded
 from ottla.sim.world import EPOCH_MS, World
 from ottla.wire import errors
 from ottla.wire.messages import (
@@ -109,8 +109,11 @@ class Producer:
         partition: int,
         batches: int,
         idempotent: bool,
+        pauses_ms: Sequence[int] = (0, 5, 20, 100),
     ) -> None:
+        """``pauses_ms``: times that may pass between two batches."""
         self._world = world
+        self._pauses_ms = pauses_ms
         self._history = history
         self._rng = world.rng(f"producer {number}")
         self._caller = Caller(world, network, machine, f"producer-{number}", self._broken)
@@ -146,7 +149,7 @@ class Producer:
         self._queue.append(Batch(self._sequence, values, codec))
         self._sequence += count
         self._history.sent(self._number, self._partition, values, idempotent=self._idempotent)
-        self._world.after(self._rng.choice((0, 5, 20, 100)), self._write)
+        self._world.after(self._rng.choice(self._pauses_ms), self._write)
         self._pump()
 
     def _begin(self) -> None:
@@ -261,7 +264,7 @@ class Consumer:
             self._world.after(RETRY_MS, self._ask)
             return
         try:
-            found = self._decoded(data.records)
+            found = list(decoded(data.records, self.position))
         except RecordsError:
             # Damaged on the way, or on the broker's disk; reading again tells.
             self._world.after(RETRY_MS, self._ask)
@@ -271,13 +274,3 @@ class Consumer:
             self._history.read(self._number, self._partition, offset, value)
             self.position = offset + 1
         self._world.after(0 if found else 10, self._ask)
-
-    def _decoded(self, batches: memoryview) -> list[tuple[int, bytes]]:
-        found = []
-        for place, header in headers(batches):
-            if place + header.size > len(batches):
-                break
-            if not crc_ok(batches, place):
-                raise RecordsError("checksum")
-            found += [(offset, value or b"") for offset, _, _, value, _ in records(batches, place) if offset >= self.position]
-        return found
