@@ -43,7 +43,7 @@ bench: $(INSTALLED)/.made
 	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m bench
 
 $(INSTALLED)/.made: $(STAMP) setup.py pyproject.toml $(shell find src -name '*.py' -o -name '*.py[xd]' -o -name '*.pxi')
-	@echo 'ottla: compiling the package as users get it (under a minute)' >&2
+	@echo 'ottla: compiling the package as users get it (about a minute)' >&2
 	@rm -rf $(INSTALLED) build/lib* build/bdist*
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(INSTALLED) .
 	@touch $@

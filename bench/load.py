@@ -26,6 +26,7 @@ KINDS = {
     "librdkafka_consume": "bench.loads.librdkafka:consume",
     "round_trips": "bench.loads.requests:round_trips",
     "steady": "bench.loads.requests:steady",
+    "rebalance": "bench.loads.groups:rebalance",
     "spark_read": "bench.loads.spark:read",
 }
 

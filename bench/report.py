@@ -27,6 +27,11 @@ AIMS = (
     ("start", "", "until ready line", 0.5),
     ("start", "", "idle RSS", 80.0),
     ("spark source", "", "rows", 2.0),
+    ("groups", "classic, 500", "member joins", 10.0),
+    ("groups", "classic, 500", "member leaves", 10.0),
+    ("groups", "new protocol, 500", "member joins", 5.0),
+    ("groups", "new protocol, 500", "member leaves", 5.0),
+    ("groups", "", "fenced", 0.0),
 )
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ottla.base.options import ConfigError
     from ottla.client.assignors import Assignor
     from ottla.client.batches import RecordMetadata
-    from ottla.client.commits import GroupMetadata
-    from ottla.client.group_results import OffsetAndMetadata
+    from ottla.client.commits import GroupMetadata, OffsetAndMetadata
+    from ottla.client.group_results import GroupState, GroupType
     from ottla.client.rebalance import RebalanceListener
     from ottla.client.record import ConsumerRecord
     from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
@@ -36,10 +36,12 @@ _HOME = {
     "Consumer": "ottla.client.sync_consumer",
     "ConsumerRecord": "ottla.client.record",
     "GroupMetadata": "ottla.client.commits",
+    "GroupState": "ottla.client.group_results",
+    "GroupType": "ottla.client.group_results",
     "KafkaError": "ottla.wire.errors",
     "NewPartitions": "ottla.client.results",
     "NewTopic": "ottla.client.results",
-    "OffsetAndMetadata": "ottla.client.group_results",
+    "OffsetAndMetadata": "ottla.client.commits",
     "Producer": "ottla.client.sync",
     "RebalanceListener": "ottla.client.rebalance",
     "RecordMetadata": "ottla.client.batches",
@@ -58,6 +60,8 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "GroupMetadata",
+    "GroupState",
+    "GroupType",
     "KafkaError",
     "NewPartitions",
     "NewTopic",

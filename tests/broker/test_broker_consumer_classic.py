@@ -145,15 +145,17 @@ def test_requests_of_the_classic_protocol_name_their_member_and_generation() -> 
 def test_classic_members_leave_and_each_is_answered() -> None:
     desk = a_desk()
     a, _ = with_classic(desk)
-    answer = desk.classic_leave(MemberIdentity(member_id="k"), MemberIdentity(member_id="a"), MemberIdentity(member_id="x"))
+    answer = desk.classic_leave(MemberIdentity(member_id="k"), MemberIdentity(member_id="k"), MemberIdentity(member_id="x"))
     assert [each.error_code for each in answer.members] == [0, 25, 25]
     a.beat()
     assert a.reads == "t:0,1,2,3"
     assert not any(member_id == "k" for _, member_id in desk.deadlines)
 
 
-def test_static_member_of_the_new_protocol_can_be_removed_by_its_instance_id() -> None:
+def test_operator_removes_members_of_the_new_protocol_by_member_or_instance_id() -> None:
     desk = a_desk()
+    ObedientMember(desk, "b", "t").beat()
+    assert [each.error_code for each in desk.classic_leave(MemberIdentity(member_id="b")).members] == [0]
     ObedientMember(desk, "a", "t", instance_id="i").beat()
     answer = desk.classic_leave(MemberIdentity(group_instance_id="i"))
     assert [(each.member_id, each.error_code) for each in answer.members] == [("a", 0)]

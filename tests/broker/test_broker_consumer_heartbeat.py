@@ -355,6 +355,7 @@ def static(desk: Desk, name: str, instance_id: str) -> ObedientMember:
 
 
 def test_static_member_that_leaves_for_a_while_comes_back_to_what_it_had() -> None:
+    """Line 72."""
     desk = a_desk()
     a, b = static(desk, "a", "i1"), static(desk, "b", "i2")
     settle(desk, a, b)

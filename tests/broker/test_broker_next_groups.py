@@ -114,6 +114,8 @@ def test_group_is_described_with_what_members_read_and_shall_read() -> None:
         "range",
     )
     first, second = group.members
+    a.beat()
+    assert described(cluster).members[0].assignment == first.assignment, "it reads what it has not given up yet"
     assert (first.member_id, first.member_epoch, first.member_type, first.client_host) == ("a", 1, 1, "/client")
     assert [(each.topic_name, each.partitions) for each in first.assignment.topic_partitions] == [("t", [0, 1, 2, 3])]
     assert [(each.topic_name, each.partitions) for each in second.target_assignment.topic_partitions] == [("t", [0, 1])]
@@ -192,6 +194,7 @@ def test_member_that_does_not_give_up_is_removed_even_after_a_crash() -> None:
 
 
 def test_errors_have_their_codes_and_a_sentence() -> None:
+    """Line 72."""
     cluster = cluster_of_groups()
     Member(cluster, "a", "t", instance_id="i").beat()
     for fields, code in (
@@ -229,6 +232,7 @@ def commit_as(cluster: Cluster, member: str, epoch: int, version: int = 9) -> in
 
 
 def test_members_commit_and_fetch_in_their_epoch() -> None:
+    """Line 72."""
     cluster = cluster_of_groups()
     a = Member(cluster, "a", "t")
     a.beat()
@@ -374,6 +378,39 @@ def test_join_that_waits_when_its_group_moves_over_is_told_to_join_again() -> No
     assert waiting.answer is None
     Member(cluster, "a", "t").beat()
     assert waiting.answer.error_code == errors.RebalanceInProgress.code
+
+
+def test_group_becomes_classic_when_its_last_new_member_comes_back_as_a_classic_one() -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    a, b = Member(cluster, "a", "t", instance_id="i"), Member(cluster, "b", "t", instance_id="j")
+    settle(cluster, a, b)
+    protocols = (("range", SUBSCRIPTION),)
+    first = join(broker, instance="i", protocols=protocols).answer
+    assert (first.error_code, [each[3] for each in listed(broker)]) == (0, ["consumer"])
+    assert sync(broker, first).answer.error_code == 0
+    second = join(broker, instance="j", protocols=protocols).answer
+    assert (second.error_code, listed(broker)) == (0, [("g", "consumer", "Stable", "classic")])
+    told = [decode_embedded(ConsumerProtocolAssignment, sync(broker, each).answer.assignment) for each in (first, second)]
+    assert [each.assigned_partitions[0].partitions for each in told] == [[0, 1], [2, 3]], "nobody noticed"
+    assert [beat(broker, each) for each in (first, second)] == [0, 0]
+    answer = Member(cluster, "b").send(member_epoch=b.epoch)
+    assert answer.error_code == errors.UnknownMemberId.code
+
+
+def test_classic_members_in_their_first_join_are_sent_to_join_the_group_of_whoever_came() -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    protocols = (("range", SUBSCRIPTION),)
+    waiting = join(broker, protocols=protocols)
+    static = join(broker, instance="i", protocols=protocols)
+    a = Member(cluster, "a", "t")
+    a.beat()
+    assert a.reads == [0, 1, 2, 3]
+    assert {each.answer.error_code for each in (waiting, static)} == {errors.RebalanceInProgress.code}
+    again = [join(broker, protocols=protocols).answer, join(broker, instance="i", protocols=protocols).answer]
+    assert [each.error_code for each in again] == [0, 0]
+    assert len(described(cluster).members) == 3
 
 
 def test_classic_group_stays_classic_when_the_policy_says_so() -> None:

@@ -44,9 +44,16 @@ def test_expression_that_needs_too_much_memory_is_refused() -> None:
         compiled("((a{100}){100}){100}")
 
 
+def test_expression_that_is_too_complex_is_refused_and_a_list_of_topics_is_not() -> None:
+    with pytest.raises(InvalidRegularExpression, match="too complex"):
+        compiled(r"\pL{20}x")
+    names = [f"department-{number}.orders" for number in range(100)]
+    assert matching("|".join(names).replace(".", r"\."), [*names, "other"]) == set(names)
+
+
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(.*a){20}", "(a?){200}a{200}"])
 def test_expression_that_would_stall_a_backtracking_matcher_takes_no_time(pattern: str) -> None:
     names = ["a" * 240 + "!" + str(number) for number in range(200)]
     began = perf_counter()
     matching(pattern, names)
-    assert perf_counter() - began < 2.0
+    assert perf_counter() - began < 1.0

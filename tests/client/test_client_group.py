@@ -14,8 +14,8 @@ import ottla
 from ottla.aio import Consumer
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
+from ottla.client.commits import OffsetAndMetadata
 from ottla.client.errors import CommitFailed, NoOffsetToStart
-from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.rebalance import RebalanceListener
 from ottla.records.build import build_batch
 from ottla.wire import messages as m

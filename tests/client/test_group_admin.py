@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from administered_groups import AdministeredGroup, GroupCluster
 from memory_cluster import CUT
-from memory_groups import GroupCluster, MemoryGroup
 
 from ottla.aio import Admin
 from ottla.base.ids import TopicPartition
+from ottla.client.commits import OffsetAndMetadata
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.group_lag import GroupLag
-from ottla.client.group_results import GroupState, GroupType, OffsetAndMetadata
+from ottla.client.group_results import GroupState, GroupType
 from ottla.wire import messages as m
 from ottla.wire.errors import (
     GroupIdNotFound,
@@ -35,10 +36,10 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
     made = GroupCluster(2)
     made.create("t")
     made.create("many", 3)
-    made.groups = {
-        "a": MemoryGroup(1, offsets={T: (5, "note", 0)}),
-        "b": MemoryGroup(1, members={"m1": {"t": [0], "many": [1, 0]}}, offsets={T: (7, "", -1), U: (1, "", -1)}),
-        "c": MemoryGroup(2, type="Consumer", members={"m2": {"many": [0, 1, 2]}}),
+    made.by_name = {
+        "a": AdministeredGroup(1, offsets={T: (5, "note", 0)}),
+        "b": AdministeredGroup(1, members={"m1": {"t": [0], "many": [1, 0]}}, offsets={T: (7, "", -1), U: (1, "", -1)}),
+        "c": AdministeredGroup(2, type="Consumer", members={"m2": {"many": [0, 1, 2]}}),
     }
     monkeypatch.setattr("ottla.client.network.open_link", made.connect)
     return made
@@ -67,7 +68,7 @@ async def test_one_request_per_coordinator_asks_about_all_its_groups(groups: Gro
 
 async def test_a_group_that_moved_is_found_again(groups: GroupCluster, admin: Admin) -> None:
     await admin.describe_consumer_groups(["a"])
-    groups.groups["a"].node_id = 2
+    groups.by_name["a"].node_id = 2
     described = (await admin.describe_consumer_groups(["a"]))["a"]
     assert not isinstance(described, KafkaError)
     assert described.coordinator.id == 2
@@ -173,8 +174,14 @@ def test_a_state_is_read_in_any_case_and_a_new_one_is_unknown(word: str, state: 
 
 async def test_offsets_are_committed_with_metadata_and_epoch(groups: GroupCluster, admin: Admin) -> None:
     assert await admin.alter_consumer_group_offsets("new", {("t", 0): 3, U: OffsetAndMetadata(4, "why", 2)}) == {T: None, U: None}
-    assert groups.groups["new"].offsets == {T: (3, "", -1), U: (4, "why", 2)}
+    assert groups.by_name["new"].offsets == {T: (3, "", -1), U: (4, "why", 2)}
     assert await admin.alter_consumer_group_offsets("new", {}) == {}
+
+
+async def test_an_offset_below_0_is_not_sent(groups: GroupCluster, admin: Admin) -> None:
+    with pytest.raises(ValueError, match="offsets are 0 or more"):
+        await admin.alter_consumer_group_offsets("new", {T: -1})
+    assert not groups.sent(m.OffsetCommitRequest)
 
 
 async def test_each_partition_has_its_own_outcome(groups: GroupCluster, admin: Admin) -> None:
@@ -189,14 +196,14 @@ async def test_a_group_with_members_refuses_foreign_offsets(groups: GroupCluster
 
 async def test_offsets_committed_at_a_broker_that_lost_the_group_go_to_the_next(groups: GroupCluster, admin: Admin) -> None:
     await admin.describe_consumer_groups(["a"])
-    groups.groups["a"].node_id = 2
+    groups.by_name["a"].node_id = 2
     assert await admin.alter_consumer_group_offsets("a", {T: 9}) == {T: None}
-    assert groups.groups["a"].offsets[T] == (9, "", -1)
+    assert groups.by_name["a"].offsets[T] == (9, "", -1)
 
 
 async def test_offsets_are_forgotten_unless_somebody_reads_them(groups: GroupCluster, admin: Admin) -> None:
     assert await admin.delete_consumer_group_offsets("a", [("t", 0)]) == {T: None}
-    assert groups.groups["a"].offsets == {}
+    assert groups.by_name["a"].offsets == {}
     assert isinstance((await admin.delete_consumer_group_offsets("b", [T]))[T], GroupSubscribedToTopic)
     with pytest.raises(GroupIdNotFound):
         await admin.delete_consumer_group_offsets("nowhere", [T])
@@ -207,11 +214,11 @@ async def test_groups_are_deleted_unless_they_have_members(groups: GroupCluster,
     assert outcomes["a"] is None
     assert isinstance(outcomes["b"], NonEmptyGroup)
     assert isinstance(outcomes["nowhere"], GroupIdNotFound)
-    assert set(groups.groups) == {"b", "c"}
+    assert set(groups.by_name) == {"b", "c"}
 
 
 async def test_members_are_removed_by_instance_or_all(groups: GroupCluster, admin: Admin) -> None:
-    groups.groups["b"].members["m3"] = {}
+    groups.by_name["b"].members["m3"] = {}
     outcomes = await admin.remove_members_from_consumer_group("b", ["i-m1", "i-x"], reason="too slow")
     assert outcomes.pop("i-m1") is None
     assert isinstance(outcomes["i-x"], UnknownMemberId)
@@ -267,14 +274,20 @@ async def test_partitions_that_members_read_are_told_with_their_readers_before_t
     assert {one.member.client_id for one in lag.partitions if one.member} == {"client-m1"}
 
 
+async def test_the_lag_of_a_group_that_never_committed_is_not_known(groups: GroupCluster, admin: Admin) -> None:
+    groups.write("many", 0, 1, 2)
+    lag = await lag_of(admin, "c")
+    assert (lag.lag, lag.time_lag_ms, len(lag.partitions)) == (None, None, 3)
+
+
 async def test_one_fetch_per_broker_finds_the_times_of_all_groups(groups: GroupCluster, admin: Admin) -> None:
     for number in range(3):
         groups.write("many", number, *range(1000, 1010))
     groups.write("t", 0, *range(2000, 2010))
-    groups.groups = {
-        f"g{index}": MemoryGroup(offsets={("many", n): (index, "", -1) for n in range(3)} | {T: (3, "", -1)}) for index in (1, 4)
+    groups.by_name = {
+        f"g{index}": AdministeredGroup(offsets={("many", n): (index, "", -1) for n in range(3)} | {T: (3, "", -1)}) for index in (1, 4)
     }
-    found = await admin.consumer_group_lag(groups.groups)
+    found = await admin.consumer_group_lag(groups.by_name)
     times = {name: [one.first_unread_ms for one in lag.partitions] for name, lag in found.items() if isinstance(lag, GroupLag)}
     assert times == {"g1": [1001, 1001, 1001, 2003], "g4": [1004, 1004, 1004, 2003]}
     assert len(groups.sent(m.FetchRequest)) == 2
@@ -291,7 +304,7 @@ async def test_records_deleted_unread_are_told_and_the_time_is_that_of_the_first
 
 
 async def test_a_partition_without_a_leader_or_a_topic_is_told_at_once(groups: GroupCluster, admin: Admin) -> None:
-    groups.groups["a"].offsets |= {("gone", 0): (3, "", -1)}
+    groups.by_name["a"].offsets |= {("gone", 0): (3, "", -1)}
     groups.leaders[T] = 9
     gone, lost = (await lag_of(admin, "a")).partitions
     assert "gone" in (gone.error or "")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from administered_groups import AdministeredGroup, GroupCluster
 from click.testing import CliRunner, Result
 from memory_cluster import CUT
-from memory_groups import GroupCluster, MemoryGroup
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.main import main
@@ -31,9 +31,9 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
     made.write("t", 0, *(now_ms - 10_000 + 1000 * index for index in range(10)))
     for number in range(3):
         made.write("many", number, *range(1_700_000_000_000, 1_700_000_000_005))
-    made.groups = {
-        "orders": MemoryGroup(offsets={T: (4, "", -1), ("many", 1): (5, "", -1)}),
-        "busy": MemoryGroup(members={"m1": {"t": [0]}}, offsets={T: (10, "", -1)}),
+    made.by_name = {
+        "orders": AdministeredGroup(offsets={T: (4, "", -1), ("many", 1): (5, "", -1)}),
+        "busy": AdministeredGroup(members={"m1": {"t": [0]}}, offsets={T: (10, "", -1)}),
     }
     monkeypatch.setattr("ottla.client.network.open_link", made.connect)
     return made
@@ -59,7 +59,20 @@ def refused(result: Result, code: int = 1) -> str:
 
 def offsets(groups: GroupCluster, name: str) -> dict[tuple[str, int], int]:
     """Committed offsets."""
-    return {tp: said[0] for tp, said in groups.groups[name].offsets.items()}
+    return {tp: said[0] for tp, said in groups.by_name[name].offsets.items()}
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person looks on, with a wide screen."""
+    monkeypatch.setenv("COLUMNS", "200")
+    for module in ("render", "group", "group_lag", "group_reset"):
+        monkeypatch.setattr(f"ottla.cli.{module}.is_terminal", lambda: True)
+
+
+def squeezed(text: str) -> list[str]:
+    """Lines without the room between columns."""
+    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 # -- list, describe
@@ -198,7 +211,7 @@ def test_the_offsets_of_a_group_with_members_are_not_reset(groups: GroupCluster,
 
 def test_a_member_that_joins_between_look_and_reset_is_told_of(groups: GroupCluster, ottla: Ottla) -> None:
     def joined(node: Any, request: Any) -> Any:
-        groups.groups["orders"].members["m9"] = {}
+        groups.by_name["orders"].members["m9"] = {}
 
     groups.accidents["OffsetCommit"].append(joined)
     assert "Error: t-0: " in (said := refused(ottla("reset", "orders", "--to-earliest", "-t", "t", "--execute")))
@@ -206,7 +219,7 @@ def test_a_member_that_joins_between_look_and_reset_is_told_of(groups: GroupClus
 
 
 def test_a_topic_that_is_gone_is_left_out_of_all_topics(groups: GroupCluster, ottla: Ottla) -> None:
-    groups.groups["orders"].offsets["gone", 0] = (3, "", -1)
+    groups.by_name["orders"].offsets["gone", 0] = (3, "", -1)
     result = ottla("reset", "orders", "--to-earliest", "--all-topics")
     assert [line.split("\t")[1] for line in good(result).splitlines()] == ["many", "t"]
     assert "gone-0: left out" in result.stderr
@@ -247,7 +260,7 @@ def test_delete_takes_idle_groups_and_refuses_others(groups: GroupCluster, ottla
     assert result.stdout == "orders\tdeleted\nnowhere\tnot there\n"
     assert "Error: busy: " in (said := refused(result))
     assert "Stop its consumers first" in said
-    assert set(groups.groups) == {"busy"}
+    assert set(groups.by_name) == {"busy"}
 
 
 def test_delete_offsets_forgets_some_partitions(groups: GroupCluster, ottla: Ottla) -> None:
@@ -261,3 +274,36 @@ def test_offsets_that_a_member_reads_are_not_deleted(ottla: Ottla) -> None:
     result = ottla("delete-offsets", "busy", "-t", "t", "-o", "json")
     assert "unsubscribe" in json.loads(result.stdout)[0]["error"]["message"]
     assert result.exit_code == 1
+
+
+# -- for people
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_sees_tables_with_titles_and_durations(ottla: Ottla) -> None:
+    assert "orders Empty classic" in squeezed(good(ottla("list")))
+    described = squeezed(good(ottla("describe", "busy", "orders")))
+    assert described[0] == "busy classic Stable range coordinator 1 (node1:9092)"
+    assert "m1 i-m1 client-m1 10.0.0.1 t:0" in described
+    assert described[-1] == "orders classic Empty coordinator 1 (node1:9092) no members"
+    lag = squeezed(good(ottla("lag", "orders")))
+    assert lag[0].startswith("orders Empty lag 6 behind 6")
+    assert lag[2] == "TOPIC PARTITION COMMITTED END LAG BEHIND CLIENT HOST"
+    assert "many 1 5 5 0 0s" in lag
+    assert squeezed(good(ottla("lag", "--by", "group")))[1] == "GROUP STATE PARTITIONS LAG BEHIND"
+    assert "t 0 4 0" in squeezed(good(ottla("reset", "orders", "--to-earliest", "--all-topics")))
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("by", ["partition", "topic", "group"])
+def test_a_person_watches_a_table_that_is_drawn_anew_with_rates(groups: GroupCluster, ottla: Ottla, by: str) -> None:
+    def written(node: Any, request: Any) -> Any:
+        groups.write("t", 0, int(time.time() * 1000))
+
+    groups.accidents["OffsetFetch"].append(written)
+    shown = squeezed(good(ottla("lag", "orders", "--watch", "0.1", "-n", "2", "--by", by)))
+    assert any(line.endswith("READ/S WRITTEN/S") for line in shown)
+    (row,) = [line for line in shown if line.startswith({"partition": "t 0", "topic": "t 1", "group": "orders Empty 2"}[by])]
+    read_per_s, written_per_s = row.split()[-2:]
+    assert read_per_s == "0.0"
+    assert float(written_per_s) > 0

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Records in one poll, and so between two looks at the limits.
 POLL_RECORDS = 2000
+#: Where a group begins that has no offsets.
+RESETS = {"beginning": "earliest", "end": "latest"}
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\", "0": b"\0"}
 TOKENS: dict[str, Callable[[Any], bytes]] = {
     "t": lambda record: record.topic.encode(),
@@ -45,6 +47,7 @@ TOKENS: dict[str, Callable[[Any], bytes]] = {
 @click.option("--from-beginning", is_flag=True, help="Begin at the start of the log; the same as -O beginning.")
 @click.option("-O", "--offset", default="end", show_default=True, metavar="WHERE", help="Where to begin: beginning, end, N, -N, @TIME.")
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(min=0), help="Only this partition; may be repeated.")
+@click.option("-g", "--group", metavar="GROUP", help="Share the topic with the other members of this group, and commit what was printed.")
 @click.option("-n", "--max", "limit", type=click.IntRange(min=0), help="Stop after so many records.")
 @click.option("-e", "--exit", "to_end", is_flag=True, help="Stop at what is the end of the log now.")
 @click.option("-f", "--format", "form", metavar="FORMAT", help="How to print a record, for example '%p %o %k %s\\n'; see the tokens below.")
@@ -52,10 +55,12 @@ TOKENS: dict[str, Callable[[Any], bytes]] = {
 @output_option
 @bootstrap_option
 def command(
-    topic: str, from_beginning: bool, offset: str, partitions: tuple[int, ...], limit: int | None, to_end: bool, form: str | None,
-    read_committed: bool, output: str, bootstrap: str,
+    topic: str, from_beginning: bool, offset: str, partitions: tuple[int, ...], group: str | None, limit: int | None, to_end: bool,
+    form: str | None, read_committed: bool, output: str, bootstrap: str,
 ) -> None:  # fmt: skip
     """Print the records of TOPIC as they come.
+
+    With -g, begin where the group is; -O beginning or end says where it begins that has no offset yet.
 
     \b
     Tokens of -f:  %t topic  %p partition  %o offset  %T timestamp  %h headers
@@ -69,14 +74,19 @@ def command(
     render = _json_line if output == "json" else compiled(form if form is not None else "%s\\n")
     with told(), admin(bootstrap) as asked:
         count = len(asked.describe_topic(topic).partitions)
-    isolation = "read_committed" if read_committed else "read_uncommitted"
-    with (
-        told(),
-        Consumer(
-            bootstrap_servers=bootstrap, client_id="ottla-cli", isolation_level=isolation, allow_auto_create_topics=False,
-            default_api_timeout_ms=30_000,
-        ) as consumer,
-    ):  # fmt: skip
+    settings: dict[str, Any] = {
+        "bootstrap_servers": bootstrap, "client_id": "ottla-cli", "allow_auto_create_topics": False, "default_api_timeout_ms": 30_000,
+        "isolation_level": "read_committed" if read_committed else "read_uncommitted",
+    }  # fmt: skip
+    if group is not None:
+        from ottla.cli.consume_group import consume
+
+        if partitions or where not in RESETS:
+            raise click.UsageError("with -g the group decides about partitions and offsets: no -p, and -O only beginning or end")
+        with told():
+            consume(topic, group, render, limit, to_end, {**settings, "auto_offset_reset": RESETS[where]})
+        return
+    with told(), Consumer(**settings) as consumer:
         found = [TopicPartition(topic, partition) for partition in range(count)]
         chosen = [tp for tp in found if not partitions or tp.partition in partitions]
         missing = set(partitions) - {tp.partition for tp in found}

@@ -230,7 +230,9 @@ def _draw(readings: Iterable[Reading], by: str) -> None:
 
 
 def _title(group: GroupLag) -> str:
-    said = [group.group_id, group.state.value, f"lag {group.lag}"]
+    said = [group.group_id, group.state.value]
+    if group.lag is not None:
+        said.append(f"lag {group.lag}")
     if group.time_lag_ms is not None:
         said.append(f"behind {duration_text(group.time_lag_ms)}")
     return "  ".join(said)

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from ottla.client import results as r
 from ottla.client.backoff import Backoff
-from ottla.client.coordinators import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_PASSES, Coordinators
+from ottla.client.coordinator_lookup import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_PASSES, Coordinators
 from ottla.client.errors import AlreadyClosed
 from ottla.client.network import Network
 from ottla.client.options import AdminOptions, from_keywords

@@ -15,7 +15,6 @@ from ottla.base.ids import NO_TOPIC_ID, TopicPartition, as_partition
 from ottla.client.cluster import Cluster
 from ottla.client.coordinator_search import group_error
 from ottla.client.errors import CommitFailed
-from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.options import ConsumerOptions
 from ottla.wire.errors import (
     FencedMemberEpoch,
@@ -39,11 +38,20 @@ INSTANCE_SINCE, EPOCH_SINCE = 7, 9
 NO_GENERATION = -1
 
 
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next record to read; a text of yours; the leader epoch of the record before, -1 when not known."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
 #: A committed offset as a user gives it.
 Committed = int | OffsetAndMetadata
+OffsetsGiven = Mapping[TopicPartition, Committed] | Mapping[tuple[str, int], Committed]
 
 
-def offsets_given(offsets: Mapping[TopicPartition | tuple[str, int], Committed]) -> dict[TopicPartition, OffsetAndMetadata]:
+def offsets_given(offsets: OffsetsGiven) -> dict[TopicPartition, OffsetAndMetadata]:
     """What a user wants to commit. Raises: ValueError, TypeError."""
     given: dict[TopicPartition, OffsetAndMetadata] = {}
     for tp, offset in offsets.items():

@@ -21,12 +21,11 @@ from typing import Any, Self
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.assignors import assignors_from
-from ottla.client.commits import Committed, GroupMetadata, offsets_given
+from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
 from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
 from ottla.client.group import GroupPostman
-from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.network import Network
 from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTime, list_offsets, raised
 from ottla.client.options import ConsumerOptions, from_keywords
@@ -228,7 +227,7 @@ class Consumer:
         """Who this consumer is in its group."""
         return self._members[0].metadata
 
-    async def commit(self, offsets: Mapping[Partition, Committed] | None = None, timeout_ms: float | None = None) -> None:
+    async def commit(self, offsets: OffsetsGiven | None = None, timeout_ms: float | None = None) -> None:
         """Keep the group's offsets: those given, the next record to read each, or where this consumer is in all that it is assigned.
 
         Raises: CommitFailed when the group has given the partitions to others; RebalanceInProgress: poll, then commit again;
@@ -239,11 +238,11 @@ class Consumer:
         await user.quiet(limit_ms)
         await user.commit(self._offsets_given(offsets), limit_ms)
 
-    def commit_async(self, offsets: Mapping[Partition, Committed] | None = None, callback: CommitCallback | None = None) -> None:
+    def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
         """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
         self._members[1].commit_soon(self._offsets_given(offsets), callback)
 
-    def _offsets_given(self, offsets: Mapping[Partition, Committed] | None) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _offsets_given(self, offsets: OffsetsGiven | None) -> dict[TopicPartition, OffsetAndMetadata]:
         return self._members[1].positions() if offsets is None else offsets_given(offsets)
 
     async def committed(

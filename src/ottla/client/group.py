@@ -20,10 +20,9 @@ from ottla.base.ids import TopicPartition
 from ottla.client import commits
 from ottla.client.assignors import Assignor
 from ottla.client.backoff import Backoff
-from ottla.client.commits import GroupMetadata
+from ottla.client.commits import GroupMetadata, OffsetAndMetadata
 from ottla.client.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, group_error
 from ottla.client.errors import METADATA_IS_STALE, ConnectionFailed
-from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.membership import Membership
 from ottla.client.network import METADATA_VERSION_MIN, Network
 from ottla.client.options import ConsumerOptions

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.client import group_results as g
 from ottla.client.admin_calls import AdminCalls, Outcome, failed, good
-from ottla.client.coordinators import COORDINATOR_PASSES
+from ottla.client.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, offsets_given
+from ottla.client.coordinator_lookup import COORDINATOR_PASSES
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.group_lag import GroupLag, lag_of
 from ottla.client.results import Node
@@ -33,12 +34,6 @@ from ottla.wire.messages.consumer_protocol import (
 
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
-#: The last versions of OffsetCommit and OffsetFetch that name topics instead of giving their ids.
-COMMIT_NAMES_UNTIL = 9
-FETCH_NAMES_UNTIL = 9
-#: The first OffsetFetch with several groups, and the first that can wait for transactions.
-GROUPS_SINCE = 8
-STABLE_SINCE = 7
 #: The first ListGroups that chooses by state, and by type; the first LeaveGroup for others than oneself.
 STATES_SINCE = 4
 TYPES_SINCE = 5
@@ -107,7 +102,7 @@ class GroupAdmin(AdminCalls):
         *,
         require_stable: bool = False,
         timeout_ms: float | None = None,
-    ) -> dict[str, Outcome[dict[TopicPartition, Outcome[g.OffsetAndMetadata | None]]]]:
+    ) -> dict[str, Outcome[dict[TopicPartition, Outcome[OffsetAndMetadata | None]]]]:
         """Committed offsets of groups: of all partitions they have some for, or of those named, with None where there is none.
 
         `require_stable` waits for open transactions to decide on theirs. A group that is not there has no offsets; that is no error.
@@ -120,10 +115,10 @@ class GroupAdmin(AdminCalls):
 
         async def ask(node: int, share: dict[str, list[TopicPartition] | None], left_ms: float) -> dict[str, Any]:
             peer = await self._network.peer(node)
-            if peer.version(m.OffsetFetchRequest, at_most=FETCH_NAMES_UNTIL) < GROUPS_SINCE:
+            if peer.version(m.OffsetFetchRequest, at_most=NAMES_UNTIL) < GROUPS_SINCE:
                 return {group: await self._offsets_of_one(node, group, named, require_stable) for group, named in share.items()}
             request = m.OffsetFetchRequest(groups=[_fetched(*one) for one in share.items()], require_stable=require_stable)
-            response = await self._network.ask(node, request, at_most=FETCH_NAMES_UNTIL)
+            response = await self._network.ask(node, request, at_most=NAMES_UNTIL)
             return {one.group_id: failed(one) or _offsets(one.topics) for one in response.groups}
 
         return await self._by_coordinator(wanted, ask, timeout_ms, "listing offsets of group")
@@ -140,13 +135,13 @@ class GroupAdmin(AdminCalls):
         return failed(response) or _offsets(response.topics)
 
     async def alter_consumer_group_offsets(
-        self, group: str, offsets: Mapping[Partition, g.OffsetAndMetadata | int], *, timeout_ms: float | None = None
+        self, group: str, offsets: Mapping[Partition, Committed], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[None]]:
         """Commit offsets for a group without members, which is made if it is not there; UnknownMemberId when it has members.
 
-        Raises: CoordinatorNotAvailable, GroupAuthorizationFailed and the like, RequestTimedOut.
+        Raises: ValueError for an offset below 0; CoordinatorNotAvailable, GroupAuthorizationFailed and the like, RequestTimedOut.
         """
-        wanted = {as_partition(tp): g.OffsetAndMetadata(one) if isinstance(one, int) else one for tp, one in offsets.items()}
+        wanted = offsets_given(offsets)
         topics = [
             m.OffsetCommitRequestTopic(
                 name=topic,
@@ -165,7 +160,7 @@ class GroupAdmin(AdminCalls):
 
         async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[dict[TopicPartition, Outcome[None]]]]:
             request = m.OffsetCommitRequest(group_id=group, topics=topics)
-            return {group: _each_partition(await self._network.ask(node, request, at_most=COMMIT_NAMES_UNTIL))}
+            return {group: _each_partition(await self._network.ask(node, request, at_most=NAMES_UNTIL))}
 
         if not wanted:
             return {}
@@ -255,15 +250,15 @@ def _fetched(group: str, named: list[TopicPartition] | None) -> m.OffsetFetchReq
     return m.OffsetFetchRequestGroup(group_id=group, topics=topics)
 
 
-def _offsets(topics: Iterable[Any]) -> Outcome[dict[TopicPartition, Outcome[g.OffsetAndMetadata | None]]]:
+def _offsets(topics: Iterable[Any]) -> Outcome[dict[TopicPartition, Outcome[OffsetAndMetadata | None]]]:
     """What OffsetFetch answers for one group. What a coordinator says of all its partitions is the group's error."""
-    found: dict[TopicPartition, Outcome[g.OffsetAndMetadata | None]] = {}
+    found: dict[TopicPartition, Outcome[OffsetAndMetadata | None]] = {}
     for topic in topics:
         for one in topic.partitions:
             error = failed(one)
             if error is not None and (error.code in COORDINATOR_PASSES or error.code == UNSTABLE):
                 return error
-            committed = g.OffsetAndMetadata(one.committed_offset, one.metadata or "", one.committed_leader_epoch)
+            committed = OffsetAndMetadata(one.committed_offset, one.metadata or "", one.committed_leader_epoch)
             found[TopicPartition(topic.name, one.partition_index)] = error or (committed if one.committed_offset >= 0 else None)
     return found
 

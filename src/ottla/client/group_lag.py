@@ -24,7 +24,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group_results import GroupDescription, GroupMember, GroupState, OffsetAndMetadata
+from ottla.client.commits import OffsetAndMetadata
+from ottla.client.group_results import GroupDescription, GroupMember, GroupState
 from ottla.client.network import Network
 from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
 from ottla.client.record_times import record_times
@@ -81,8 +82,8 @@ class GroupLag(msgspec.Struct):
     partitions: list[PartitionLag]
 
     @property
-    def lag(self) -> int:
-        """Records behind, in all."""
+    def lag(self) -> int | None:
+        """Records behind, in all; None where no partition's lag is known."""
         return total_lag(self.partitions)
 
     @property
@@ -98,9 +99,10 @@ class GroupLag(msgspec.Struct):
         return topics
 
 
-def total_lag(partitions: Iterable[PartitionLag]) -> int:
-    """Records behind, in all; partitions whose lag is not known count nothing."""
-    return sum(one.lag or 0 for one in partitions)
+def total_lag(partitions: Iterable[PartitionLag]) -> int | None:
+    """The sum of the lags that are known; None if none is, as before the first commit of a new group."""
+    known = [one.lag for one in partitions if one.lag is not None]
+    return sum(known) if known else None
 
 
 def longest_time_lag(partitions: Iterable[PartitionLag]) -> int | None:

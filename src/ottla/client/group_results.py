@@ -90,11 +90,3 @@ class GroupDescription(msgspec.Struct):
     members: list[GroupMember]
     epoch: int | None = None
     assignment_epoch: int | None = None
-
-
-class OffsetAndMetadata(msgspec.Struct, frozen=True):
-    """A committed offset: that of the next record to read. `leader_epoch` is that of the record before it, -1 where it is not known."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1

@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from ottla.base.ids import TopicPartition
+from ottla.client.commits import OffsetAndMetadata
 from ottla.client.coordinator_search import Change, Kind
 from ottla.client.fetcher import Fetcher
 from ottla.client.group import GroupPostman
-from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.network import Network
 from ottla.client.options import ConsumerOptions
 from ottla.client.record import ConsumerRecord

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.client.network import Network
+from ottla.client.raw_fetch import NAMES_UNTIL
 from ottla.client.routing import Share, ask_leaders
 from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
@@ -31,9 +32,6 @@ MUCH_BYTES = 1024 * 1024
 RESPONSE_BYTES = 32 * 1024 * 1024
 #: So many rounds in a row may bring nothing before what is open is given up.
 IDLE_MAX = 5
-NO_TOPIC_ID = bytes(16)
-#: The last Fetch that names topics instead of giving their ids.
-NAMES_UNTIL = 12
 
 Place = tuple[TopicPartition, int]
 

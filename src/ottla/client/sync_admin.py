@@ -12,6 +12,7 @@ from ottla.client import admin as aio
 from ottla.client import group_results as g
 from ottla.client import results as r
 from ottla.client.admin_calls import Outcome
+from ottla.client.commits import Committed, OffsetAndMetadata
 from ottla.client.errors import AlreadyClosed
 from ottla.client.group_lag import GroupLag
 from ottla.client.loop_thread import LoopThread, close_at_exit
@@ -170,12 +171,12 @@ class Admin:
         *,
         require_stable: bool = False,
         timeout_ms: float | None = None,
-    ) -> dict[str, Outcome[dict[TopicPartition, Outcome[g.OffsetAndMetadata | None]]]]:
+    ) -> dict[str, Outcome[dict[TopicPartition, Outcome[OffsetAndMetadata | None]]]]:
         """Committed offsets of groups: of all partitions they have some for, or of those named, with None where there is none."""
         return self._call(lambda: self._aio.list_consumer_group_offsets(groups, require_stable=require_stable, timeout_ms=timeout_ms))
 
     def alter_consumer_group_offsets(
-        self, group: str, offsets: Mapping[Partition, g.OffsetAndMetadata | int], *, timeout_ms: float | None = None
+        self, group: str, offsets: Mapping[Partition, Committed], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[None]]:
         """Commit offsets for a group without members, which is made if it is not there; UnknownMemberId when it has members."""
         return self._call(lambda: self._aio.alter_consumer_group_offsets(group, offsets, timeout_ms=timeout_ms))

@@ -18,10 +18,9 @@ from typing import Any, Self, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client import consumer as aio
-from ottla.client.commits import Committed, GroupMetadata
+from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
 from ottla.client.consumer import Partition
 from ottla.client.errors import AlreadyClosed
-from ottla.client.group_results import OffsetAndMetadata
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.offsets import OffsetAndTime
 from ottla.client.raw_fetch import RawFetch
@@ -174,7 +173,7 @@ class Consumer:
         """Who this consumer is in its group."""
         return self._call(self._aio.group_metadata)
 
-    def commit(self, offsets: Mapping[Partition, Committed] | None = None, timeout_ms: float | None = None) -> None:
+    def commit(self, offsets: OffsetsGiven | None = None, timeout_ms: float | None = None) -> None:
         """Keep the group's offsets: those given, the next record to read each, or where this consumer is in all that it is assigned.
 
         Raises: CommitFailed when the group has given the partitions to others; RebalanceInProgress: poll, then commit again;
@@ -182,7 +181,7 @@ class Consumer:
         """
         self._await(lambda: self._aio.commit(offsets, timeout_ms))
 
-    def commit_async(self, offsets: Mapping[Partition, Committed] | None = None, callback: CommitCallback | None = None) -> None:
+    def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
         """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
         self._call(lambda: self._aio.commit_async(offsets, callback))
 

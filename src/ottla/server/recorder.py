@@ -53,8 +53,7 @@ class FlightRecorder:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._bytes = 0
-        #: (time, event, what it holds of its bytes), or (time, connection, host, local, size, frame) of a request.
-        self._entries: deque[tuple[Any, ...]] = deque()
+        self._entries: deque[tuple[int, Any, int]] = deque()
         #: The store's nodes as the events that are no longer kept left them.
         self._nodes: dict[str, NodeState] = {}
         #: How many events are no longer kept.
@@ -62,28 +61,27 @@ class FlightRecorder:
 
     def note(self, now_ms: int, event: Event, frame: memoryview | None) -> None:
         """Keeps an event; ``frame`` is the request it came from."""
+        kept: Any = event
+        cost = ENTRY_BYTES
         if frame is not None and isinstance(event, RequestArrived):
             data = bytes(frame if len(frame) <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
-            self._entries.append((now_ms, event.connection, event.host, event.local, len(frame), data))
+            kept = Request(connection=event.connection, host=event.host, local=event.local, size=len(frame), frame=data)
+            cost += len(data)
         elif isinstance(event, LogRead):
             # What lies in a log is the users' own, and may be much.
-            data = b""
-            self._entries.append((now_ms, LogRead(ticket=event.ticket, data=None), data))
-        else:
-            data = (event.state.data or b"") if isinstance(event, StoreChanged) else b""
-            self._entries.append((now_ms, event, data))
-        self._bytes += ENTRY_BYTES + len(data)
+            kept = LogRead(ticket=event.ticket, data=None)
+        elif isinstance(event, StoreChanged):
+            cost += len(event.state.data or b"")
+        self._entries.append((now_ms, kept, cost))
+        self._bytes += cost
         while self._bytes > self.bytes_max and self._entries:
-            self._drop()
-
-    def _drop(self) -> None:
-        _, gone, *_, data = self._entries.popleft()
-        self._bytes -= ENTRY_BYTES + len(data)
-        self._dropped += 1
-        if isinstance(gone, StoreChanged):
-            self._nodes.pop(gone.state.path, None)
-            if gone.state.data is not None:
-                self._nodes[gone.state.path] = gone.state
+            _, gone, cost = self._entries.popleft()
+            self._bytes -= cost
+            self._dropped += 1
+            if isinstance(gone, StoreChanged):
+                self._nodes.pop(gone.state.path, None)
+                if gone.state.data is not None:
+                    self._nodes[gone.state.path] = gone.state
 
     def write(self, directory: Path, *, broker_id: int, settings: Mapping[str, str], error: BaseException) -> Path:
         """Writes the record; returns its path. ``settings`` are those the broker was started with. Raises: OSError."""
@@ -100,14 +98,9 @@ class FlightRecorder:
         }
         lines = [encoder.encode(failure)]
         first_ms = self._entries[0][0] if self._entries else 0
-        before = [(first_ms, StoreChanged(state=self._nodes[path]), b"") for path in sorted(self._nodes)]
-        for now_ms, event, *rest in (*before, *self._entries):
-            kept = event
-            if len(rest) > 1:
-                host, local, size, frame = rest
-                kept = Request(connection=event, host=host, local=local, size=size, frame=frame)
-            elif isinstance(event, RequestArrived):
-                kept = framed(event)
+        before = [(first_ms, StoreChanged(state=self._nodes[path])) for path in sorted(self._nodes)]
+        for now_ms, event in (*before, *((now_ms, event) for now_ms, event, _ in self._entries)):
+            kept = framed(event) if isinstance(event, RequestArrived) else event
             lines.append(encoder.encode({"now_ms": now_ms, "kind": type(kept).__name__, "event": kept}))
         path.write_bytes(b"\n".join(lines) + b"\n")
         return path

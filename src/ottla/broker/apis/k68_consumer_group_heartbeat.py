@@ -28,7 +28,7 @@ def refuse(call: RequestArrived, error: KafkaError) -> ConsumerGroupHeartbeatRes
 @handles(ConsumerGroupHeartbeatRequest, (0, 1), refuse=refuse)
 def consumer_group_heartbeat(node: "Node", call: RequestArrived) -> Any:
     request: ConsumerGroupHeartbeatRequest = call.body
-    consumer_heartbeat.check(request, call.api_version, node.options.group_consumer_assignors)
+    consumer_heartbeat.check(request, call.api_version, consumer.assignors(node.options))
     shard = node.groups.shard_of(request.group_id)
     response = consumer.heartbeat(shard.machine, request, client_of(call))
     return shard.answer(call, response, of=request.group_id, refuse=refuse)

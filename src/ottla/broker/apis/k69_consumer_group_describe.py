@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.apis.operations import GROUP_OPERATIONS
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.consumer import ServedConsumerGroup
+from ottla.broker.groups.consumer import ServedConsumerGroup, assignors
 from ottla.broker.groups.consumer_described import described
 from ottla.broker.handlers import handles
 from ottla.wire import errors
@@ -48,7 +48,7 @@ def _described(shard: "Shard[Groups]", group_id: str) -> DescribedGroup:
     group = shard.machine.find(group_id)
     if not isinstance(group, ServedConsumerGroup):
         raise errors.GroupIdNotFound(f"group {group_id!r} is not a group of the new protocol")
-    return described(group.told, shard.machine.topics, shard.options.group_consumer_assignors)
+    return described(group.told, shard.machine.topics, assignors(shard.options))
 
 
 def _refused(group_id: str, error: KafkaError) -> DescribedGroup:

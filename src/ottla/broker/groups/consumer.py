@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicId, topic_id_text
-from ottla.broker.configs import GroupOptions, group_options
+from ottla.broker.configs import BrokerOptions, GroupOptions, group_options
 from ottla.broker.coordinator import Record, Reply, Shard
 from ottla.broker.groups import consumer_classic, consumer_commits, consumer_heartbeat, consumer_migration
 from ottla.broker.groups.classic import ClassicGroup
@@ -25,6 +25,7 @@ from ottla.broker.groups.consumer_writes import group_tombstones
 from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, OffsetCommitValue
+from ottla.broker.groups.server_assignors import ASSIGNORS
 from ottla.broker.image import Image
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -138,7 +139,15 @@ class ServedConsumerGroup:
         decision = consumer_classic.join(
             self.told, request, reply.version, terms, client_id=client.client_id, client_host=client.host, new_member_id=self._new_member_id
         )
-        reply.give(self.carry_out(decision))
+        replaced = self.told.static_member(request.group_instance_id)
+        last = replaced is not None and consumer_migration.replacing_downgrades(self.told, replaced, **self._downgrade_terms())
+        response = self.carry_out(decision)
+        if last and response.member_id in self.told.members:
+            settled = not any(member.epoch < self.told.epoch for member in self.told.members.values())
+            classic = self._become_classic([])
+            if not settled:
+                classic.rebalance()
+        reply.give(response)
 
     def sync(self, request: Any, reply: Reply) -> None:
         reply.give(self.carry_out(consumer_classic.sync(self.told, request, self._groups.terms(self.group_id))))
@@ -181,11 +190,18 @@ class ServedConsumerGroup:
             self._deadlines.arm(Arm(timer, member_id, TRY_AGAIN_MS, epoch))
 
     def _part(self, decision: Decision, gone: list[str]) -> Any:
-        """Carry out a decision after which these members are gone; the group may become classic by that."""
-        options = self._shard.options
-        policy = options.group_consumer_migration_policy
-        if not consumer_migration.downgrades(self.told, gone, members_max=options.group_max_size, policy=policy):
+        """Carry out a decision after which these members are gone; the group may become classic by that, and then meets."""
+        if not consumer_migration.downgrades(self.told, gone, **self._downgrade_terms()):
             return self.carry_out(decision)
+        self._become_classic(gone).rebalance()
+        return decision.response
+
+    def _downgrade_terms(self) -> dict[str, Any]:
+        options = self._shard.options
+        return {"members_max": options.group_max_size, "policy": options.group_consumer_migration_policy}
+
+    def _become_classic(self, gone: list[str]) -> ClassicGroup:
+        """Put a classic group of the members that stay in this one's place."""
         protocol, seats = consumer_migration.downgraded(self.told, gone, self._groups.topics)
         value = GroupMetadataValue(
             protocol_type=CONSUMER_PROTOCOL,
@@ -200,8 +216,7 @@ class ServedConsumerGroup:
         assert isinstance(classic, ClassicGroup), "the records made it classic"
         for member in classic.members:
             classic.sessions.alive(member)
-        classic.rebalance()
-        return decision.response
+        return classic
 
 
 def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
@@ -241,12 +256,13 @@ def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbea
 
 
 def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, list[Record]]:
+    """The group that a classic one becomes. Who is in its first join is left out: it does not know its id, and joins again."""
     options = groups.shard.options
     if not consumer_migration.may_upgrade(options.group_consumer_migration_policy):
         raise errors.GroupIdNotFound(
             f"group {group.group_id!r} is of the classic protocol, and group.consumer.migration.policy keeps it so"
         )
-    if group.protocol_type != CONSUMER_PROTOCOL or group.protocol is None:
+    if group.protocol_type != CONSUMER_PROTOCOL:
         raise errors.GroupIdNotFound(f"group {group.group_id!r} is not a group of consumers")
     if len(group.members) > options.group_consumer_max_size:
         raise errors.GroupIdNotFound(f"group {group.group_id!r} has more members than group.consumer.max.size")
@@ -259,10 +275,11 @@ def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, lis
             session_timeout_ms=member.session_timeout_ms,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             protocols=member.protocols,
-            subscription=member.metadata(group.protocol),
+            subscription=member.metadata(group.protocol) or member.protocols[0][1],
             assignment=member.assignment,
         )
         for member in group.members
+        if not member.new
     ]
     draft, records = consumer_migration.upgraded(group.group_id, group.generation, seats, groups.topics)
     return draft, [*group.tombstones(), *records]
@@ -299,13 +316,18 @@ def terms(shard: "Shard[Groups]", topics: ImageTopics, group_id: str) -> Terms:
         now_ms=shard.now_ms,
         wall_ms=shard.wall_ms,
         topics=topics,
-        assignors=options.group_consumer_assignors,
+        assignors=assignors(options),
         heartbeat_interval_ms=own.consumer_heartbeat_interval_ms,
         unsettled_interval_ms=options.group_consumer_unsettled_interval_ms,
         session_timeout_ms=own.consumer_session_timeout_ms,
         assignment_interval_ms=options.group_consumer_assignment_interval_ms,
         members_max=options.group_consumer_max_size,
     )
+
+
+def assignors(options: BrokerOptions) -> tuple[str, ...]:
+    """Those to choose from; an empty list means all."""
+    return options.group_consumer_assignors or tuple(ASSIGNORS)
 
 
 def new_member_id(shard: "Shard[Groups]") -> str:

@@ -112,7 +112,7 @@ def beat(group: ConsumerGroup, request: HeartbeatRequest) -> Decision:
 
 
 def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: Terms) -> Decision:
-    """Decide a LeaveGroup: each member that can leaves. Who names an instance id alone may remove members of the new protocol, too."""
+    """Decide a LeaveGroup: each member that can leaves, of whichever protocol; operators remove members so, too."""
     leaving: dict[str, Member] = {}
     answers = []
     for identity in identities:
@@ -121,8 +121,6 @@ def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: Ter
             there = group.static_member(identity.group_instance_id)
             named = identity.member_id or (there.member_id if there is not None else "")
             member = known(group, named, identity.group_instance_id)
-            if member.classic is None and identity.member_id:
-                raise errors.UnknownMemberId(f"member {named!r} does not use the classic protocol")
             if member.member_id in leaving:
                 raise errors.UnknownMemberId(f"member {named!r} is named twice")
             leaving[member.member_id] = member

@@ -1,4 +1,7 @@
-"""A group of the new protocol as ConsumerGroupDescribe tells it: epochs, members, what each reads and shall read. Source: KIP-848."""
+"""A group of the new protocol as ConsumerGroupDescribe tells it: epochs, members, what each reads and shall read.
+
+A member reads what it has been told to give up until it has. Source: KIP-848; so does Kafka 4.3.
+"""
 
 from ottla.broker.groups.consumer_change import Topics
 from ottla.broker.groups.consumer_group import ConsumerGroup
@@ -28,11 +31,19 @@ def _described(group: ConsumerGroup, member: Member, topics: Topics) -> messages
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        subscribed_topic_regex=member.pattern,
-        assignment=_listed(member.assigned, topics),
+        subscribed_topic_regex=member.pattern or "",
+        assignment=_listed(owned(member), topics),
         target_assignment=_listed(group.targets.get(member.member_id, {}), topics),
         member_type=messages.CONSUMER_MEMBER if member.classic is None else messages.CLASSIC_MEMBER,
     )
+
+
+def owned(member: Member) -> Assignment:
+    """What a member reads, with what it has yet to give up."""
+    found = dict(member.assigned)
+    for topic, partitions in member.revoking.items():
+        found[topic] = found.get(topic, frozenset()) | partitions
+    return found
 
 
 def _listed(assignment: Assignment, topics: Topics) -> messages.Assignment:

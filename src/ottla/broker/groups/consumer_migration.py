@@ -113,6 +113,12 @@ def downgrades(group: ConsumerGroup, leaving: Iterable[str], *, members_max: int
     return newer_gone and 0 < left == classic_left <= members_max and may_downgrade(policy)
 
 
+def replacing_downgrades(group: ConsumerGroup, replaced: Member, *, members_max: int, policy: str) -> bool:
+    """Whether a group becomes classic when a static member comes back as a classic one: it was the last of the new protocol."""
+    last = replaced.classic is None and group.classic_members == len(group.members) - 1
+    return last and len(group.members) <= members_max and may_downgrade(policy)
+
+
 def downgraded(group: ConsumerGroup, leaving: Iterable[str], topics: Topics) -> tuple[str, list[ClassicSeat]]:
     """The protocol and the members of the classic group that is left; its generation is the group's epoch."""
     gone = set(leaving)

@@ -35,7 +35,7 @@ def member_record(group_id: str, member: Member) -> Record:
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        subscribed_topic_regex=member.pattern,
+        subscribed_topic_regex=member.pattern or "",
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.assignor,
         classic_member_metadata=member.classic,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ MAX_TIMESTAMP, EARLIEST, LATEST = -3, -2, -1
 
 
 @dataclass
-class MemoryGroup:
+class AdministeredGroup:
     """A group: its members by id, each with the partitions it reads, and its offsets."""
 
     node_id: int = 1
@@ -47,9 +48,9 @@ class GroupNode(MemoryNode):
 
     cluster: GroupCluster
 
-    def own(self, name: str) -> MemoryGroup | int:
+    def own(self, name: str) -> AdministeredGroup | int:
         """The group, or why not."""
-        group = self.cluster.groups.get(name)
+        group = self.cluster.by_name.get(name)
         if self.cluster.coordinator(name) != self.node_id:
             return NOT_COORDINATOR
         return NOT_FOUND if group is None else group
@@ -68,7 +69,7 @@ class GroupNode(MemoryNode):
         return m.ListGroupsResponse(
             groups=[
                 m.ListedGroup(group_id=name, protocol_type=group.protocol_type, group_state=group.state, group_type=group.type)
-                for name, group in self.cluster.groups.items()
+                for name, group in self.cluster.by_name.items()
                 if group.node_id == self.node_id
                 and (not states or group.state.lower() in states)
                 and (not types or group.type.lower() in types)
@@ -98,7 +99,11 @@ class GroupNode(MemoryNode):
                 )
             )
         return d.DescribedGroup(
-            group_id=name, group_state=group.state, protocol_type=group.protocol_type, protocol_data="range", members=members
+            group_id=name,
+            group_state=group.state,
+            protocol_type=group.protocol_type,
+            protocol_data="range" if members else "",
+            members=members,
         )
 
     def on_ConsumerGroupDescribe(self, request: Any, header: Any) -> Any:
@@ -132,7 +137,7 @@ class GroupNode(MemoryNode):
             group = self.own(name)
             code = group if isinstance(group, int) else NON_EMPTY if group.members else 0
             if not code:
-                del self.cluster.groups[name]
+                del self.cluster.by_name[name]
             results.append(m.DeletableGroupResult(group_id=name, error_code=code))
         return m.DeleteGroupsResponse(results=results)
 
@@ -188,14 +193,14 @@ class GroupNode(MemoryNode):
     def on_OffsetCommit(self, request: Any, header: Any) -> Any:
         group = self.own(request.group_id)
         if group == NOT_FOUND:
-            group = self.cluster.groups.setdefault(request.group_id, MemoryGroup(self.node_id))
+            group = self.cluster.by_name.setdefault(request.group_id, AdministeredGroup(self.node_id))
         code = group if isinstance(group, int) else UNKNOWN_MEMBER if group.members else 0
         response = m.OffsetCommitResponse(topics=[])
         for topic in request.topics:
             answers = []
             for one in topic.partitions:
                 unknown = one.partition_index >= len(self.cluster.logs.get(topic.name, ()))
-                if not code and not unknown and isinstance(group, MemoryGroup):
+                if not code and not unknown and isinstance(group, AdministeredGroup):
                     said = (one.committed_offset, one.committed_metadata or "", one.committed_leader_epoch)
                     group.offsets[topic.name, one.partition_index] = said
                 answers.append(m.OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code or 3 * unknown))
@@ -218,7 +223,7 @@ class GroupNode(MemoryNode):
             response.topics.append(m.OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
         return response
 
-    def on_LeaveGroup(self, request: Any, header: Any) -> Any:
+    def leave(self, request: Any) -> Any:
         group = self.own(request.group_id)
         if isinstance(group, int):
             return m.LeaveGroupResponse(error_code=group)
@@ -246,19 +251,30 @@ class GroupNode(MemoryNode):
         return response
 
 
+class Leaving:
+    """The one request that administrators and members share: it comes where those of members come."""
+
+    def __init__(self, cluster: GroupCluster) -> None:
+        self._cluster = cluster
+
+    def on_LeaveGroup(self, request: Any, answer: Callable[[Any], None]) -> None:
+        answer(self._cluster.nodes[self._cluster.coordinator(request.group_id)].leave(request))
+
+
 class GroupCluster(MemoryCluster):
     """Nodes, topics, and groups by name."""
 
     def __init__(self, nodes: int = 1) -> None:
         super().__init__(nodes)
         self.nodes: dict[int, Any] = {node_id: GroupNode(self, node_id) for node_id in self.nodes}
-        self.groups: dict[str, MemoryGroup] = {}
+        self.by_name: dict[str, AdministeredGroup] = {}
+        self.groups: Any = Leaving(self)
         #: Where a group that is not there would be.
         self.others_at = 1
 
     def coordinator(self, name: str) -> int:
         """Node id."""
-        return self.groups[name].node_id if name in self.groups else self.others_at
+        return self.by_name[name].node_id if name in self.by_name else self.others_at
 
     def write(self, topic: str, partition: int, *times_ms: int) -> None:
         """Append a batch of records with these timestamps."""

@@ -1,0 +1,53 @@
+"""Consumer groups of 10, 100 and 500 members: how long a rebalance takes, and what other clients feel of one."""
+
+from __future__ import annotations
+
+from bench.cases import Case, Figure, Measured, Scale, Stage
+
+PARTITIONS = 1_000
+PROTOCOLS = {"classic": "classic", "consumer": "new protocol"}
+#: Members of the group in which the latency of other clients is measured, too.
+LARGEST = 500
+#: Long enough for three joins and leaves at the least.
+STEADY_S = 10.0
+COMPARED = frozenset({"ottla", "kafka"})
+SETTLING = (
+    Figure("formed", "s", False),
+    Figure("member joins", "s", False),
+    Figure("member leaves", "s", False),
+    Figure("fenced", "members", False, 0),
+)
+BESIDE = (
+    *SETTLING,
+    Figure("others' p99, settled", "ms", False, 2),
+    Figure("others' p99, rebalancing", "ms", False, 2),
+    Figure("server CPU, rebalancing", "% of a core", False, 1),
+)
+
+
+def cases(scale: Scale) -> list[Case]:
+    sizes = (10, 100) if scale.name == "quick" else (10, 100, LARGEST)
+    return [_rebalance(protocol, members) for protocol in PROTOCOLS for members in sizes]
+
+
+def _rebalance(protocol: str, members: int) -> Case:
+    steady_s = STEADY_S if members == LARGEST else 0.0
+
+    def run(stage: Stage, scale: Scale) -> Measured:
+        topic, other = stage.create_topic(PARTITIONS), stage.create_topic(1)
+        try:
+            shape = {"protocol": protocol, "members": members, "partitions": PARTITIONS}
+            detail = stage.load("rebalance", topic, other_topic=other, steady_s=steady_s, **shape)
+        finally:
+            stage.delete_topic(topic)
+            stage.delete_topic(other)
+        figures = {"formed": detail["form_s"], "member joins": detail["join_s"], "member leaves": detail["leave_s"]}
+        figures["fenced"] = detail["fenced"]
+        if steady_s:
+            figures["others' p99, settled"] = detail["before"]["p99_ms"]
+            figures["others' p99, rebalancing"] = detail["during"]["p99_ms"]
+            figures["server CPU, rebalancing"] = detail["server_cpu_s"] / detail["seconds"] * 100
+        return Measured(figures, detail)
+
+    rounds = None if steady_s else 1
+    return Case("groups", f"{PROTOCOLS[protocol]}, {members} members", BESIDE if steady_s else SETTLING, run, COMPARED, rounds)

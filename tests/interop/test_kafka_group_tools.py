@@ -1,0 +1,77 @@
+"""Apache Kafka's own consumer and tools meet groups of the new protocol: they read from them, describe them, and decode their records."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from bench import kafka as apache
+from bench import maven
+from bench.maven import PeerUnavailable
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from serving import Serving
+
+pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(240), pytest.mark.usefixtures("own_server_only")]
+
+Run = Callable[..., str]
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+
+
+@pytest.fixture(scope="module")
+def run(apache_kafka: apache.Distribution) -> Run:
+    """Runs a tool of Kafka's; what it prints."""
+    try:
+        _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(apache_kafka.version))
+    except PeerUnavailable as why:
+        pytest.skip(f"Kafka's tools cannot be had here: {why}")
+    command = [apache_kafka.java.path, "-Xmx256M", "-cp", f"{tools}/*{os.pathsep}{apache_kafka.lib}/*"]
+
+    def tool(name: str, *arguments: str) -> str:
+        done = subprocess.run([*command, name, *arguments], capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return tool
+
+
+def test_kafka_reads_with_a_group_describes_it_and_decodes_its_records(tmp_path: Path, run: Run) -> None:
+    with Serving(tmp_path / "data", settings={"offsets.topic.num.partitions": "1"}) as server:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.create_topics([NewTopic("t", 4, 1)])["t"].result(20)
+        producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
+        for number in range(40):
+            producer.produce("t", b"%d" % number, partition=number % 4)
+        producer.flush(20)
+        at = ("--bootstrap-server", server.bootstrap)
+        new = ("--command-property", "group.protocol=consumer", "--from-beginning", "--max-messages", "40", "--timeout-ms", "30000")
+        assert sorted(map(int, run(CONSUMER, *at, "--topic", "t", "--group", "java", *new).split())) == list(range(40))
+
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": server.bootstrap, "group.id": "g", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe(["^t.*"])
+        deadline = time.monotonic() + 20
+        while not consumer.assignment():
+            assert time.monotonic() < deadline
+            consumer.poll(0.2)
+        assert re.search(r"^g +Consumer +Stable", run(GROUPS, *at, "--list", "--state", "--type"), re.MULTILINE)
+        members = run(GROUPS, *at, "--describe", "--group", "g", "--members", "--verbose")
+        assert re.search(r"^g .* 4 +1 +t:0,1,2,3 +1 +t:0,1,2,3", members, re.MULTILINE), members
+        state = run(GROUPS, *at, "--describe", "--group", "g", "--state", "--verbose")
+        assert re.search(r"uniform +Stable +1 +1 +1$", state.strip(), re.MULTILINE), state
+        consumer.close()
+        [log] = (tmp_path / "data").rglob("__consumer_offsets-0/*.log")
+        dumped = run(DUMP, "--offsets-decoder", "--files", str(log))
+    types = set(re.findall(r'key: \{"type":"(\d+)"', dumped))
+    assert types == {"1", "3", "4", "5", "6", "7", "8", "16"}
+    assert '"subscribedTopicRegex":"(^t.*)"' in dumped
+    assert re.search(r'"groupId":"g","regularExpression":"\(\^t\.\*\)"\}\} payload: <DELETE>', dumped)
