@@ -67,13 +67,14 @@ class Seat:
         return [life for life in self.lives if not life.dead]
 
     def begin(self) -> None:
-        """Another life."""
+        """Another life, beside the former one if that is not over."""
         story, number = self._story, len(self.lives)
         name = f"{self._name}.{number}"
         rng = story.world.rng(name)
         options = self._group.options(rng.choice(self._group.protocols), self._instance)
         life = Member(story.world, story.network, story.machine, story, options, name=name, rng=rng)
         story.members[name] = life
+        story.seats[name] = self
         self.lives.append(life)
 
     def begin_unless_alive(self) -> None:
@@ -175,6 +176,7 @@ class GroupHistory:
         self.groups: list[SimGroup] = []
         #: All members that ever were, by name.
         self.members: dict[str, Member] = {}
+        self.seats: dict[str, Seat] = {}
         self.auditor: Auditor | None = None
         self.bookkeeper: Bookkeeper | None = None
         self._open_writes: list[Write] = []
@@ -265,7 +267,6 @@ class GroupHistory:
             seat.living[-1].pause(rng.choice((300, 2_000, 5_000)))
         elif kind == "member leaves":
             seat.living[-1].leave()
-            self.world.after(rng.choice((500, 3_000)), seat.begin_unless_alive)
         elif kind == "member replaced":
             seat.living[-1].pause(rng.choice((300, 2_000, 5_000)))
             seat.begin()
@@ -369,6 +370,11 @@ class GroupHistory:
             checker.released(who.group, who.name, list(range(self.partitions)))
         for write in [write for write in self._open_writes if write.by is not None and write.by[0] == who.name]:
             self._answered(write, "unclear")
+
+    def ended(self, who: Member) -> None:
+        """Somebody starts it again."""
+        seat = self.seats[who.name]
+        self.world.after(self.world.rng("member faults").choice((500, 3_000)), seat.begin_unless_alive)
 
     def synced(self, who: Member, asked_ms: int, generation: int) -> None:
         for checker in self._checkers_of(who.group):

@@ -16,7 +16,7 @@ from ottla.base.ids import TopicPartition
 from ottla.client import commits
 from ottla.client.assignors import assignors_from
 from ottla.client.cluster import Cluster
-from ottla.client.group_results import OffsetAndMetadata
+from ottla.client.commits import OffsetAndMetadata
 from ottla.client.coordinator_search import COORDINATOR_MOVED, Call, Change, Kind
 from ottla.client.errors import ConnectionFailed
 from ottla.client.membership import Membership
@@ -67,6 +67,10 @@ class GroupListener(Protocol):
     def synced(self, who: "Member", asked_ms: int, generation: int) -> None: ...
 
     def died(self, who: "Member") -> None: ...
+
+    def ended(self, who: "Member") -> None:
+        """Its program is over. It has died, too."""
+        ...
 
     def complaint(self, text: str) -> None: ...
 
@@ -154,6 +158,7 @@ class Member:
             wait = self._life.send(found)
         except StopIteration:
             self.kill()
+            self._history.ended(self)
         else:
             wait(self._go_on)
 
@@ -199,7 +204,7 @@ class Member:
             self._patience_ms.pop(call, None)
             self.machine.answered(call, response, self._world.now_ms)
             if call.request is SyncGroupRequest and not response.error_code:
-                self._history.synced(self, asked_ms, self.machine.committing[1])
+                self._history.synced(self, asked_ms, message.generation_id)
             self._pump()
 
         def lost() -> None:
@@ -219,7 +224,7 @@ class Member:
     # The user.
 
     def _program(self) -> Program:
-        """Poll, work, commit now and then; until the user leaves, or hears that another has its name."""
+        """Poll, work, commit now and then; until the user leaves, or hears of an error that it can do nothing about."""
         machine, rng = self.machine, self._rng
         yield self._sleep(rng.randint(0, 300))
         while not self._leaving:
@@ -229,8 +234,7 @@ class Member:
             error = machine.error()
             if error is not None:
                 self._world.note(f"{self.name} is told: {type(error).__name__}")
-                if isinstance(error, errors.FencedInstanceId):
-                    return
+                return
             yield from self._find_positions()
             found = yield from self._fetch()
             for partition, offset, value in found:

@@ -6,7 +6,7 @@ from typing import Any
 from ottla.base.ids import TopicPartition
 from ottla.client import commits
 from ottla.client.cluster import Cluster
-from ottla.client.group_results import OffsetAndMetadata
+from ottla.client.commits import OffsetAndMetadata
 from ottla.client.coordinator_search import COORDINATOR_MOVED
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.sim.caller import RETRY_MS, VERSIONS, Caller
