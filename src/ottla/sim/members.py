@@ -27,7 +27,7 @@ from ottla.sim.caller import KEYS, RETRY_MS, VERSIONS, Caller
 from ottla.sim.machine import Machine
 from ottla.sim.network import Network
 from ottla.sim.reading import decoded
-from ottla.sim.world import World
+from ottla.sim.world import Gate, World
 from ottla.wire import errors
 from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGroupRequest, SyncGroupRequest
 
@@ -98,7 +98,7 @@ class Member:
         self._fetching = Caller(world, network, broker, name)
         self.dead = False
         self._leaving = False
-        self._paused_until_ms = 0
+        self._gate = Gate(world)
         #: When the membership machine is to be asked next; what was planned for another time is void.
         self._step_at_ms = float("inf")
         #: Requests to the coordinator that may be answered late: nothing behind them is late meanwhile.
@@ -127,7 +127,7 @@ class Member:
     def pause(self, duration_ms: int) -> None:
         """SIGSTOP, and SIGCONT after a while."""
         self._world.note(f"{self.name} pauses for {duration_ms}")
-        self._paused_until_ms = max(self._paused_until_ms, self._world.now_ms + duration_ms)
+        self._gate.shut(duration_ms)
 
     def leave(self) -> None:
         """The user closes its consumer, when it polls next."""
@@ -142,12 +142,12 @@ class Member:
 
     def _awake(self, act: Callable[[], None]) -> None:
         """Do it unless it is dead; later, while it is paused."""
-        if self.dead:
-            return
-        if self._world.now_ms < self._paused_until_ms:
-            self._world.after(self._paused_until_ms - self._world.now_ms, lambda: self._awake(act))
-        else:
-            act()
+
+        def heard() -> None:
+            if not self.dead:
+                act()
+
+        self._gate.enter(heard)
 
     def _sleep(self, duration_ms: int) -> Wait:
         return lambda resume: self._world.after(duration_ms, lambda: self._awake(lambda: resume(None)))

@@ -131,15 +131,16 @@ class CommittedIsKept(GroupChecker):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Writes that a later read may show.
+        #: All writes but those that were refused. None is dropped: what was asked long ago may be answered late.
         self._writes: dict[tuple[str, int], list[Write]] = {}
 
     def commit_sent(self, write: Write) -> None:
         self._of(write.group, write.partition).append(write)
 
     def commit_answered(self, write: Write) -> None:
-        if write.outcome == "refused":
-            self._of(write.group, write.partition).remove(write)
+        writes = self._of(write.group, write.partition)
+        if write.outcome == "refused" and write in writes:
+            writes.remove(write)
 
     def assigned(self, group: str, member: str, epoch: int, partitions: list[int], *, lawful: bool | None, now_ms: int) -> None:
         """Who had the partition before is fenced: what it has on its way comes to nothing from now on."""
@@ -162,7 +163,6 @@ class CommittedIsKept(GroupChecker):
             known = ", ".join(f"{write.offset} ({write.outcome or 'under way'})" for write in fits)
             told = "none" if offset == NONE else offset
             self.problems.append(f"committed offset of {partition} of {group} told as {told}; it can only be {known}")
-        self._writes[group, partition] = fits
 
     def _of(self, group: str, partition: int) -> list[Write]:
         found = self._writes.get((group, partition))
