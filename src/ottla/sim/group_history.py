@@ -42,7 +42,7 @@ from ottla.store.memory import MemoryStore
 
 FAULTS_UNTIL_MS = 6_000
 #: From the end of the faults on: the longest pause, a session, and rebalances.
-SETTLED_BY_MS = 40_000
+SETTLED_BY_MS = 30_000
 MEMBER_FAULTS = ("member killed", "member paused", "member leaves", "member replaced", "member joins")
 GROUP_FAULT_KINDS = (*FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS)
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
@@ -193,6 +193,10 @@ class GroupHistory:
             "group.initial.rebalance.delay.ms": str(rng.choice((0, 100, 500))),
             "offsets.topic.num.partitions": str(rng.randint(1, 3)),
             "offsets.topic.segment.bytes": str(rng.choice((2_000, 20_000, 1 << 20))),
+            "log.cleaner.backoff.ms": str(rng.choice((100, 500))),
+            "log.cleaner.dedupe.buffer.size": str(1 << 20),
+            "log.cleaner.min.cleanable.ratio": "0.1",
+            "log.cleaner.delete.retention.ms": str(rng.choice((0, 300))),
             "group.consumer.session.timeout.ms": "1000",
             "group.consumer.min.session.timeout.ms": "100",
             "group.consumer.heartbeat.interval.ms": "250",
