@@ -110,7 +110,7 @@ class Desk:
 
     def classic_beat(self, member_id: str, generation: int) -> Any:
         request = HeartbeatRequest(group_id="g", member_id=member_id, generation_id=generation)
-        return self.carry_out(consumer_classic.beat(self.group, request))
+        return self.carry_out(consumer_classic.beat(self.group, request, self.terms))
 
     def classic_leave(self, *identities: MemberIdentity) -> Any:
         return self.carry_out(consumer_classic.leave(self.group, identities, self.terms))
@@ -156,6 +156,9 @@ class Desk:
             assert (again is None) == self.group.gone
             if again is not None:
                 assert durable(again) == durable(self.group), "a restart finds the same group"
+                cleaned = replayed(compacted(self.log))
+                assert cleaned is not None
+                assert durable(cleaned) == durable(self.group), "and so does one after the log was compacted"
 
     def picture(self) -> dict[str, Any]:
         """Members as a person reads them: epoch, state, what they read, what they have yet to give up."""
@@ -249,6 +252,12 @@ def replayed(log: Iterable[tuple[Any, Any]]) -> ConsumerGroup | None:
         if group.gone:
             group = None
     return group
+
+
+def compacted(log: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The last value of each key, without tombstones, in the order of the log."""
+    last = {encode_record(key, None)[0]: index for index, (key, _) in enumerate(log)}
+    return [(key, value) for index, (key, value) in enumerate(log) if value is not None and last[encode_record(key, None)[0]] == index]
 
 
 def durable(group: ConsumerGroup) -> dict[str, Any]:

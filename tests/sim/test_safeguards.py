@@ -25,10 +25,10 @@ from ottla.sim.machine import Machine, Performer
 SEEDS = range(60)
 
 
-def harm(kinds: Sequence[str], performer: Performer | None = None) -> list[str]:
+def harm(kinds: Sequence[str], performer: Performer | None = None, *, compacted: bool = False) -> list[str]:
     """The problems of the first history that has any."""
     for seed in SEEDS:
-        history = History(seed, performer=performer, kinds=kinds)
+        history = History(seed, performer=performer, kinds=kinds, compacted=compacted)
         try:
             problems = history.run().problems
         except (AssertionError, CorruptBatch, recover.CorruptLog) as error:

@@ -30,7 +30,7 @@ from ottla.sim.checkers.groups import (
 )
 from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
-from ottla.sim.history import HEALED_BY_MS, READ_BY_MS, Verdict, read_log
+from ottla.sim.history import CLEANER, HEALED_BY_MS, READ_BY_MS, Verdict, read_log
 from ottla.sim.machine import Machine, Performer
 from ottla.sim.members import Member
 from ottla.sim.network import Network
@@ -193,8 +193,7 @@ class GroupHistory:
             "group.initial.rebalance.delay.ms": str(rng.choice((0, 100, 500))),
             "offsets.topic.num.partitions": str(rng.randint(1, 3)),
             "offsets.topic.segment.bytes": str(rng.choice((2_000, 20_000, 1 << 20))),
-            "log.cleaner.backoff.ms": str(rng.choice((100, 500))),
-            "log.cleaner.dedupe.buffer.size": str(1 << 20),
+            **CLEANER,
             "log.cleaner.min.cleanable.ratio": "0.1",
             "log.cleaner.delete.retention.ms": str(rng.choice((0, 300))),
             "group.consumer.session.timeout.ms": "1000",

@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from ottla.records.batch import crc_ok, headers
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.records.errors import RecordsError
+from ottla.records.read import records
 from ottla.sim.caller import RETRY_MS, Caller
+from ottla.sim.keyed import record_of, value_of
 from ottla.sim.machine import Machine
 from ottla.sim.network import Network
-from ottla.sim.reading import decoded
 from ottla.sim.world import EPOCH_MS, World
 from ottla.wire import errors
 from ottla.wire.messages import (
@@ -109,9 +111,10 @@ class Producer:
         partition: int,
         batches: int,
         idempotent: bool,
+        keyed: bool = False,
         pauses_ms: Sequence[int] = (0, 5, 20, 100),
     ) -> None:
-        """``pauses_ms``: times that may pass between two batches."""
+        """``keyed``: its records have keys, and some are tombstones. ``pauses_ms``: times that may pass between two batches."""
         self._world = world
         self._pauses_ms = pauses_ms
         self._history = history
@@ -121,6 +124,7 @@ class Producer:
         self._partition = partition
         self._left = batches
         self._idempotent = idempotent
+        self._keyed = keyed
         self._producer_id = -1
         self._epoch = -1
         self._sequence = 0
@@ -178,7 +182,8 @@ class Producer:
     def _send(self, batch: Batch) -> bool:
         now = EPOCH_MS + self._world.now_ms
         ids = {"producer_id": self._producer_id, "producer_epoch": self._epoch, "base_sequence": batch.sequence} if self._idempotent else {}
-        data = build_batch([(now, b"k", value, ()) for value in batch.values], codec=batch.codec, **ids)
+        made = [record_of(now, value) if self._keyed else (now, b"k", value, ()) for value in batch.values]
+        data = build_batch(made, codec=batch.codec, **ids)
         request = ProduceRequest(
             acks=-1,
             timeout_ms=2000,
@@ -232,6 +237,8 @@ class Consumer:
         self._number = number
         self._partition = partition
         self.position = 0
+        #: Offset behind the last batch that was read.
+        self._behind = 0
         self._asking = False
         world.after(self._rng.randint(0, 100), self._ask)
 
@@ -260,11 +267,11 @@ class Consumer:
                 self._history.complaint(
                     f"consumer {self._number}: offset {self.position} of partition {self._partition} was there, now it is out of range"
                 )
-                self.position = 0
+                self.position = self._behind = 0
             self._world.after(RETRY_MS, self._ask)
             return
         try:
-            found = list(decoded(data.records, self.position))
+            found = self._decoded(data.records)
         except RecordsError:
             # Damaged on the way, or on the broker's disk; reading again tells.
             self._world.after(RETRY_MS, self._ask)
@@ -273,4 +280,18 @@ class Consumer:
         for offset, value in found:
             self._history.read(self._number, self._partition, offset, value)
             self.position = offset + 1
+        self.position = max(self.position, self._behind)
         self._world.after(0 if found else 10, self._ask)
+
+    def _decoded(self, batches: memoryview) -> list[tuple[int, bytes]]:
+        found = []
+        for place, header in headers(batches):
+            if place + header.size > len(batches):
+                break
+            if not crc_ok(batches, place):
+                raise RecordsError("checksum")
+            read = records(batches, place)
+            found += [(offset, value_of(value, extra)) for offset, _, _, value, extra in read if offset >= self.position]
+            # Compaction may have left nothing at a batch's end, or of all of it.
+            self._behind = header.last_offset + 1
+        return found
