@@ -357,6 +357,9 @@ class Member:
         if machine.coordinator.place is None:
             return errors.CoordinatorNotAvailable.code
         who = machine.committing
+        if who[1] < 0:
+            # As ``client.group`` does: who is no member at the moment does not commit.
+            return errors.UnknownMemberId.code
         offsets = {TopicPartition(history.topic, partition): OffsetAndMetadata(at) for partition, at in news.items()}
         request = commits.commit_request(self.options, self._cluster, offsets, who)
         ticket = history.commit_sent(self.group, (self.name, who[1]), news)
