@@ -43,7 +43,7 @@ from ottla.store.memory import MemoryStore
 FAULTS_UNTIL_MS = 6_000
 #: From the end of the faults on: the longest pause, a session, and rebalances.
 SETTLED_BY_MS = 30_000
-MEMBER_FAULTS = ("member killed", "member paused", "member leaves", "member replaced", "member joins")
+MEMBER_FAULTS = ("member killed", "member paused", "member leaves", "member lost", "member replaced", "member joins")
 GROUP_FAULT_KINDS = (*FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS)
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
 #: What members of a group speak: one protocol, or each life its own.
@@ -213,8 +213,8 @@ class GroupHistory:
         self.world.run(self.world.now_ms + FAULTS_UNTIL_MS)
         self.faults.heal()
         for group in self.groups:
-            for seat in group.seats:
-                seat.begin_unless_alive()
+            if not group.living:
+                group.seats[0].begin()
         self._run(HEALED_BY_MS, lambda: all(producer.done for producer in self.producers), "producers did not finish after the faults")
         self._run(SETTLED_BY_MS, self._settled, "groups did not settle after the faults")
         self._finish()
@@ -266,6 +266,8 @@ class GroupHistory:
         elif kind == "member killed":
             seat.living[-1].kill()
             self.world.after(rng.choice((10, 200, 3_000)), seat.begin_unless_alive)
+        elif kind == "member lost":
+            seat.living[-1].kill()
         elif kind == "member paused":
             seat.living[-1].pause(rng.choice((300, 2_000, 5_000)))
         elif kind == "member leaves":

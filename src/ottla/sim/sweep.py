@@ -37,10 +37,8 @@ def run_seeds(seeds: range, *, jobs: int, stories: Sequence[str] = tuple(STORIES
 
 def report(verdict: Verdict) -> str:
     """Why a seed failed, what happened last, and how to see it again."""
-    lines = [
     after = f"after {verdict.virtual_ms} ms and {verdict.faults} faults (Python {platform.python_version()})"
     lines = [f"seed {verdict.seed}, {verdict.story}, failed {after}:"]
-    ]
     lines += [f"  {problem}" for problem in verdict.problems]
     lines += ["  what happened last:", *(f"  | {line}" for line in verdict.tail)]
     lines.append(f"  to see it again: ottla sim run --seed {verdict.seed} --story {verdict.story}")
