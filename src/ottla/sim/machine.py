@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from errno import ENOSPC
 
 from ottla.base.ids import ConnectionId, TopicPartition
-from ottla.base.ports import StoreResult
+from ottla.base.ports import NodeState, StoreResult
 from ottla.broker import effects, events
-from ottla.broker.configs import Settings
+from ottla.broker.configs import Settings, topic_options
+from ottla.broker.image import Image
 from ottla.broker.node import Node
 from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
@@ -27,6 +28,7 @@ from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
 from ottla.sim.world import EPOCH_MS, Gate, World
+from ottla.store import layout
 from ottla.store.memory import MemorySession, MemoryStore
 from ottla.wire import framing
 from ottla.wire.compile import decode
@@ -114,7 +116,7 @@ class Machine:
                 broker_id=self._broker_id,
                 cluster_id=CLUSTER_ID,
                 now_ms=self._wall_ms(),
-                options_for=lambda topic: self._options(settings),
+                options_for=lambda topic: self._options(settings, topic),
             )
         except OSError as error:
             self.world.note(f"start failed: {error}")
@@ -221,9 +223,14 @@ class Machine:
     def _wall_ms(self) -> int:
         return self._epoch_ms + self.world.now_ms
 
-    @staticmethod
-    def _options(settings: Settings) -> TopicOptions:
-        return settings.topic
+    def _options(self, settings: Settings, topic: str) -> TopicOptions:
+        """As the store has them, which a server reads before it opens its logs."""
+        image = Image()
+        path = layout.config("topics", topic)
+        node = self.store.tree.nodes.get(path)
+        if node is not None:
+            image.apply(NodeState(path=path, data=node.data))
+        return topic_options(settings, image, topic, self._broker_id)
 
     # The network's side.
 
