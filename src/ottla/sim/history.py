@@ -45,6 +45,8 @@ class Verdict:
     acknowledged: int = 0
     faults: int = 0
     virtual_ms: int = 0
+    #: What was told: of ``logs``, or of ``groups``.
+    story: str = "logs"
 
 
 class History:
