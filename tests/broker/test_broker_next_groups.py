@@ -376,9 +376,11 @@ def test_join_that_waits_when_its_group_moves_over_is_told_to_join_again() -> No
     classic_pair(cluster)
     broker = coordinating(cluster)
     waiting = join(broker, protocols=(("range", SUBSCRIPTION),))
-    assert waiting.answer is None
+    old = join(broker, version=3, protocols=(("range", SUBSCRIPTION),))
+    assert waiting.answer is old.answer is None
     Member(cluster, "a", "t").beat()
-    assert waiting.answer.error_code == errors.RebalanceInProgress.code
+    assert waiting.answer.error_code == errors.MemberIdRequired.code
+    assert old.answer.error_code == errors.RebalanceInProgress.code
 
 
 def test_group_becomes_classic_when_its_last_new_member_comes_back_as_a_classic_one() -> None:
@@ -407,9 +409,12 @@ def test_classic_members_in_their_first_join_are_sent_to_join_the_group_of_whoev
     static = join(broker, instance="i", protocols=protocols)
     a = Member(cluster, "a", "t")
     a.beat()
-    assert a.reads == [0, 1, 2, 3]
-    assert {each.answer.error_code for each in (waiting, static)} == {errors.RebalanceInProgress.code}
-    again = [join(broker, protocols=protocols).answer, join(broker, instance="i", protocols=protocols).answer]
+    assert a.reads == [0, 1], "the static member is known by its name"
+    assert {each.answer.error_code for each in (waiting, static)} == {errors.MemberIdRequired.code}
+    again = [
+        join(broker, member=waiting.answer.member_id, protocols=protocols).answer,
+        join(broker, member=static.answer.member_id, instance="i", protocols=protocols).answer,
+    ]
     assert [each.error_code for each in again] == [0, 0]
     assert len(described(cluster).members) == 3
 
@@ -432,6 +437,18 @@ def test_silent_classic_member_of_a_group_that_moved_over_is_removed_after_its_o
         beat(coordinating(cluster), first)
         a.beat()
     assert sorted(each.member_id for each in described(cluster).members) == sorted(["a", first.member_id])
+
+
+def test_target_for_more_members_than_fit_in_a_batch_is_written_in_several() -> None:
+    cluster = cluster_of_groups(message_max_bytes="1200")
+    members = [Member(cluster, f"m{index:02}", "t", "u") for index in range(30)]
+    settle(cluster, *members)
+    cluster.topic("u", partitions=60)
+    settle(cluster, *members)
+    before = described(cluster)
+    assert sum(len(topic.partitions) for each in before.members for topic in each.assignment.topic_partitions) == 64
+    cluster.restart(1)
+    assert described(cluster) == before
 
 
 @pytest.mark.parametrize("count", [40])

@@ -154,6 +154,11 @@ class Membership:
             self.owned = [tp for tp in self.owned if tp not in gone]
 
     @property
+    def subscribed(self) -> bool:
+        """Whether it shares partitions with the group: then it may commit as a member alone."""
+        return bool(self._topics)
+
+    @property
     def committing(self) -> tuple[str, int]:
         """Member id and generation to commit under."""
         return self.member_id, self.generation
