@@ -158,6 +158,7 @@ class GroupHistory:
         self.world = World(seed)
         rng = self.world.rng("profile")
         self._protocols = protocols
+        self.calm = False
         self.complaints: list[str] = []
         self.acknowledged_count = 0
         self.network = Network(self.world)
@@ -212,6 +213,7 @@ class GroupHistory:
         self.faults.plan()
         self.world.run(self.world.now_ms + FAULTS_UNTIL_MS)
         self.faults.heal()
+        self.calm = True
         for group in self.groups:
             if not group.living:
                 group.seats[0].begin()
