@@ -45,9 +45,13 @@ class GroupListener(Protocol):
     """What a story of groups hears from members. ``who`` is a member that is or was."""
 
     topic: str
-    partitions: int
     #: The faults are over, and users behave.
     calm: bool
+
+    @property
+    def partitions(self) -> int:
+        """How many the topic has now."""
+        ...
 
     def topic_id(self) -> bytes: ...
 
