@@ -26,12 +26,6 @@ def test_groups_survive_each_kind_of_fault_alone(kind: str) -> None:
         assert verdict.faults > 0
 
 
-def test_partitions_that_a_restarted_static_leader_forgot_to_give_up_are_read_again() -> None:
-    """Cooperative members of a static group: the one that was to give up a partition hangs, and comes back as if nothing were owed."""
-    verdict = run_seed(2077, "groups")
-    assert not verdict.problems, report(verdict)
-
-
 def test_every_group_is_given_every_record_by_members_of_both_protocols() -> None:
     history = GroupHistory(3, kinds=("member killed", "kill"), protocols=(("classic", "consumer"),))
     assert not history.run().problems
