@@ -18,6 +18,7 @@ from ottla.broker.node import Node
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
+from ottla.sim.caller import Caller
 from ottla.sim.checkers import ALL, Checker
 from ottla.sim.checkers.groups import (
     CommittedIsKept,
@@ -39,17 +40,20 @@ from ottla.sim.replayed import differences
 from ottla.sim.users import TOPIC, Admin, Producer
 from ottla.sim.world import World
 from ottla.store.memory import MemoryStore
+from ottla.wire.messages import CreatePartitionsRequest, CreatePartitionsTopic
 
 FAULTS_UNTIL_MS = 6_000
 #: From the end of the faults on: the longest pause, a session, and rebalances.
 SETTLED_BY_MS = 30_000
 MEMBER_FAULTS = ("member killed", "member paused", "member leaves", "member lost", "member replaced", "member joins")
-GROUP_FAULT_KINDS = (*FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS)
+GROWTH = "topic grows"
+GROUP_FAULT_KINDS = (*FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS, GROWTH)
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
 #: What members of a group speak: one protocol, or each life its own.
 PROTOCOLS = (("classic",), ("classic",), ("consumer",), ("classic", "consumer"))
 LEDGER = "ledger"
 MEMBERS_MAX = 5
+PARTITIONS_MAX = 6
 
 
 class Seat:
@@ -158,17 +162,19 @@ class GroupHistory:
         self.world = World(seed)
         rng = self.world.rng("profile")
         self._protocols = protocols
+        self.calm = False
         self.complaints: list[str] = []
         self.acknowledged_count = 0
         self.network = Network(self.world)
         disk = SimDisk(now_ms=lambda: self.world.now_ms)
         self.machine = Machine(self.world, MemoryStore(), disk, self._settings(), performer)
         self.machine.last_look = self._hold_against_replay
-        self.partitions = rng.randint(1, 4)
+        self._partitions = rng.randint(1, 4)
         chosen = rng.sample(kinds, rng.randint(1, len(kinds)))
         #: Whether what a user sent before it hung up may be carried out later.
         self._late = "late requests" in chosen
         more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in MEMBER_FAULTS}  # type: ignore[misc]
+        more[GROWTH] = self._grow
         self.faults = Faults(self.world, self.machine, self.network, chosen, more)
         configs = {"segment.bytes": str(rng.choice((10_000, 1 << 20))), "retention.ms": "-1"}
         self.admin = Admin(self.world, self.network, self.machine, self.partitions, configs)
@@ -212,6 +218,7 @@ class GroupHistory:
         self.faults.plan()
         self.world.run(self.world.now_ms + FAULTS_UNTIL_MS)
         self.faults.heal()
+        self.calm = True
         for group in self.groups:
             if not group.living:
                 group.seats[0].begin()
@@ -275,6 +282,14 @@ class GroupHistory:
         elif kind == "member replaced":
             seat.living[-1].pause(rng.choice((300, 2_000, 5_000)))
             seat.begin()
+
+    def _grow(self) -> None:
+        """Somebody adds a partition; nobody looks whether that worked."""
+        count = self.partitions + 1
+        if count <= PARTITIONS_MAX:
+            wish = CreatePartitionsTopic(name=TOPIC, count=count, assignments=None)
+            caller = Caller(self.world, self.network, self.machine, "operator")
+            caller.call(CreatePartitionsRequest(topics=[wish], timeout_ms=1_000), 37, lambda response: caller.hang_up())
 
     # The end.
 
@@ -346,12 +361,21 @@ class GroupHistory:
             return found is not None and found.epoch == epoch
         return False
 
-    def topic_id(self) -> bytes:
+    def _look_at_topic(self) -> None:
         node = self.machine.node
         topic = node.image.topics.get(TOPIC) if node is not None else None
         if topic is not None:
             self._topic_id: bytes = topic.topic_id
+            self._partitions = max(self._partitions, len(topic.replicas))
+
+    def topic_id(self) -> bytes:
+        self._look_at_topic()
         return self._topic_id
+
+    @property
+    def partitions(self) -> int:
+        self._look_at_topic()
+        return self._partitions
 
     # GroupListener.
 

@@ -32,6 +32,8 @@ from ottla.wire import errors
 from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGroupRequest, SyncGroupRequest
 
 COMMIT, OFFSETS, FETCH = 8, 9, 1
+#: Chance that a user works so long on what it polled that it is taken for stuck.
+STUCK = 0.003
 #: Errors of a commit after which it is not known whether it was written.
 UNCLEAR = frozenset((*COORDINATOR_MOVED, errors.UnknownServerError.code, errors.RequestTimedOut.code))
 #: What a user waits for: a function that takes whom to tell.
@@ -43,7 +45,13 @@ class GroupListener(Protocol):
     """What a story of groups hears from members. ``who`` is a member that is or was."""
 
     topic: str
-    partitions: int
+    #: The faults are over, and users behave.
+    calm: bool
+
+    @property
+    def partitions(self) -> int:
+        """How many the topic has now."""
+        ...
 
     def topic_id(self) -> bytes: ...
 
@@ -244,8 +252,8 @@ class Member:
             self._pump()
             if rng.random() < 0.3:
                 yield from self._commit(patient=False)
-            # Work, and once in a while far too much of it.
-            yield self._sleep(int(self.options.max_poll_interval_ms * 1.3) if rng.random() < 0.003 else rng.choice((0, 1, 10, 50)))
+            stuck = rng.random() < STUCK and not self._history.calm
+            yield self._sleep(int(self.options.max_poll_interval_ms * 1.3) if stuck else rng.choice((0, 1, 10, 50)))
         yield from self._close()
 
     def _close(self) -> Program:
