@@ -23,7 +23,7 @@ BESIDE = (
     *SETTLING,
     Figure("others' p99, settled", "ms", False, 2),
     Figure("others' p99, rebalancing", "ms", False, 2),
-    Figure("others' p99, times", "", False),
+    Figure("others' p99, times", "x", False),
     Figure("server CPU, rebalancing", "% of a core", False, 1),
 )
 
