@@ -148,7 +148,7 @@ def test_commits_of_a_group_are_compacted_and_a_kill_does_not_take_back_the_last
         for number in range(1, 401):
             done = consumer.commit(offsets=[TopicPartition("t", p, number * 10 + p, "m" * 50) for p in (0, 1)], asynchronous=False)
             assert done is not None and all(place.error is None for place in done)
-        eventually(lambda: len(list(directory.glob("*.log"))) < 5 and size(directory) < 400 * 150, "the offsets topic is compacted")
+        eventually(lambda: size(directory) < 10_000, "the offsets topic is compacted")
         for _ in range(2):
             server.kill()
             server.start()
