@@ -21,7 +21,7 @@ from typing import Any
 
 from ottla.base.ids import ConnectionId
 from ottla.broker import effects, events
-from ottla.broker.node import Node
+from ottla.broker.node import PEER, Node
 from ottla.net.server import Connection
 from ottla.server.intake import Refused, read_request
 from ottla.server.observe import Counters
@@ -149,7 +149,7 @@ class Shell:
         key = schema_of(type(message)).key
         assert key is not None, f"{type(message).__name__} is a request"
         self.performer.peer_waits[number] = answered
-        request = events.RequestArrived(connection=number, correlation_id=0, api_key=key, api_version=version, client_id=None, body=message)
+        request = events.RequestArrived(connection=number, correlation_id=0, api_key=key, api_version=version, client_id=PEER, body=message)
         self.hear(request)
 
     # What comes of it.

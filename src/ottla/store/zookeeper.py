@@ -146,7 +146,7 @@ class ZooKeeperSession:
             hosts=connect.hosts,
             timeout=connect.session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-            logger=logging.getLogger("ottla.store.kazoo"),
+            logger=_quiet(logging.getLogger("ottla.store.kazoo")),
         )
         # kazoo knows one-shot watches only, by path, and tells them in another thread than answers, in any order. All events come by here.
         self.client._connection._read_watch_event = self._event_came
@@ -406,6 +406,13 @@ class ZooKeeperSession:
     def _unusable(self, reason: str) -> None:
         if self._failed is not None and not self._closed:
             self._failed(f"ZooKeeper at {self.connect.hosts} cannot be used: {reason}")
+
+
+def _quiet(kazoo: logging.Logger) -> logging.Logger:
+    """kazoo warns at each attempt to connect; the owner is told once that the session is suspended, and once that it is back."""
+    if not kazoo.filters:
+        kazoo.addFilter(lambda record: record.levelno >= logging.ERROR or log.isEnabledFor(logging.INFO))
+    return kazoo
 
 
 def _settle(future: asyncio.Future[Any], reply: Any) -> None:
