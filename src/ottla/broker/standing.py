@@ -15,7 +15,7 @@ under larger leader epochs. Source: KIP-380 for broker epochs.
 
 An earlier life of this broker may still be registered, until the store gives its session up. One at this broker's own address is replaced
 at once, since nobody else can listen there; another address may be another broker of the same number, which is waited for as long as a
-session lives, and then refused.
+session lives, and then refused. A broker that was replaced so while it lived stops.
 """
 
 from typing import TYPE_CHECKING
@@ -44,6 +44,8 @@ class Standing:
         self._patience_ms: int | None = None
         #: The store did not answer; the next tick tries again.
         self._retry = False
+        #: Our registration was deleted under a session that lives: whoever is registered now did it.
+        self._ousted = False
 
     @property
     def may_lead(self) -> bool:
@@ -58,7 +60,7 @@ class Standing:
         self._registering = True
         path = layout.broker(node.broker_id)
         created = Op("create", path, layout.encode_broker(self._description()), ephemeral=True)
-        ops = (Op("delete", path), created) if self._own_remains() else (created,)
+        ops = (Op("delete", path), created) if self._own_remains() and not self._ousted else (created,)
         node.submit(ops, self._registered)
 
     def session_changed(self, state: SessionState) -> None:
@@ -81,13 +83,11 @@ class Standing:
             if found is None and self._patience_ms is not None:
                 self.register()
         elif found is None:
-            # Somebody deleted it by hand; other brokers believe that this one is gone.
+            # Other brokers believe now that this one is gone.
             self.epoch = None
             if self.connected:
+                self._ousted = True
                 self.register()
-        elif found.epoch > self.epoch and self.connected:
-            where = f"{found.host}:{found.port}"
-            node.effects.append(effects.Halt(reason=f"another process registered as broker {node.broker_id}, at {where}"))
 
     def tick(self) -> None:
         """Time passed: try again what the store did not answer."""
@@ -134,9 +134,12 @@ class Standing:
         if result.error is None:
             self.epoch = result.states[-1].created_zxid
             self._patience_ms = None
+            self._ousted = False
             node.controller.start()
         elif result.error in ("unavailable", "session"):
             self._retry = True
+        elif self._ousted:
+            self._refuse()
         elif node.broker_id not in node.image.brokers or self._own_remains():
             # What was in the way went meanwhile, or is ours to replace.
             self.register()
