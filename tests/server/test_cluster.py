@@ -234,6 +234,23 @@ def test_a_broker_that_stood_still_longer_than_its_session_begins_anew(cluster: 
     assert "the session with the store is lost" in cluster.brokers[victim].logs()
 
 
+def test_a_broker_that_stood_still_for_less_than_its_session_looks_after_it_before_it_goes_on(cluster: Processes) -> None:
+    writers, readers = writers_and_readers(cluster, "paused")
+    victim = next(number for number in cluster.brokers if number != cluster.controller())
+    led = {partition: epoch for partition, (leader, epoch) in cluster.leaders("paused").items() if leader == victim}
+    with running(*writers, *readers):
+        progress(writers)
+        os.kill(cluster.brokers[victim].pid, signal.SIGSTOP)
+        time.sleep(SESSION_MS / 1000 * 0.6)
+        os.kill(cluster.brokers[victim].pid, signal.SIGCONT)
+        progress(writers)
+    assert cluster.check(writers, readers) >= 300
+    said = cluster.brokers[victim].logs().partition("the process stood still for ")[2]
+    assert "the session with the store is back" in said
+    if "the session with the store is lost" not in said:
+        assert {partition: epoch for partition, (leader, epoch) in cluster.leaders("paused").items() if leader == victim} == led
+
+
 def test_nothing_acknowledged_is_lost_while_the_ensemble_is_killed_and_comes_back(tmp_path: Path, zookeepers: Ensemble) -> None:
     with processes(tmp_path, zookeepers) as cluster:
         writers, readers = writers_and_readers(cluster, "orphaned")

@@ -155,6 +155,9 @@ class Broker:
             recorder=FlightRecorder(options.recorder_bytes),
             counters=process.counters,
             crashed=process.crash,
+            session=session,
+            # The last sign of life may have been sent a third of the timeout before the pause.
+            pause_max_ms=options.zookeeper_session_timeout_ms // 2 if options.zookeeper_connect else 0,
         )
         self.performer.hear = self.shell.hear
         self.listener = Listener(self.socket, process.commons, self.shell)
