@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ottla.base.options import OptionSpec
 from ottla.broker.configs import BrokerOptions, topic_defaults
+from ottla.broker.groups.states import TRANSITIONS, diagram
 from ottla.broker.node import HANDLERS
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
@@ -90,9 +91,23 @@ def coverage() -> str:
     return "\n".join(rows) + "\n\n"
 
 
+def group_states() -> str:
+    """The states of a group of the classic protocol, as a diagram."""
+    rows = ["| from | to | when |", "|-|-|-|"]
+    rows += [f"| {before.value} | {after.value} | {why} |" for (before, after), why in TRANSITIONS.items()]
+    intro = "Generated from the table in `src/ottla/broker/groups/states.py`, which says what each state means."
+    title = "# States of a group of the classic protocol"
+    return f"{title}\n\n{intro}\n\n```mermaid\n{diagram()}\n```\n\n" + "\n".join(rows) + "\n"
+
+
 def main() -> int:
     """Write the pages, or compare them; 1 when one is out of date."""
-    pages = {"configuration.md": configuration(), "clients.md": clients(), "protocol.md": coverage() + protocol_reference()}
+    pages = {
+        "configuration.md": configuration(),
+        "clients.md": clients(),
+        "protocol.md": coverage() + protocol_reference(),
+        "group-states.md": group_states(),
+    }
     stale = []
     for name, text in pages.items():
         path = REFERENCE / name

@@ -95,7 +95,7 @@ class Broker:
             cluster_id="cluster",
             settings=settings,
             directories=directories,
-            rng=Random(broker_id),
+            rng=Random(broker_id + 1000 * cluster.deaths),
             address=(f"host{broker_id}", 9092),
             now_ms=cluster.now_ms,
             wall_ms=cluster.wall_ms,
@@ -294,6 +294,8 @@ class Cluster:
         self.reading = True
         self.brokers: dict[int, Broker] = {}
         self.numbers = count(1)
+        #: Brokers killed so far: the next one has luck of its own.
+        self.deaths = 0
         self._later: deque[Callable[[], None]] = deque()
         self._running = False
         for broker_id in range(1, brokers + 1):
@@ -325,6 +327,7 @@ class Cluster:
     def kill(self, broker_id: int) -> Broker:
         """kill -9, and the store's session expires."""
         gone = self.brokers.pop(broker_id)
+        self.deaths += 1
         gone.session.expire()
         gone.halted = "killed"
         self.run()

@@ -59,7 +59,7 @@ class FakeTopics:
 class Desk:
     """One group, asked one request after the other."""
 
-    def __init__(self, sizes: dict[str, int], *, check_replay: bool = True, **terms: Any) -> None:
+    def __init__(self, sizes: dict[str, int], *, check_replay: bool = True, check_owners: bool = True, **terms: Any) -> None:
         self.topics = FakeTopics(sizes)
         self.group = ConsumerGroup("g")
         self.now_ms = 1_000_000
@@ -68,6 +68,7 @@ class Desk:
         self.deadlines: dict[tuple[Timer, str], tuple[int, int]] = {}
         self._ids = count(1)
         self._check_replay = check_replay
+        self._check_owners = check_owners
 
     @property
     def terms(self) -> Terms:
@@ -110,7 +111,7 @@ class Desk:
 
     def classic_beat(self, member_id: str, generation: int) -> Any:
         request = HeartbeatRequest(group_id="g", member_id=member_id, generation_id=generation)
-        return self.carry_out(consumer_classic.beat(self.group, request))
+        return self.carry_out(consumer_classic.beat(self.group, request, self.terms))
 
     def classic_leave(self, *identities: MemberIdentity) -> Any:
         return self.carry_out(consumer_classic.leave(self.group, identities, self.terms))
@@ -145,7 +146,7 @@ class Desk:
 
     def check(self) -> None:
         held: dict[tuple[bytes, int], str] = {}
-        for member in self.group.members.values():
+        for member in self.group.members.values() if self._check_owners else ():
             for assignment in (member.assigned, member.revoking):
                 for topic, partitions in assignment.items():
                     for partition in partitions:
@@ -156,6 +157,9 @@ class Desk:
             assert (again is None) == self.group.gone
             if again is not None:
                 assert durable(again) == durable(self.group), "a restart finds the same group"
+                cleaned = replayed(compacted(self.log))
+                assert cleaned is not None
+                assert durable(cleaned) == durable(self.group), "and so does one after the log was compacted"
 
     def picture(self) -> dict[str, Any]:
         """Members as a person reads them: epoch, state, what they read, what they have yet to give up."""
@@ -249,6 +253,12 @@ def replayed(log: Iterable[tuple[Any, Any]]) -> ConsumerGroup | None:
         if group.gone:
             group = None
     return group
+
+
+def compacted(log: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The last value of each key, without tombstones, in the order of the log."""
+    last = {encode_record(key, None)[0]: index for index, (key, _) in enumerate(log)}
+    return [(key, value) for index, (key, value) in enumerate(log) if value is not None and last[encode_record(key, None)[0]] == index]
 
 
 def durable(group: ConsumerGroup) -> dict[str, Any]:

@@ -184,6 +184,27 @@ def test_classic_member_that_turns_to_the_new_protocol_keeps_its_place() -> None
     assert (Timer.SYNC, "k") not in desk.deadlines
 
 
+def test_burst_of_classic_members_shares_a_target_and_is_told_when_there_is_one() -> None:
+    desk = Desk({"t": 8})
+    a = ObedientMember(desk, "a", "t")
+    a.beat()
+    generations = {name: desk.classic_join(name, "t").generation_id for name in "klm"}
+    assert set(generations.values()) == {1}
+    assert [synced(desk, name, generation) for name, generation in generations.items()] == [{}] * 3
+    assert [desk.classic_beat(name, 1).error_code for name in "klm"] == [0] * 3, "a target cannot be made yet"
+    desk.wait(1_000)
+    assert [desk.classic_beat(name, 1).error_code for name in "klm"] == [REBALANCE] * 3
+    assert {desk.classic_join(name, "t").generation_id for name in "klm"} == {4}
+    a.beat()
+    a.beat()
+    assert [desk.classic_beat(name, 4).error_code for name in "klm"] == [REBALANCE] * 3
+    assert [synced(desk, name, desk.classic_join(name, "t").generation_id) for name in "klm"] == [
+        {"t": [2, 3]},
+        {"t": [4, 5]},
+        {"t": [6, 7]},
+    ]
+
+
 # From one kind of group to the other.
 
 

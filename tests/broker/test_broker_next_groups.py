@@ -7,6 +7,7 @@ from cluster import Broker, Cluster
 from groups import cluster_of_groups, commit, committed, coordinating, join, sync
 
 from ottla.broker.groups.consumer import ServedConsumerGroup
+from ottla.broker.groups.consumer_heartbeat import TOGETHER_MAX
 from ottla.wire import errors
 from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedGroup
@@ -375,9 +376,11 @@ def test_join_that_waits_when_its_group_moves_over_is_told_to_join_again() -> No
     classic_pair(cluster)
     broker = coordinating(cluster)
     waiting = join(broker, protocols=(("range", SUBSCRIPTION),))
-    assert waiting.answer is None
+    old = join(broker, version=3, protocols=(("range", SUBSCRIPTION),))
+    assert waiting.answer is old.answer is None
     Member(cluster, "a", "t").beat()
-    assert waiting.answer.error_code == errors.RebalanceInProgress.code
+    assert waiting.answer.error_code == errors.MemberIdRequired.code
+    assert old.answer.error_code == errors.RebalanceInProgress.code
 
 
 def test_group_becomes_classic_when_its_last_new_member_comes_back_as_a_classic_one() -> None:
@@ -406,9 +409,12 @@ def test_classic_members_in_their_first_join_are_sent_to_join_the_group_of_whoev
     static = join(broker, instance="i", protocols=protocols)
     a = Member(cluster, "a", "t")
     a.beat()
-    assert a.reads == [0, 1, 2, 3]
-    assert {each.answer.error_code for each in (waiting, static)} == {errors.RebalanceInProgress.code}
-    again = [join(broker, protocols=protocols).answer, join(broker, instance="i", protocols=protocols).answer]
+    assert a.reads == [0, 1], "the static member is known by its name"
+    assert {each.answer.error_code for each in (waiting, static)} == {errors.MemberIdRequired.code}
+    again = [
+        join(broker, member=waiting.answer.member_id, protocols=protocols).answer,
+        join(broker, member=static.answer.member_id, instance="i", protocols=protocols).answer,
+    ]
     assert [each.error_code for each in again] == [0, 0]
     assert len(described(cluster).members) == 3
 
@@ -433,6 +439,18 @@ def test_silent_classic_member_of_a_group_that_moved_over_is_removed_after_its_o
     assert sorted(each.member_id for each in described(cluster).members) == sorted(["a", first.member_id])
 
 
+def test_target_for_more_members_than_fit_in_a_batch_is_written_in_several() -> None:
+    cluster = cluster_of_groups(message_max_bytes="1200")
+    members = [Member(cluster, f"m{index:02}", "t", "u") for index in range(30)]
+    settle(cluster, *members)
+    cluster.topic("u", partitions=60)
+    settle(cluster, *members)
+    before = described(cluster)
+    assert sum(len(topic.partitions) for each in before.members for topic in each.assignment.topic_partitions) == 64
+    cluster.restart(1)
+    assert described(cluster) == before
+
+
 @pytest.mark.parametrize("count", [40])
 def test_heartbeats_of_a_large_group_write_nothing(count: int) -> None:
     cluster = cluster_of_groups()
@@ -441,8 +459,21 @@ def test_heartbeats_of_a_large_group_write_nothing(count: int) -> None:
     shard = coordinating(cluster).node.groups.shard_of("g")
     end = shard.leader.log.end_offset
     cluster.pass_ms(5_000)
-    assert {member.beat().heartbeat_interval_ms for member in members} == {5_000}
+    for member in members:
+        member.beat()
     assert shard.leader.log.end_offset == end
+
+
+def test_members_of_a_large_group_that_came_together_are_asked_to_come_each_at_its_moment() -> None:
+    cluster = cluster_of_groups()
+    members = [Member(cluster, f"m{index}", "t") for index in range(TOGETHER_MAX + 20)]
+    settle(cluster, *members)
+    cluster.pass_ms(5_000)
+    intervals = [member.beat().heartbeat_interval_ms for member in members]
+    assert min(intervals) > 1_750 and max(intervals) <= 3_500
+    assert len(set(intervals)) > len(members) // 2
+    cluster.pass_ms(intervals[0])
+    assert members[0].beat().heartbeat_interval_ms == 3_500, "who comes at its moment keeps it"
 
 
 # Settings of one group.

@@ -1,4 +1,4 @@
-"""Apache Kafka's own consumer and tools meet groups of the new protocol: they read from them, describe them, and decode their records."""
+"""Apache Kafka's own consumer and tools meet groups of both protocols: they read with them, describe them, and decode their records."""
 
 from __future__ import annotations
 
@@ -75,3 +75,39 @@ def test_kafka_reads_with_a_group_describes_it_and_decodes_its_records(tmp_path:
     assert types == {"1", "3", "4", "5", "6", "7", "8", "16"}
     assert '"subscribedTopicRegex":"(^t.*)"' in dumped
     assert re.search(r'"groupId":"g","regularExpression":"\(\^t\.\*\)"\}\} payload: <DELETE>', dumped)
+
+
+def test_kafka_reads_with_a_classic_group_describes_it_resets_it_deletes_it_and_decodes_its_records(tmp_path: Path, run: Run) -> None:
+    with Serving(tmp_path / "data", settings={"offsets.topic.num.partitions": "1"}) as server:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.create_topics([NewTopic("t", 2, 1)])["t"].result(20)
+        producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
+        for number in range(10):
+            producer.produce("t", b"%d" % number, partition=number % 2)
+        producer.flush(20)
+        at = ("--bootstrap-server", server.bootstrap)
+        old = ("--command-property", "group.protocol=classic", "--from-beginning", "--max-messages", "10", "--timeout-ms", "30000")
+        assert sorted(map(int, run(CONSUMER, *at, "--topic", "t", "--group", "java", *old).split())) == list(range(10))
+
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": server.bootstrap, "group.id": "g", "group.instance.id": "one"})
+        consumer.subscribe(["t"])
+        deadline = time.monotonic() + 20
+        while not consumer.assignment():
+            assert time.monotonic() < deadline
+            consumer.poll(0.2)
+        listed = run(GROUPS, *at, "--list", "--state", "--type")
+        assert re.search(r"^g +Classic +Stable", listed, re.MULTILINE) and re.search(r"^java +Classic +Empty", listed, re.MULTILINE), listed
+        members = run(GROUPS, *at, "--describe", "--group", "g", "--members", "--verbose")
+        assert re.search(r"^g +one-\S+ +one +/127.0.0.1 .* 2 .*t.*0,1", members, re.MULTILINE), members
+        lag = run(GROUPS, *at, "--describe", "--group", "java")
+        assert re.search(r"^java +t +0 +5 +5 +0 ", lag, re.MULTILINE), lag
+        reset = run(GROUPS, *at, "--group", "java", "--topic", "t", "--reset-offsets", "--to-offset", "2", "--execute")
+        assert re.search(r"^java +t +1 +2", reset, re.MULTILINE), reset
+        assert "successful" in run(GROUPS, *at, "--group", "java", "--topic", "t:0", "--delete-offsets").lower()
+        assert "successful" in run(GROUPS, *at, "--group", "java", "--delete").lower()
+        consumer.close()
+        [log] = (tmp_path / "data").rglob("__consumer_offsets-0/*.log")
+        dumped = run(DUMP, "--offsets-decoder", "--files", str(log))
+    assert set(re.findall(r'key: \{"type":"(\d+)"', dumped)) == {"1", "2"}
+    assert re.search(r'"group":"g"\}\} payload: \{"version":"3","data":\{"protocolType":"consumer","generation":1,', dumped), dumped
+    assert re.search(r'"group":"java"\}\} payload: <DELETE>', dumped), dumped

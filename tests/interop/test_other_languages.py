@@ -1,23 +1,17 @@
 """Clients of other languages: Apache Kafka's own for Java, franz-go, KafkaJS; each a small program in `foreign/`.
 
-What it takes to build them comes from their registries and is kept under `~/.cache/ottla-interop` (or `$OTTLA_INTEROP_CACHE`). Where a
-compiler or a registry is out of reach the test is skipped and says what is missing.
+What it takes to build them comes from their registries (`builds`). Where a compiler or a registry is out of reach the test is skipped and
+says what is missing.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
 import uuid
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from bench import maven
-from bench.maven import PeerUnavailable
+from builds import FRANZ_GO, go_built, java_built, node_built, run
 from faces import FACES
 from test_clients import address, expected, sample
 
@@ -25,68 +19,17 @@ from plain_kafka import CODECS, Record, fetch_all
 
 pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(420), pytest.mark.xdist_group("other_languages")]
 
-FOREIGN = Path(__file__).parent / "foreign"
-CACHE = Path(os.environ.get("OTTLA_INTEROP_CACHE") or Path.home() / ".cache" / "ottla-interop")
-FRANZ_GO, KADM, KAFKAJS = "v1.19.5", "v1.16.1", "2.2.4"
+KADM = "v1.16.1"
 COUNT = 200
-BUILD_TIMEOUT_S = 300
-
-
-def run(command: Sequence[str | Path], **more: object) -> str:
-    """What a program prints; its failure is the test's."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=90, **more)  # type: ignore[call-overload]
-    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
-    return str(done.stdout)
-
-
-def built(name: str, version: str, source: Path, build: Callable[[Path], None]) -> Path:
-    """The directory of a built program, made when its source or version is new. Skips where it cannot be made."""
-    target = CACHE / f"{name}-{hashlib.sha256(version.encode() + source.read_bytes()).hexdigest()[:16]}"
-    if target.exists():
-        return target
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        place = Path(scratch) / "build"
-        place.mkdir()
-        shutil.copy2(source, place / source.name)
-        build(place)
-        if not target.exists():
-            place.rename(target)
-    return target
-
-
-def built_by(place: Path, *commands: Sequence[str], missing: str) -> None:
-    """Runs the steps of a build; where one fails, the registry it asks is taken to be out of reach."""
-    for command in commands:
-        try:
-            done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"{missing}: {command[0]} did not end within {BUILD_TIMEOUT_S} s")
-        if done.returncode != 0:
-            said = (done.stdout + done.stderr).strip().splitlines()
-            pytest.skip(f"{missing}: {' '.join(command[:3])} failed: {said[-1][:200] if said else ''}")
 
 
 @pytest.fixture(scope="session")
 def java() -> Callable[..., str]:
     """Runs the Java program with arguments."""
-    try:
-        runtime = maven.java()
-        version, lib = maven.newest("kafka-clients", "org.apache.kafka", "kafka-clients", pattern=r"4\.\d+\.\d+")
-    except PeerUnavailable as why:
-        pytest.skip(f"Apache Kafka's Java client cannot be had here: {why}")
-    compiler = Path(runtime.home) / "bin" / "javac"
-    found = str(compiler) if compiler.exists() else shutil.which("javac")
-    if not found:
-        pytest.skip("there is a Java here, but no compiler (javac)")
-
-    def build(place: Path) -> None:
-        run([found, "-cp", f"{lib}/*", "-d", place, place / "JavaClient.java"])
-
-    classes = built("java", version, FOREIGN / "JavaClient.java", build)
+    runtime, classpath = java_built("JavaClient")
 
     def client(*arguments: str) -> str:
-        return run([runtime.path, "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}{os.pathsep}{lib}/*", "JavaClient", *arguments])
+        return run([runtime.path, "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", classpath, "JavaClient", *arguments])
 
     return client
 
@@ -140,16 +83,7 @@ def test_java_administers_topics(java: Callable[..., str], bootstrap: str) -> No
 
 
 def test_franz_go_administers_writes_with_every_codec_and_reads(bootstrap: str) -> None:
-    if shutil.which("go") is None:
-        pytest.skip("Go is not installed")
-    modules = [f"github.com/twmb/franz-go@{FRANZ_GO}", f"github.com/twmb/franz-go/pkg/kadm@{KADM}"]
-
-    def build(place: Path) -> None:
-        missing = "franz-go cannot be had here"
-        steps = (["go", "mod", "init", "ottla.test/client"], ["go", "get", *modules], ["go", "build", "-o", "client", "."])
-        built_by(place, *steps, missing=missing)
-
-    program = built("go", FRANZ_GO + KADM, FOREIGN / "client.go", build) / "client"
+    program = go_built("client.go", f"github.com/twmb/franz-go@{FRANZ_GO}", f"github.com/twmb/franz-go/pkg/kadm@{KADM}")
     topic = fresh("go")
     assert run([program, bootstrap, topic, str(COUNT)]).split() == ["fine", str(COUNT * len(CODECS))]
     stored = fetch_all(address(bootstrap), topic)
@@ -158,18 +92,10 @@ def test_franz_go_administers_writes_with_every_codec_and_reads(bootstrap: str) 
 
 
 def test_kafkajs_administers_and_writes(bootstrap: str) -> None:
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("Node.js with npm is not installed")
-
-    def build(place: Path) -> None:
-        (place / "package.json").write_text('{"private": true, "type": "module"}')
-        step = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", f"kafkajs@{KAFKAJS}"]
-        built_by(place, step, missing="KafkaJS cannot be had here")
-
-    place = built("node", KAFKAJS, FOREIGN / "client.mjs", build)
+    program = node_built("client.mjs")
     topic = fresh("node")
     environment = {**os.environ, "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
-    assert run(["node", place / "client.mjs", bootstrap, topic, str(COUNT)], env=environment).splitlines()[-1] == "fine"
+    assert run(["node", program, bootstrap, topic, str(COUNT)], env=environment).splitlines()[-1] == "fine"
     read = FACES[0].consume(bootstrap, topic, 2 * COUNT - 1, offset=1)
     assert [r.value for r in read] == [f"{codec} {i} ".encode() * 5 for codec in ("none", "gzip") for i in range(COUNT)][1:]
     assert {batch.codec for batch in fetch_all(address(bootstrap), topic, 0, 1)} == {"none", "gzip"}

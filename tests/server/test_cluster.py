@@ -74,7 +74,7 @@ class Processes:
     def create(self, topic: str, partitions: int) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
-        until(lambda: len(self.leaders(topic)) == partitions)
+        until(lambda: len(self.leaders(topic)) == partitions and all(leader != -1 for leader, _ in self.leaders(topic).values()))
 
     def check(self, writers: list[Writer], readers: list[Reader]) -> int:
         """Holds each partition's leader to what was seen."""
@@ -147,9 +147,11 @@ def test_a_topic_created_by_way_of_any_broker_lies_on_all_of_them(cluster: Proce
         topics = [CreatableTopic(name=f"by-way-of-{number}", num_partitions=6, replication_factor=1)]
         answer = ask(broker.address, CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7, CreateTopicsResponse)
         assert (answer.topics[0].error_code, answer.topics[0].num_partitions) == (0, 6)
-        until(lambda number=number: len(cluster.leaders(f"by-way-of-{number}")) == 6)  # type: ignore[misc]
-        leaders = [leader for leader, _ in cluster.leaders(f"by-way-of-{number}").values()]
-        assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
+        until(
+            lambda number=number: (  # type: ignore[misc]
+                sorted(leader for leader, _ in cluster.leaders(f"by-way-of-{number}").values()) == [1, 1, 2, 2, 3, 3]
+            )
+        )
     again = ask(cluster.brokers[1].address, CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7, CreateTopicsResponse)
     assert again.topics[0].error_code == 36, "refused by the controller, through the broker that was asked"
 

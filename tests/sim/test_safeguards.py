@@ -9,7 +9,7 @@ from ottla.base.ids import TopicPartition
 from ottla.broker import leader
 from ottla.broker.apis import k00_produce
 from ottla.broker.leader import Leader
-from ottla.log import directory, recover
+from ottla.log import cleaning, directory, recover
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.producers import Producers
@@ -25,10 +25,10 @@ from ottla.sim.machine import Machine, Performer
 SEEDS = range(60)
 
 
-def harm(kinds: Sequence[str], performer: Performer | None = None) -> list[str]:
+def harm(kinds: Sequence[str], performer: Performer | None = None, *, compacted: bool = False) -> list[str]:
     """The problems of the first history that has any."""
     for seed in SEEDS:
-        history = History(seed, performer=performer, kinds=kinds)
+        history = History(seed, performer=performer, kinds=kinds, compacted=compacted)
         try:
             problems = history.run().problems
         except (AssertionError, CorruptBatch, recover.CorruptLog) as error:
@@ -119,3 +119,19 @@ def test_storing_a_batch_without_checking_its_crc_is_caught(monkeypatch: pytest.
 
     monkeypatch.setattr(leader, "examine_batch", trusting)
     assert harm(("damaged frames",))
+
+
+def test_compaction_with_every_safeguard_on_does_no_harm() -> None:
+    for seed in range(10):
+        assert History(seed, kinds=("power cut", "kill", "full disk", "slow disk"), compacted=True).run().problems == []
+
+
+def test_calling_a_compaction_done_before_its_files_are_on_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = SimFile.sync
+    monkeypatch.setattr(SimFile, "sync", lambda self: None if self.path.endswith(".cleaned") else sync(self))
+    assert harm(("power cut",), compacted=True)
+
+
+def test_compacting_by_keys_that_were_not_mapped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning, "retain", lambda batch, header, offset_map, **rest: None)
+    assert harm(("kill",), compacted=True)

@@ -252,7 +252,7 @@ class ClusterOptions(Options):
     )
     group_consumer_unsettled_interval_ms: int = option(
         "ottla.group.consumer.unsettled.heartbeat.interval.ms",
-        SECOND_MS,
+        SECOND_MS // 2,
         at_least=1,
         doc="Time between heartbeats while the group changes, if it is the shorter one: a member hears what it may read only when it asks.",
     )

@@ -99,7 +99,7 @@ def plan(log: Log, found: Dirt, *, means: Means, now_ms: int) -> CleaningPlan:
     options = log.options
     ends = [*log.bases[1 : len(found.segments)], found.upto]
     producers = {
-        producer_id: (producer.batches[-1].last_offset if producer.batches else -1, producer.epoch)
+        producer_id: (tuple(batch.last_offset for batch in list(producer.batches)[-1:]), producer.epoch)
         for producer_id, producer in log.producers.by_id.items()
     }
     return CleaningPlan(

@@ -11,8 +11,9 @@ It runs beside the log and touches only names that end in ``.cleaned``; ``cleane
 keys than the map holds, the map ends earlier, and so does what this compaction calls clean: the next one goes on from there.
 
 What goes: records with a newer one for their key, records without a key, records of aborted transactions, tombstones and transaction
-markers behind their delete horizon (``records.retain``). What stays, if only as an empty header: the last batch of each producer the log
-knows, or its next sequence would be out of order after a restart; and the last batch of each new segment, so that segments still meet.
+markers behind their delete horizon (``records.retain``). What stays, if only as an empty header: the last batch of each producer
+the log knows, or its next sequence would be out of order after a restart; and the last batch of each new segment, so that
+segments still meet.
 
 A marker stays for as long as batches of its transaction are there. So it is settled in the order of the log: each reading remembers which
 transactions had a batch so far, and a marker that ends one without any has nothing left to say. Source: KIP-98, KIP-534.
@@ -63,8 +64,8 @@ class CleaningPlan(msgspec.Struct):
     upto: Offset
     #: Aborted transactions with records below ``upto``.
     aborted: tuple[AbortedTransaction, ...]
-    #: Producer id -> last offset of its newest batch of data, or -1, and its epoch.
-    producers: dict[int, tuple[int, int]]
+    #: Producer id -> last offsets of the batches whose headers must stay, and its epoch.
+    producers: dict[int, tuple[tuple[int, ...], int]]
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -331,5 +332,5 @@ class Rewriting:
             return True
         if not header.has_producer or header.producer_id not in self._plan.producers:
             return False
-        last_offset, epoch = self._plan.producers[header.producer_id]
-        return header.last_offset == last_offset if last_offset >= 0 else header.is_control and header.producer_epoch == epoch
+        last_offsets, epoch = self._plan.producers[header.producer_id]
+        return header.last_offset in last_offsets if last_offsets else header.is_control and header.producer_epoch == epoch

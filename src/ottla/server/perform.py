@@ -157,7 +157,8 @@ class Performer:
     # Log directories.
 
     def _settle(self, effect: effects.Settle) -> None:
-        self._loop.call_soon(self._settled)
+        # In the turn after the next one: in that, answers of the last flush leave, and what clients then send is still served by this one.
+        self._loop.call_soon(self._loop.call_soon, self._settled)
 
     def _settled(self) -> None:
         if not self._stopped:

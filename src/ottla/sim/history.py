@@ -11,9 +11,10 @@ from typing import Any
 from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import records
-from ottla.sim.checkers import ALL, Checker
+from ottla.sim.checkers import ALL, COMPACTED, Checker
 from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
+from ottla.sim.keyed import value_of
 from ottla.sim.machine import Machine, Performer
 from ottla.sim.network import Network
 from ottla.sim.users import Admin, Consumer, Producer
@@ -23,6 +24,14 @@ from ottla.store.memory import MemoryStore
 FAULTS_UNTIL_MS = 6_000
 HEALED_BY_MS = 120_000
 READ_BY_MS = 10_000
+COMPACTED_BY_MS = 2_000
+#: Compactions come often, go piece by piece, and need several rounds.
+CLEANER = {
+    "log.cleaner.backoff.ms": "150",
+    "log.cleaner.io.buffer.size": "2048",
+    "log.cleaner.dedupe.buffer.size": "1024",
+    "log.cleaner.threads": "2",
+}
 
 
 @dataclass(slots=True)
@@ -36,20 +45,27 @@ class Verdict:
     acknowledged: int = 0
     faults: int = 0
     virtual_ms: int = 0
+    #: What was told: of ``logs``, or of ``groups``.
+    story: str = "logs"
 
 
 class History:
     """See the module's theory. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from."""
 
-    def __init__(self, seed: int, *, performer: Performer | None = None, kinds: Sequence[str] = FAULT_KINDS) -> None:
+    def __init__(
+        self, seed: int, *, performer: Performer | None = None, kinds: Sequence[str] = FAULT_KINDS, compacted: bool = False
+    ) -> None:
+        """``compacted``: whether the topic is, and its records keyed."""
         self.world = World(seed)
         rng = self.world.rng("profile")
-        self.checkers: list[Checker] = [kind() for kind in ALL]
+        odds = self.world.rng("compaction")
+        self.compacted = compacted
+        self.checkers: list[Checker] = [kind() for kind in (COMPACTED if self.compacted else ALL)]
         self.complaints: list[str] = []
         self.acknowledged_count = 0
         self.network = Network(self.world)
         disk = SimDisk(now_ms=lambda: self.world.now_ms)
-        self.machine = Machine(self.world, MemoryStore(), disk, {"ottla.disk.reserve.bytes": "65536"}, performer)
+        self.machine = Machine(self.world, MemoryStore(), disk, {"ottla.disk.reserve.bytes": "65536", **CLEANER}, performer)
         self.partitions = rng.randint(1, 3)
         self.faults = Faults(self.world, self.machine, self.network, rng.sample(kinds, rng.randint(1, len(kinds))))
         configs = {
@@ -57,6 +73,14 @@ class History:
             "index.interval.bytes": str(rng.choice((0, 100, 4096))),
             "retention.ms": "-1",
         }
+        if self.compacted:
+            configs |= {
+                "cleanup.policy": "compact",
+                "segment.bytes": str(odds.choice((1_000, 5_000, 20_000))),
+                "min.cleanable.dirty.ratio": odds.choice(("0", "0.3")),
+                "delete.retention.ms": odds.choice(("0", "500", "86400000")),
+                "file.delete.delay.ms": odds.choice(("0", "1000")),
+            }
         self.admin = Admin(self.world, self.network, self.machine, self.partitions, configs)
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
@@ -86,6 +110,7 @@ class History:
                 partition=number % self.partitions,
                 batches=rng.randint(10, 60),
                 idempotent=rng.random() < 0.8,
+                keyed=self.compacted,
             )
             self.producers.append(producer)
         for partition in range(self.partitions):
@@ -99,6 +124,8 @@ class History:
 
     def _finish(self) -> None:
         """Everybody has read everything; then one more crash, and the logs as they are on disk."""
+        if self.compacted:
+            self.world.run(self.world.now_ms + COMPACTED_BY_MS)
         node = self.machine.node
         if node is None:
             self.complaints.append("the broker is down at the end")
@@ -167,6 +194,6 @@ def read_log(log: Any) -> list[tuple[int, bytes]]:
         if not data:
             raise RecordsError(f"nothing at offset {offset} of {log.start_offset} to {log.end_offset}")
         for place, header in headers(data):
-            found += [(at, value or b"") for at, _, _, value, _ in records(data, place) if at >= offset]
+            found += [(at, value_of(value, extra)) for at, _, _, value, extra in records(data, place) if at >= offset]
             offset = header.last_offset + 1
     return found

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from errno import ENOSPC
 
 from ottla.base.ids import ConnectionId, TopicPartition
-from ottla.base.ports import StoreResult
+from ottla.base.ports import NodeState, StoreResult
 from ottla.broker import effects, events
-from ottla.broker.configs import Settings
+from ottla.broker.configs import Settings, topic_options
+from ottla.broker.image import Image
 from ottla.broker.node import Node
 from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
@@ -26,7 +27,8 @@ from ottla.log.flush import FlushPlan, Slice
 from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
-from ottla.sim.world import EPOCH_MS, World
+from ottla.sim.world import EPOCH_MS, Gate, World
+from ottla.store import layout
 from ottla.store.memory import MemorySession, MemoryStore
 from ottla.wire import framing
 from ottla.wire.compile import decode
@@ -92,10 +94,12 @@ class Machine:
         self._tickets = 0
         #: Whether the requests in work of a connection are Produce requests.
         self._producing: dict[int, bool] = {}
-        self._paused_until_ms = 0
+        self._gate = Gate(world)
         self.halted = 0
         #: Each file operation off the loop takes most of a second.
         self.slow_disk = False
+        #: Told of a process that is about to end.
+        self.last_look: Callable[[Node], None] = lambda node: None
         store.wake = self._store_speaks
 
     # Life and death.
@@ -112,7 +116,7 @@ class Machine:
                 broker_id=self._broker_id,
                 cluster_id=CLUSTER_ID,
                 now_ms=self._wall_ms(),
-                options_for=lambda topic: self._options(settings),
+                options_for=lambda topic: self._options(settings, topic),
             )
         except OSError as error:
             self.world.note(f"start failed: {error}")
@@ -165,12 +169,13 @@ class Machine:
     def pause(self, duration_ms: int) -> None:
         """SIGSTOP, and SIGCONT after a while."""
         self.world.note(f"pause {duration_ms}")
-        self._paused_until_ms = max(self._paused_until_ms, self.world.now_ms + duration_ms)
+        self._gate.shut(duration_ms)
 
     def _end(self, how: str) -> None:
         if self.node is None:
             return
         self.world.note(how)
+        self.last_look(self.node)
         self.node = None
         self._directory = None
         if self._session is not None:
@@ -192,12 +197,11 @@ class Machine:
         self._perform(self.node.step(event, self.world.now_ms))
 
     def _if_alive(self, incarnation: int, act: Callable[[], None]) -> None:
-        if self.node is None or incarnation != self.incarnation:
-            return
-        if self.world.now_ms < self._paused_until_ms:
-            self.world.after(self._paused_until_ms - self.world.now_ms, lambda: self._if_alive(incarnation, act))
-        else:
-            act()
+        def heard() -> None:
+            if self.node is not None and incarnation == self.incarnation:
+                act()
+
+        self._gate.enter(heard)
 
     def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
         incarnation = self.incarnation
@@ -220,9 +224,14 @@ class Machine:
     def _wall_ms(self) -> int:
         return self._epoch_ms + self.world.now_ms
 
-    @staticmethod
-    def _options(settings: Settings) -> TopicOptions:
-        return settings.topic
+    def _options(self, settings: Settings, topic: str) -> TopicOptions:
+        """As the store has them, which a server reads before it opens its logs."""
+        image = Image()
+        path = layout.config("topics", topic)
+        node = self.store.tree.nodes.get(path)
+        if node is not None:
+            image.apply(NodeState(path=path, data=node.data))
+        return topic_options(settings, image, topic, self._broker_id)
 
     # The network's side.
 

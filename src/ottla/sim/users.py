@@ -7,6 +7,7 @@ unique.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ottla.records.batch import crc_ok, headers
@@ -15,6 +16,7 @@ from ottla.records.compression import Codec
 from ottla.records.errors import RecordsError
 from ottla.records.read import records
 from ottla.sim.caller import RETRY_MS, Caller
+from ottla.sim.keyed import record_of, value_of
 from ottla.sim.machine import Machine
 from ottla.sim.network import Network
 from ottla.sim.world import EPOCH_MS, World
@@ -109,8 +111,12 @@ class Producer:
         partition: int,
         batches: int,
         idempotent: bool,
+        keyed: bool = False,
+        pauses_ms: Sequence[int] = (0, 5, 20, 100),
     ) -> None:
+        """``keyed``: its records have keys, and some are tombstones. ``pauses_ms``: times that may pass between two batches."""
         self._world = world
+        self._pauses_ms = pauses_ms
         self._history = history
         self._rng = world.rng(f"producer {number}")
         self._caller = Caller(world, network, machine, f"producer-{number}", self._broken)
@@ -118,6 +124,7 @@ class Producer:
         self._partition = partition
         self._left = batches
         self._idempotent = idempotent
+        self._keyed = keyed
         self._producer_id = -1
         self._epoch = -1
         self._sequence = 0
@@ -146,7 +153,7 @@ class Producer:
         self._queue.append(Batch(self._sequence, values, codec))
         self._sequence += count
         self._history.sent(self._number, self._partition, values, idempotent=self._idempotent)
-        self._world.after(self._rng.choice((0, 5, 20, 100)), self._write)
+        self._world.after(self._rng.choice(self._pauses_ms), self._write)
         self._pump()
 
     def _begin(self) -> None:
@@ -175,7 +182,8 @@ class Producer:
     def _send(self, batch: Batch) -> bool:
         now = EPOCH_MS + self._world.now_ms
         ids = {"producer_id": self._producer_id, "producer_epoch": self._epoch, "base_sequence": batch.sequence} if self._idempotent else {}
-        data = build_batch([(now, b"k", value, ()) for value in batch.values], codec=batch.codec, **ids)
+        made = [record_of(now, value) if self._keyed else (now, b"k", value, ()) for value in batch.values]
+        data = build_batch(made, codec=batch.codec, **ids)
         request = ProduceRequest(
             acks=-1,
             timeout_ms=2000,
@@ -229,6 +237,8 @@ class Consumer:
         self._number = number
         self._partition = partition
         self.position = 0
+        #: Offset behind the last batch that was read.
+        self._behind = 0
         self._asking = False
         world.after(self._rng.randint(0, 100), self._ask)
 
@@ -257,7 +267,7 @@ class Consumer:
                 self._history.complaint(
                     f"consumer {self._number}: offset {self.position} of partition {self._partition} was there, now it is out of range"
                 )
-                self.position = 0
+                self.position = self._behind = 0
             self._world.after(RETRY_MS, self._ask)
             return
         try:
@@ -270,6 +280,7 @@ class Consumer:
         for offset, value in found:
             self._history.read(self._number, self._partition, offset, value)
             self.position = offset + 1
+        self.position = max(self.position, self._behind)
         self._world.after(0 if found else 10, self._ask)
 
     def _decoded(self, batches: memoryview) -> list[tuple[int, bytes]]:
@@ -279,5 +290,8 @@ class Consumer:
                 break
             if not crc_ok(batches, place):
                 raise RecordsError("checksum")
-            found += [(offset, value or b"") for offset, _, _, value, _ in records(batches, place) if offset >= self.position]
+            read = records(batches, place)
+            found += [(offset, value_of(value, extra)) for offset, _, _, value, extra in read if offset >= self.position]
+            # Compaction may have left nothing at a batch's end, or of all of it.
+            self._behind = header.last_offset + 1
         return found

@@ -33,6 +33,8 @@ def list_groups(node: "Node", call: RequestArrived) -> ListGroupsResponse:
         shard = node.groups.shards[number]
         if shard.state is State.LOADING:
             raise errors.CoordinatorLoadInProgress(f"{shard.partition} is being loaded; try again")
+        if shard.state is not State.ACTIVE:
+            continue
         for group_id, group in sorted(shard.machine.by_id.items()):
             if (states and group.state_name.lower() not in states) or (types and group.kind not in types):
                 continue

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.units import MINUTE_MS
 from ottla.broker.coordinator import Record, Reply
 from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client
-from ottla.broker.groups.members import Member, Members, Protocols
+from ottla.broker.groups.members import Member, Members, Protocols, new_member_id
+from ottla.broker.groups.portions import tell_given, tell_joined
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
 from ottla.broker.groups.sessions import Sessions
 from ottla.broker.groups.states import GroupState, check_transition
@@ -173,7 +174,8 @@ class ClassicGroup:
 
     def _join_first(self, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
         instance_id = request.group_instance_id
-        member_id = self._new_member_id(client.client_id if instance_id is None else instance_id)
+        member_id = new_member_id(client.client_id if instance_id is None else instance_id, self._shard.rng)
+        assert member_id not in self.members.by_id and member_id not in self.pending, "a new member id is new"
         if instance_id is None and reply.version >= MEMBER_ID_FIRST_SINCE:
             self.pending[member_id] = self._shard.after(request.session_timeout_ms, lambda: self._pending_due(member_id))
             reply.give(join_refused(reply.version, errors.MemberIdRequired(), member_id))
@@ -183,10 +185,6 @@ class ClassicGroup:
             self._add(member_id, request, client, protocols, reply)
         else:
             come_back(self, self.members.by_id[present], member_id, request, protocols, reply)
-
-    def _new_member_id(self, begin: str) -> str:
-        digits = self._shard.rng.randbytes(16).hex()
-        return f"{begin}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     def _add(self, member_id: str, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
         member = Member(
@@ -301,12 +299,9 @@ class ClassicGroup:
         self._sync_timer = self._shard.after(self.members.rebalance_timeout_ms(), self._sync_due)
         for member in self.members:
             self._unsynced[member.member_id] = None
-            joining = member.joining
-            if joining is not None:
-                self.members.await_join(member, None)
-                joining.give(joined(self, member))
             member.new = False
             self.sessions.alive(member)
+        tell_joined(self, self._shard)
 
     def _write_empty(self) -> None:
         try:
@@ -340,11 +335,7 @@ class ClassicGroup:
                 self.answer_sync(each, error)
             self.rebalance()
             return
-        for each in self.members:
-            if each.syncing is not None:
-                syncing, each.syncing = each.syncing, None
-                syncing.give(given(self, each))
-                self.sessions.alive(each)
+        tell_given(self, self._shard)
 
     def answer_sync(self, member: Member, error: KafkaError) -> None:
         """The assignment that a member waits for does not come."""
@@ -459,7 +450,8 @@ class ClassicGroup:
         self._shard.write(self.group_id, [(GroupMetadataKey(group=self.group_id), value)])
 
     def take(self, value: GroupMetadataValue) -> None:
-        """Be what a record says. Members that it names and we know stay as they are, but for their assignment."""
+        """Be what a record says. Members that it names and we serve stay as they are, but for their assignment: they told us the rest.
+        While a log is loaded nobody has told us anything, and the record alone says what a member is."""
         state = STABLE if value.members else EMPTY
         made_from_record = self._groups.loading or (self.state is EMPTY and not self.recorded)
         if state is not self.state and not made_from_record:
@@ -469,7 +461,7 @@ class ClassicGroup:
         self.protocol_type = value.protocol_type or None
         self.since_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
         self._topics = None
-        named = {said.member_id: said for said in value.members}
+        named = () if self._groups.loading else {said.member_id for said in value.members}
         for gone in [member for member in self.members if member.member_id not in named]:
             self.members.remove(gone)
         for said in value.members:

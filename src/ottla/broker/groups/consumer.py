@@ -21,11 +21,13 @@ from ottla.broker.groups.consumer_change import Arm, Decision, Terms, Timer, rem
 from ottla.broker.groups.consumer_deadlines import Deadlines
 from ottla.broker.groups.consumer_group import ConsumerGroup, TopicSize
 from ottla.broker.groups.consumer_migration import ClassicSeat
+from ottla.broker.groups.consumer_records import ConsumerGroupTargetAssignmentMemberKey
 from ottla.broker.groups.consumer_writes import group_tombstones
 from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, OffsetCommitValue
 from ottla.broker.groups.server_assignors import ASSIGNORS
+from ottla.broker.groups.telling import join_refused
 from ottla.broker.image import Image
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -34,6 +36,8 @@ from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatR
 if TYPE_CHECKING:
     from ottla.broker.groups.groups import Groups
 
+#: About what a target takes in a batch: its keys, and each of its topics.
+TARGET_BYTES, TOPIC_BYTES = 160, 24
 #: A member whose removal could not be written is looked at again after this time.
 TRY_AGAIN_MS = 1_000
 
@@ -153,7 +157,7 @@ class ServedConsumerGroup:
         reply.give(self.carry_out(consumer_classic.sync(self.told, request, self._groups.terms(self.group_id))))
 
     def heartbeat(self, request: Any) -> None:
-        if self.carry_out(consumer_classic.beat(self.told, request)).error_code:
+        if self.carry_out(consumer_classic.beat(self.told, request, self._groups.terms(self.group_id))).error_code:
             raise errors.RebalanceInProgress(f"group {self.group_id!r} has changed; join again")
 
     def leave(self, members: list[Any]) -> list[Any]:
@@ -169,7 +173,7 @@ class ServedConsumerGroup:
 
     def carry_out(self, decision: Decision, *, before: Iterable[Record] = ()) -> Any:
         """Write, then set deadlines; returns the answer. Raises: KafkaError when nothing could be written."""
-        self._shard.write(self.group_id, [*before, *decision.records])
+        write(self._shard, self.group_id, [*before, *decision.records])
         self._deadlines.carry_out(decision)
         return decision.response
 
@@ -234,13 +238,34 @@ def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: 
         before = group.tombstones()
     decision = decide(groups, draft, request, client)
     if isinstance(group, ClassicGroup):
-        _dismiss(group, errors.RebalanceInProgress(f"group {request.group_id!r} changes its protocol; join again"))
-    groups.shard.write(request.group_id, [*before, *decision.records])
+        _dismiss(group)
+    write(groups.shard, request.group_id, [*before, *decision.records])
     made = groups.by_id[request.group_id]
     assert isinstance(made, ServedConsumerGroup), "the records made it one of the new protocol"
     made.told.assigned_ms, made.told.changed_ms = draft.assigned_ms, draft.changed_ms
     made.loaded()
     return made.carry_out(Decision(response=decision.response, arm=decision.arm, disarm=decision.disarm))  # type: ignore[no-any-return]
+
+
+def write(shard: "Shard[Groups]", group_id: str, records: list[Record]) -> None:
+    """Write what was decided, as one batch if it fits; a new target for very many members takes several. Raises: KafkaError.
+
+    After any part of a target the group's epoch is ahead of the assignment's, whose record is the last: a target that was not written to
+    the end is made again.
+    """
+    room = shard.leader.options.max_message_bytes // 2
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        key, value = record
+        if isinstance(key, ConsumerGroupTargetAssignmentMemberKey) and value is not None:
+            about = TARGET_BYTES + sum(TOPIC_BYTES + 4 * len(each.partitions) for each in value.topic_partitions)
+            if batch and size + about > room:
+                shard.write(group_id, batch)
+                batch, size = [], 0
+            size += about
+        batch.append(record)
+    shard.write(group_id, batch)
 
 
 def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client) -> Decision:
@@ -256,7 +281,7 @@ def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbea
 
 
 def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, list[Record]]:
-    """The group that a classic one becomes. Who is in its first join is left out: it does not know its id, and joins again."""
+    """The group that a classic one becomes. Who is in its first join is left out, and joins again, but for static members."""
     options = groups.shard.options
     if not consumer_migration.may_upgrade(options.group_consumer_migration_policy):
         raise errors.GroupIdNotFound(
@@ -279,20 +304,25 @@ def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, lis
             assignment=member.assignment,
         )
         for member in group.members
-        if not member.new
+        if not member.new or member.instance_id is not None
     ]
     draft, records = consumer_migration.upgraded(group.group_id, group.generation, seats, groups.topics)
     return draft, [*group.tombstones(), *records]
 
 
-def _dismiss(group: ClassicGroup, error: KafkaError) -> None:
-    """Whoever waits is answered with an error: the group is about to become one of another kind."""
+def _dismiss(group: ClassicGroup) -> None:
+    """Whoever waits is sent to join again: the group is about to become one of another kind.
+
+    Clients take MEMBER_ID_REQUIRED, with the id they have, for a word between themselves and the broker; of REBALANCE_IN_PROGRESS in answer
+    to a JoinGroup some tell their users. Difference from Kafka, which says the latter.
+    """
+    again = errors.RebalanceInProgress(f"group {group.group_id!r} changes its protocol; join again")
     for member in group.members:
         if member.joining is not None:
-            joining = member.joining
+            joining, first = member.joining, member.joining.version < consumer_classic.ID_REQUIRED_SINCE
             group.members.await_join(member, None)
-            joining.refuse(error)
-        group.answer_sync(member, error)
+            joining.give(join_refused(joining.version, again if first else errors.MemberIdRequired(), member.member_id))
+        group.answer_sync(member, again)
 
 
 def _recorded(seat: ClassicSeat) -> MemberMetadata:

@@ -59,7 +59,7 @@ class Terms(msgspec.Struct, kw_only=True):
     assignors: tuple[str, ...] = ("uniform", "range")
     heartbeat_interval_ms: int = 5_000
     #: Asked of members while their group changes.
-    unsettled_interval_ms: int = 1_000
+    unsettled_interval_ms: int = 500
     session_timeout_ms: int = 45_000
     assignment_interval_ms: int = 1_000
     members_max: int = 2**31 - 1
@@ -107,11 +107,9 @@ def advance(
     after: Member,
     owned: Assignment | None,
     replaces: str | None = None,
-    at_once: bool = False,
 ) -> Member:
     """The member after it said what is new in ``after``. ``replaces`` is the id under which a static member was known until now.
 
-    ``at_once`` makes a target that is due without waiting for others: for members that cannot be told to come again soon.
     Writes records to the decision. Raises: InvalidRegularExpression.
     """
     records = decision.records
@@ -138,7 +136,7 @@ def advance(
     target = group.targets.get(after.member_id if replaces is None else replaces, NOTHING)
     lost = False
     if epoch > target_epoch:
-        if at_once or _may_assign(group, terms):
+        if may_assign(group, terms):
             target_epoch = epoch
             target = _retarget(group, terms, records, epoch=epoch, resolved=resolved, topics=topics, after=after, replaces=replaces)
         else:
@@ -162,7 +160,8 @@ def _is_due(group: ConsumerGroup, terms: Terms) -> bool:
     return not group.patterns or terms.now_ms >= group.matched_ms + MATCH_INTERVAL_MS
 
 
-def _may_assign(group: ConsumerGroup, terms: Terms) -> bool:
+def may_assign(group: ConsumerGroup, terms: Terms) -> bool:
+    """Whether a target that is due may be made now."""
     return group.assignment_epoch <= 0 or not group.members or terms.now_ms >= group.assigned_ms + terms.assignment_interval_ms
 
 

@@ -2,17 +2,17 @@
 
 JoinGroup is to such a member what a heartbeat is to others: it says what it subscribes to and owns, and gets the epoch it may go to as its
 generation. SyncGroup brings it its assignment. There is no leader, since the broker assigns: every member is answered as a follower. It is
-told to join again, by REBALANCE_IN_PROGRESS, when the group's epoch is ahead of its own, when it has partitions to give up, and when
-partitions it waited for are free; then it has its rebalance timeout to come back, and after that to sync.
+told to join again, by REBALANCE_IN_PROGRESS, when there is a target of a later epoch than its own, or one can be made, when it has
+partitions to give up, and when partitions it waited for are free; then it has its rebalance timeout to come back, and after that to sync.
 
-A classic member joins again at once, so its target is made at once, too. Source: KIP-848, "Supporting Online Consumer Group Upgrade".
+Source: KIP-848, "Supporting Online Consumer Group Upgrade".
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from ottla.broker.groups.consumer_change import Arm, Decision, Terms, Timer, Topics, advance, remove
+from ottla.broker.groups.consumer_change import Arm, Decision, Terms, Timer, Topics, advance, may_assign, remove
 from ottla.broker.groups.consumer_group import ConsumerGroup
 from ottla.broker.groups.consumer_heartbeat import known, replace_static
 from ottla.broker.groups.consumer_records import ClassicMemberMetadata, ClassicProtocol
@@ -64,7 +64,7 @@ def join(
     before, replaces = _member(group, request, member_id, decision, unknown=unknown)
     after = _said(before, request, subscription, member_id, client_id, client_host)
     owned = _owned(subscription.owned_partitions, terms.topics)
-    moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces, at_once=True)
+    moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
     decision.disarm += [(Timer.JOIN, member_id), (Timer.REBALANCE, member_id)]
     decision.arm.append(Arm(Timer.SESSION, member_id, request.session_timeout_ms))
     decision.arm.append(Arm(Timer.SYNC, member_id, moved.rebalance_timeout_ms))
@@ -83,8 +83,8 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: Terms) -> Decis
     protocol = classic.supported_protocols[0]
     if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, protocol.name):
         raise errors.InconsistentGroupProtocol(f"member {member.member_id!r} joined with protocol {protocol.name!r}")
-    if group.epoch > member.epoch and member.state != UNREVOKED_PARTITIONS:
-        raise errors.RebalanceInProgress(f"group {group.group_id!r} moved on to epoch {group.epoch}")
+    if group.assignment_epoch > member.epoch and member.state != UNREVOKED_PARTITIONS:
+        raise errors.RebalanceInProgress(f"group {group.group_id!r} moved on to epoch {group.assignment_epoch}")
     response = SyncGroupResponse(
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
@@ -97,12 +97,13 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: Terms) -> Decis
     )
 
 
-def beat(group: ConsumerGroup, request: HeartbeatRequest) -> Decision:
+def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: Terms) -> Decision:
     """Decide a Heartbeat: whether the member shall join again. Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration."""
     member, classic = _classic(group, request.member_id, request.group_instance_id, request.generation_id)
     decision = Decision(response=HeartbeatResponse(), arm=[Arm(Timer.SESSION, member.member_id, classic.session_timeout_ms)])
     if (
-        member.epoch < group.epoch
+        member.epoch < group.assignment_epoch
+        or (group.assignment_epoch < group.epoch and may_assign(group, terms))
         or member.state == UNREVOKED_PARTITIONS
         or (member.state == UNRELEASED_PARTITIONS and not _waits(group, member))
     ):

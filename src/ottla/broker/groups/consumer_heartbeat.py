@@ -4,7 +4,9 @@ A heartbeat that says nothing new costs the same however large the group is, wri
 The answer holds an assignment when it changed, and always when the member said everything (it does so when it is not sure of its state).
 
 Members are asked to come back after ``heartbeat_interval_ms``, and after ``unsettled_interval_ms`` while they, or the group, are on the
-move: a member hears what it may read only when it asks. Source: KIP-848; Kafka 4.0 always says the former.
+move: a member hears what it may read only when it asks. Source: KIP-848; Kafka 4.0 always says the former. Members of a large group are
+asked to come a little earlier, each at a moment of its own: those that joined together would come together for ever, and others would
+wait while all of them are answered.
 
 Differences from Kafka: a member of a group that does not exist gets UNKNOWN_MEMBER_ID, on which every client joins anew, not
 GROUP_ID_NOT_FOUND; a member may join again under its id, with epoch 0 and nothing owned, unless it has partitions to give up.
@@ -12,6 +14,7 @@ GROUP_ID_NOT_FOUND; a member may join again under its id, with epoch 0 and nothi
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -29,6 +32,12 @@ from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+
+#: So many members may come at the same moment.
+TOGETHER_MAX = 20
+#: Members of a larger group come after this share of the interval even when nothing moves. What moves next touches several of them, and the
+#: last to hear of it counts: in a small group that is half of the interval after the change, in a large one all of it.
+LARGE_SHARE = 0.7
 
 
 def check(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Iterable[str]) -> None:
@@ -201,4 +210,10 @@ def _subscribes(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 def _interval_ms(group: ConsumerGroup, terms: Terms, member: Member) -> int:
     moving = member.state != STABLE or group.epoch > member.epoch or terms.now_ms < group.changed_ms + terms.heartbeat_interval_ms
-    return min(terms.unsettled_interval_ms, terms.heartbeat_interval_ms) if moving else terms.heartbeat_interval_ms
+    large = len(group.members) > TOGETHER_MAX
+    calm_ms = int(terms.heartbeat_interval_ms * LARGE_SHARE) if large else terms.heartbeat_interval_ms
+    interval_ms = min(terms.unsettled_interval_ms, calm_ms) if moving else calm_ms
+    if not large or interval_ms < 2:
+        return interval_ms
+    # Whoever comes at its own moment is asked to come again after the whole interval, and so at its own moment again.
+    return interval_ms - (terms.now_ms - crc32(member.member_id.encode())) % (interval_ms // 2)

@@ -7,6 +7,7 @@ The table counts what would otherwise cost a look at every member: who waits for
 """
 
 from collections.abc import Iterator
+from random import Random
 
 from ottla.broker.coordinator import Reply
 from ottla.broker.groups.group import Client
@@ -195,3 +196,9 @@ class Members:
             self._knowing[name] = self._knowing.get(name, 0) + by
             if not self._knowing[name]:
                 del self._knowing[name]
+
+
+def new_member_id(begin: str, rng: Random) -> str:
+    """An id that nobody had before: 128 random bits behind what the member is called."""
+    digits = rng.randbytes(16).hex()
+    return f"{begin}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -10,8 +10,8 @@
     Stable               every member has, or can have, its assignment                 sync, heartbeat, commit
     Dead                 the group is deleted; nothing follows                         nothing
 
-``TRANSITIONS`` is the one place where this stands; the diagram in docs/groups.md is made from it by ``diagram()``. Source: Kafka's
-ClassicGroupState.
+``TRANSITIONS`` is the one place where this stands; the page docs/reference/group-states.md is made from it by ``diagram()``. Source:
+Kafka's ClassicGroupState.
 """
 
 from enum import Enum
@@ -35,12 +35,12 @@ TRANSITIONS: dict[tuple[GroupState, GroupState], str] = {
     (_E, _D): "deleted, or its last offset expired",
     (_P, _E): "everybody left",
     (_P, _C): "all members joined, or the wait is over",
-    (_P, _D): "converted or deleted",
+    (_P, _D): "becomes a group of the new protocol",
     (_C, _P): "a member joins, leaves or falls silent",
     (_C, _S): "the leader's assignment is written",
-    (_C, _D): "converted or deleted",
+    (_C, _D): "becomes a group of the new protocol",
     (_S, _P): "a member joins, leaves or falls silent",
-    (_S, _D): "converted or deleted",
+    (_S, _D): "becomes a group of the new protocol",
 }
 
 

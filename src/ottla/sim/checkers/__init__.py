@@ -6,9 +6,11 @@ Source: the list of anomalies that Jepsen's Kafka workload looks for, as far as 
 from ottla.sim.checkers.checks import (
     AcknowledgedIsKept,
     Checker,
+    LastValueIsKept,
     NoDuplicates,
     OffsetsAreDense,
     OffsetsAreNeverReused,
+    OffsetsStay,
     OrderIsKept,
     WatermarkNeverFalls,
 )
@@ -22,4 +24,7 @@ ALL: tuple[type[Checker], ...] = (
     WatermarkNeverFalls,
 )
 
-__all__ = ["ALL", "Checker"]
+#: Of a compacted topic, which has gaps by right.
+COMPACTED: tuple[type[Checker], ...] = (LastValueIsKept, NoDuplicates, OffsetsStay, WatermarkNeverFalls)
+
+__all__ = ["ALL", "COMPACTED", "Checker"]

@@ -5,6 +5,8 @@
 
 from itertools import pairwise
 
+from ottla.sim.keyed import is_tombstone, key_of
+
 Log = list[tuple[int, bytes]]
 
 
@@ -133,6 +135,63 @@ class OrderIsKept(Checker):
                     if place != last.get(producer, -1) + 1:
                         self.problems.append(f"order: record {place} of producer {producer} follows {last.get(producer, -1)}, at {offset}")
                     last[producer] = place
+
+
+class OffsetsStay(Checker):
+    """Compaction moves nothing: what was acknowledged or read at an offset is the only value ever there, and offsets grow in the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: dict[tuple[int, int], bytes] = {}
+        self._sent: set[bytes] = set()
+
+    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
+        self._sent.update(values)
+
+    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
+        for place, value in enumerate(values):
+            self.read(-1, partition, base_offset + place, value)
+
+    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
+        before = self._values.setdefault((partition, offset), value)
+        if before != value:
+            self.problems.append(f"moved: offset {offset} of partition {partition} held {before[:20]!r}, now {value[:20]!r}")
+        if value not in self._sent:
+            self.problems.append(f"invented: nobody sent {value[:20]!r}, at {offset} of partition {partition}")
+
+    def finish(self, final: dict[int, Log]) -> None:
+        for partition, log in final.items():
+            for offset, value in log:
+                self.read(-1, partition, offset, value)
+            for (before, _), (after, _) in pairwise(log):
+                if after <= before:
+                    self.problems.append(f"disorder: offset {before} of partition {partition} is followed by {after}")
+
+
+class LastValueIsKept(Checker):
+    """In a compacted topic the newest acknowledged value of each key can be read, unless it deleted the key: then none before it can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: (partition, key) -> offset and value acknowledged or read last.
+        self._newest: dict[tuple[int, bytes], tuple[int, bytes]] = {}
+
+    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
+        for place, value in enumerate(values):
+            self.read(-1, partition, base_offset + place, value)
+
+    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
+        where = (partition, key_of(value))
+        self._newest[where] = max(self._newest.get(where, (-1, b"")), (offset, value))
+
+    def finish(self, final: dict[int, Log]) -> None:
+        last = {(partition, key_of(value)): offset for partition, log in final.items() for offset, value in log}
+        for where, (offset, value) in self._newest.items():
+            found = last.get(where)
+            if found is None and is_tombstone(value):
+                continue
+            if found is None or found < offset:
+                self.problems.append(f"lost: {where} had {value[:20]!r} at {offset}; the last one in the log is at {found}")
 
 
 class WatermarkNeverFalls(Checker):

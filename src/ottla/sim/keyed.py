@@ -1,0 +1,34 @@
+"""Records of a compacted topic in a history: each unique value has a key, the same few for all values, and some of them are tombstones.
+
+Key and kind follow from the value, so whoever met a value anywhere can tell them. A tombstone carries its value in a header.
+"""
+
+from collections.abc import Sequence
+from zlib import crc32
+
+KEYS = 9
+_HEADER = "value"
+
+
+def key_of(value: bytes) -> bytes:
+    """The key that a value has in a compacted topic."""
+    return b"key-%d" % (crc32(value) % KEYS)
+
+
+def is_tombstone(value: bytes) -> bool:
+    """Whether the value is one that deletes its key."""
+    return crc32(value) // KEYS % 5 == 0
+
+
+def record_of(timestamp_ms: int, value: bytes) -> tuple[int, bytes, bytes | None, list[tuple[str, bytes]]]:
+    """The record to send."""
+    if is_tombstone(value):
+        return timestamp_ms, key_of(value), None, [(_HEADER, value)]
+    return timestamp_ms, key_of(value), value, []
+
+
+def value_of(value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """The value that a record stands for."""
+    if value is None and headers:
+        return headers[0][1] or b""
+    return value or b""

@@ -1,0 +1,104 @@
+"""Five hundred members in virtual time, each coming when it was told to: how soon a group settles, and what that costs."""
+
+from heapq import heapify, heappop, heappush
+
+import pytest
+from next_groups import Desk, ObedientMember
+
+from ottla.broker.groups.consumer_records import ConsumerGroupTargetAssignmentMetadataKey
+
+COUNT = 500
+PARTITIONS = 1_000
+
+
+class Crowd:
+    """Members that heartbeat when they were told to, and at once when they have news."""
+
+    def __init__(self) -> None:
+        #: What is checked after every request elsewhere is checked here once a crowd has settled.
+        self.desk = Desk({"t": PARTITIONS}, check_replay=False, check_owners=False)
+        self.members: dict[str, ObedientMember] = {}
+        self._due: list[tuple[int, str]] = []
+        self.beats = 0
+
+    def join(self, name: str, at_ms: int) -> None:
+        self.members[name] = ObedientMember(self.desk, name, "t")
+        heappush(self._due, (at_ms, name))
+
+    def leave(self, name: str) -> None:
+        self.members.pop(name).leave()
+        self._due = [due for due in self._due if due[1] != name]
+        heapify(self._due)
+
+    def run(self, until_ms: int, *, until_settled: bool = False) -> None:
+        """Let time pass."""
+        while self._due and self._due[0][0] <= until_ms:
+            if until_settled and self.settled:
+                return
+            self.desk.now_ms, name = heappop(self._due)
+            member = self.members[name]
+            told = member.beat()
+            self.beats += 1
+            heappush(self._due, (self.desk.now_ms + (0 if member.news else told.heartbeat_interval_ms), name))
+        if not until_settled:
+            self.desk.now_ms = until_ms
+
+    @property
+    def settled(self) -> bool:
+        return self.desk.group.state == "Stable" and all(member.epoch for member in self.members.values())
+
+    def settle_ms(self) -> int:
+        """How long until everybody reads what they shall."""
+        began = self.desk.now_ms
+        self.run(began + 60_000, until_settled=True)
+        assert self.settled, self.desk.group.state
+        held = [number for member in self.members.values() for numbers in member.owned.values() for number in numbers]
+        assert sorted(held) == list(range(PARTITIONS))
+        assert {sum(map(len, member.owned.values())) for member in self.members.values()} <= {1, 2, 3}
+        return self.desk.now_ms - began
+
+    @property
+    def targets(self) -> int:
+        return sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in self.desk.log)
+
+
+@pytest.fixture(scope="module")
+def crowd() -> Crowd:
+    """All there for a while, and asked to come at times of their own."""
+    made = Crowd()
+    began = made.desk.now_ms
+    for index in range(COUNT):
+        made.join(f"m{index}", began + index * 11 % 5_000)
+    made.run(began + 60_000)
+    assert made.settled
+    return made
+
+
+@pytest.mark.parametrize("within_ms", [1, 1_000, 3_000])
+def test_crowd_that_comes_at_once_settles_in_seconds_with_a_few_targets(within_ms: int) -> None:
+    crowd = Crowd()
+    for index in range(COUNT):
+        crowd.join(f"m{index}", crowd.desk.now_ms + index * within_ms // COUNT)
+    assert crowd.settle_ms() <= within_ms + 3_000
+    assert crowd.targets <= 2 + within_ms // 1_000
+    assert crowd.beats <= 16 * COUNT
+
+
+def test_one_more_and_one_less_settle_in_little_more_than_a_heartbeat(crowd: Crowd) -> None:
+    for number in range(3):
+        targets = crowd.targets
+        crowd.join(f"late{number}", crowd.desk.now_ms + 1)
+        assert crowd.settle_ms() <= 5_600
+        crowd.run(crowd.desk.now_ms + 7_000)
+        crowd.leave(f"m{number * 7}")
+        assert crowd.settle_ms() <= 5_100
+        crowd.run(crowd.desk.now_ms + 7_000)
+        assert crowd.targets - targets <= 4
+
+
+def test_crowd_at_rest_writes_nothing(crowd: Crowd) -> None:
+    crowd.run(crowd.desk.now_ms + 10_000)
+    written, beats = len(crowd.desk.log), crowd.beats
+    crowd.run(crowd.desk.now_ms + 10_000)
+    assert len(crowd.desk.log) == written
+    assert 2 * COUNT <= crowd.beats - beats <= 3 * COUNT, "a heartbeat every five seconds at most, and little more often in a large group"

@@ -1,0 +1,299 @@
+"""Consumers in groups against a real broker, and the examples of the README.
+
+With OTTLA_GROUPS_BOOTSTRAP=HOST:PORT they run against the server at that address instead, as a check that they ask for nothing that Apache
+Kafka does not do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ottla
+from ottla import Admin, Consumer, NewTopic, Producer, TopicPartition, aio
+from serving import SOURCE, Serving
+
+pytestmark = pytest.mark.server
+ROOT = Path(__file__).parents[2]
+HOWS: dict[str, dict[str, Any]] = {
+    "eager": {"partition_assignment_strategy": "range"},
+    "cooperative": {"partition_assignment_strategy": "cooperative-sticky"},
+    "next": {"group_protocol": "consumer"},
+}
+ALL = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
+ELSEWHERE = os.environ.get("OTTLA_GROUPS_BOOTSTRAP", "")
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker that does not wait for a group's first members."""
+    if ELSEWHERE:
+        yield ELSEWHERE
+        return
+    with Serving(tmp_path_factory.mktemp("groups") / "data", settings={"group.initial.rebalance.delay.ms": "0"}) as server:
+        yield server.bootstrap
+
+
+@pytest.fixture
+def topic(bootstrap: str) -> str:
+    """A topic of four partitions."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(NewTopic(name, 4))
+    return name
+
+
+@pytest.fixture
+def group() -> str:
+    return f"g-{uuid.uuid4().hex[:8]}"
+
+
+def fill(bootstrap: str, topic: str, values: range) -> None:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for value in values:
+            producer.send(topic, b"%d" % value, partition=value % 4)
+
+
+class Member(threading.Thread):
+    """A consumer in a thread of its own."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, **settings: Any) -> None:
+        super().__init__(daemon=True)
+        self.settings = {"bootstrap_servers": bootstrap, "group_id": group, "auto_offset_reset": "earliest", **settings}
+        self.topic = topic
+        self.values: list[int] = []
+        self.assigned: list[TopicPartition] = []
+        self.done = threading.Event()
+        self.failed: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with Consumer(self.topic, **self.settings) as consumer:
+                while not self.done.is_set():
+                    self.values += [int(record.value) for record in consumer.poll(100)]
+                    self.assigned = consumer.assignment()
+                self.assigned = []
+        except BaseException as error:
+            self.failed = error
+            raise
+
+    def leave(self) -> None:
+        self.done.set()
+        self.join(30)
+
+
+def until(holds: Callable[[], Any], limit_s: float = 30) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "in time"
+        time.sleep(0.05)
+
+
+def shares(*members: Member) -> list[int]:
+    return sorted(len(member.assigned) for member in members)
+
+
+@ALL
+def test_each_record_goes_to_one_member_while_members_come_and_go(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
+    heartbeat = {} if "group_protocol" in how else {"heartbeat_interval_ms": 200}
+    fill(bootstrap, topic, range(1000))
+    one = Member(bootstrap, topic, group, **how, **heartbeat)
+    until(lambda: len(one.values) >= 500)
+    two = Member(bootstrap, topic, group, **how, **heartbeat)
+    until(lambda: shares(one, two) == [2, 2])
+    fill(bootstrap, topic, range(1000, 2000))
+    three = Member(bootstrap, topic, group, **how, **heartbeat)
+    until(lambda: shares(one, two, three) == [1, 1, 2])
+    one.leave()
+    fill(bootstrap, topic, range(2000, 3000))
+    until(lambda: shares(two, three) == [2, 2])
+    members = (one, two, three)
+    until(lambda: sum(len(member.values) for member in members) >= 3000)
+    for member in members:
+        member.leave()
+        assert member.failed is None
+    counts = Counter(value for member in members for value in member.values)
+    assert counts == Counter(range(3000)), "each record once, since all left in good order"
+    assert two.values and three.values
+    with Consumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
+        found = consumer.committed([TopicPartition(topic, index) for index in range(4)])
+    assert [kept and kept.offset for kept in found.values()] == [750] * 4
+
+
+LOOP = """
+import sys, ottla
+with ottla.Consumer(sys.argv[2], bootstrap_servers=sys.argv[1], group_id=sys.argv[3], auto_offset_reset="earliest",
+                    enable_auto_commit=False, session_timeout_ms=6000, heartbeat_interval_ms=500) as consumer:
+    for record in consumer:
+        print(int(record.value), flush=True)
+        if int(record.value) < 100:
+            consumer.commit({(record.topic, record.partition): record.offset + 1})
+"""
+
+
+def python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, env=env)
+
+
+def test_a_member_that_is_killed_is_replaced_and_what_it_committed_is_not_read_again(bootstrap: str, topic: str, group: str) -> None:
+    fill(bootstrap, topic, range(200))
+    child = python(LOOP, bootstrap, topic, group)
+    try:
+        assert child.stdout is not None
+        first = [int(child.stdout.readline()) for _ in range(200)]
+        assert sorted(first) == list(range(200))
+    finally:
+        child.kill()
+        child.wait()
+    began = time.monotonic()
+    member = Member(bootstrap, topic, group, session_timeout_ms=6000, heartbeat_interval_ms=500)
+    until(lambda: len(member.values) >= 100)
+    assert time.monotonic() - began < 15
+    member.leave()
+    assert sorted(member.values) == list(range(100, 200))
+
+
+@pytest.mark.parametrize("how", [{}, {"group_protocol": "consumer"}], ids=["classic", "next"])
+def test_a_static_member_restarts_to_the_same_partitions(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
+    one = Member(bootstrap, topic, group, group_instance_id="one", **how)
+    two = Member(bootstrap, topic, group, group_instance_id="two", **how)
+    until(lambda: shares(one, two) == [2, 2])
+    had, other = one.assigned, two.assigned
+    one.leave()
+    again = Member(bootstrap, topic, group, group_instance_id="one", **how)
+    until(lambda: sorted(again.assigned) == sorted(had))
+    assert two.assigned == other
+    again.leave()
+    two.leave()
+
+
+@pytest.mark.parametrize("how", [{}, {"group_protocol": "consumer"}], ids=["classic", "next"])
+def test_a_pattern_finds_topics_that_are_made_later(bootstrap: str, group: str, how: dict[str, Any]) -> None:
+    prefix = uuid.uuid4().hex[:8]
+    with (
+        Admin(bootstrap_servers=bootstrap) as admin,
+        Consumer(bootstrap_servers=bootstrap, group_id=group, metadata_max_age_ms=500, **how) as consumer,
+    ):
+        admin.create_topic(NewTopic(f"{prefix}-a", 1))
+        consumer.subscribe(pattern=f"{prefix}-.*")
+        poll_until(consumer, lambda: len(consumer.assignment()) == 1)
+        admin.create_topic(NewTopic(f"{prefix}-b", 1))
+        poll_until(consumer, lambda: len(consumer.assignment()) == 2)
+
+
+def poll_until(consumer: Consumer, holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 40
+    while not holds():
+        assert time.monotonic() < deadline
+        consumer.poll(100)
+
+
+@ALL
+async def test_many_members_in_one_loop_settle(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
+    heartbeat = {} if "group_protocol" in how else {"heartbeat_interval_ms": 200}
+    consumers = [aio.Consumer(topic, bootstrap_servers=bootstrap, group_id=group, **how, **heartbeat) for _ in range(8)]
+    tasks = [asyncio.create_task(polling(consumer)) for consumer in consumers]
+    async with asyncio.timeout(60):
+        while sorted(len(consumer.assignment()) for consumer in consumers) != [0, 0, 0, 0, 1, 1, 1, 1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert {tp.partition for consumer in consumers for tp in consumer.assignment()} == {0, 1, 2, 3}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*(consumer.close() for consumer in consumers))
+
+
+async def polling(consumer: aio.Consumer) -> None:
+    while True:
+        await consumer.poll(1000)
+
+
+# -- the command line
+
+
+def test_consume_as_a_group_prints_each_record_once_over_all_runs(bootstrap: str, topic: str, group: str) -> None:
+    fill(bootstrap, topic, range(20))
+    first = consume(bootstrap, topic, group, "-n", "5")
+    second = consume(bootstrap, topic, group, "-e")
+    fill(bootstrap, topic, range(20, 24))
+    third = consume(bootstrap, topic, group, "-e")
+    assert (len(first), len(third)) == (5, 4)
+    assert sorted(first + second + third) == list(range(24))
+
+
+def consume(bootstrap: str, topic: str, group: str, *arguments: str) -> list[int]:
+    command = [sys.executable, "-m", "ottla", "consume", topic, "-g", group, "-b", bootstrap, "--from-beginning", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(SOURCE)})
+    assert done.returncode == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+# -- the README
+
+
+def example(name: str, bootstrap: str, topic: str, group: str) -> str:
+    """Code of the README, for another broker and with names of its own."""
+    text = (ROOT / "README.md").read_text()
+    found = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    code = found[1].replace("127.0.0.1:9092", bootstrap).replace('"orders"', repr(topic))
+    assert len(found[1].splitlines()) <= 5 and bootstrap in code and topic in code
+    for word in ("billing", "shipping"):
+        code = code.replace(f'"{word}"', repr(f"{word}-{group}"))
+    return "import ottla\n" + code
+
+
+def test_the_readmes_groups_each_read_everything(bootstrap: str, topic: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(bootstrap, topic, range(40))
+    exec(compile(example("publish and subscribe", bootstrap, topic, group), "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    for word in ("billing", "shipping"):
+        lines = [line for line in printed.splitlines() if line.startswith(word)]
+        assert sorted(int(value) for value in re.findall(r"b'(\d+)'", "".join(lines))) == list(range(40))
+
+
+def test_the_readmes_group_splits_the_topic(bootstrap: str, topic: str, group: str) -> None:
+    code = example("point to point", bootstrap, topic, group)
+    children = [python(code), python(code)]
+    printed: list[list[str]] = [[], []]
+    readers = [threading.Thread(target=collect, args=(child, into), daemon=True) for child, into in zip(children, printed, strict=True)]
+    for reader in readers:
+        reader.start()
+    try:
+        name = f"billing-{group}"
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            until(lambda: both_read(admin, name))
+        fill(bootstrap, topic, range(400))
+        until(lambda: sum(map(len, printed)) >= 400)
+    finally:
+        for child in children:
+            child.send_signal(signal.SIGINT)
+            child.wait(20)
+    lines = printed[0] + printed[1]
+    assert all(printed), "both had a share"
+    assert sorted(int(line.split("b'")[1].rstrip("'")) for line in lines) == list(range(400))
+
+
+def collect(child: subprocess.Popen[str], into: list[str]) -> None:
+    assert child.stdout is not None
+    into.extend(line.strip() for line in child.stdout)
+
+
+def both_read(admin: Admin, group: str) -> bool:
+    described = admin.describe_consumer_groups([group])[group]
+    return not isinstance(described, ottla.KafkaError) and [len(member.assignment) for member in described.members] == [2, 2]

@@ -1,0 +1,62 @@
+"""The journal of a group's members finds what would be wrong with a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from group_members import Journal, Member
+
+pytestmark = pytest.mark.interop
+
+A, B = "A", "B"
+
+
+def journal(*lines: tuple[str, str, Any]) -> Journal:
+    """Of members A and B: who told what."""
+    made = Journal()
+    members = {name: Member.__new__(Member) for name in (A, B)}
+    for name, member in members.items():
+        member.name, member.owned, member.assignments, member.stale = name, set(), 0, False
+    for name, what, told in lines:
+        if what == "thawed":
+            members[name].stale = True
+        else:
+            made.enter(members[name], what, told)
+    return made
+
+
+def test_what_was_read_and_not_committed_may_be_read_again() -> None:
+    journal((A, "read", [0, 0]), (B, "read", [0, 0]), (B, "committed", [[0, 1]])).check({0: 1})
+
+
+def test_stopped_member_may_read_what_it_had_and_is_refused() -> None:
+    lines = [(A, "frozen", None), (B, "read", [0, 0]), (B, "committed", [[0, 1]]), (A, "thawed", None), (A, "read", [0, 0])]
+    journal(*lines, (A, "refused", "fenced"), (A, "revoked", [0])).check({0: 1})
+
+
+def test_stopped_member_may_learn_late_of_a_commit_that_counted() -> None:
+    lines = [(A, "read", [0, 0]), (A, "frozen", None), (B, "read", [0, 1]), (A, "thawed", None), (A, "committed", [[0, 1]])]
+    journal(*lines).check({0: 2})
+
+
+@pytest.mark.parametrize(
+    ("lines", "story"),
+    [
+        ([(A, "read", [0, 0])], "1 records were never read"),
+        ([(A, "read", [0, 0]), (A, "committed", [[0, 1]]), (B, "read", [0, 0])], "B reads offset 0 of partition 0; committed is 1"),
+        ([(A, "read", [0, 1]), (A, "committed", [[0, 2]]), (B, "committed", [[0, 1]])], "B commits 1 of partition 0; committed was 2"),
+        (
+            [(A, "read", [0, 0]), (A, "frozen", None), (B, "read", [0, 0]), (A, "thawed", None), (A, "committed", [[0, 1]])],
+            "A commits 1 of partition 0 though another has taken over from 0 on",
+        ),
+        (
+            [(A, "read", [0, 0]), (A, "frozen", None), (A, "thawed", None), (A, "assigned", [0]), (B, "committed", [[0, 1]])]
+            + [(A, "read", [0, 0])],
+            "A reads offset 0",
+        ),
+    ],
+)
+def test_fault_is_found(lines: list[tuple[str, str, Any]], story: str) -> None:
+    with pytest.raises(AssertionError, match=story):
+        journal(*lines).check({0: 2})
