@@ -69,10 +69,18 @@ async def test_two_compactions_share_the_rate(monkeypatch: pytest.MonkeyPatch, t
 
 async def test_a_stop_ends_what_is_under_way_and_begins_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = work_of(monkeypatch, 1000, 1000, DONE)
+    begun = asyncio.Event()
+    pause_s = Throttle.pause_s
+
+    def noted(self: Throttle, size: int, bytes_per_second: float) -> float:
+        loop.call_soon_threadsafe(begun.set)
+        return pause_s(self, size, bytes_per_second)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(Throttle, "pause_s", noted)
     cleaners = Cleaners(Counters())
     work = asyncio.ensure_future(cleaners.clean(a_clean(1.0), RealDisk(tmp_path)))
-    while not asked:
-        await asyncio.sleep(0.01)
+    await begun.wait()
     cleaners.stop()
     async with asyncio.timeout(5):
         assert (await work).result is None

@@ -15,6 +15,7 @@ from socket_peers import Peer, until
 from ottla.broker import effects, events
 from ottla.records.build import build_batch
 from ottla.server import perform
+from ottla.server.coordination import Embedded
 from ottla.server.directory import CannotStart
 from ottla.server.disk import RealDisk, RealFile
 from ottla.server.run import BROKEN, FAILED, STOPPED, Plan, Process
@@ -199,7 +200,8 @@ async def test_an_unforeseen_error_in_a_request_costs_that_connection_alone(tmp_
 async def test_a_store_that_cannot_be_written_ends_the_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async with running(tmp_path) as run:
         peer = await run.client()
-        run.process.store._connection.execute("DROP TABLE node")
+        assert isinstance(run.process.coordination, Embedded)
+        run.process.coordination.store._connection.execute("DROP TABLE node")
         topics = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
         request = framing.encode_request(CreateTopicsRequest(topics=topics, timeout_ms=1000), 5, 1, "test")
         await peer.send(b"".join(request))  # type: ignore[arg-type]

@@ -42,6 +42,8 @@ from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 from ottla.records.retain import emptied, map_batch, retain, with_horizon
 
 ENTRY_BYTES = 24
+#: Batches read at once at most: small ones cost Python's time rather than the device's, and that is taken from the event loop.
+BATCHES_MAX = 64
 _SPAN_MAX = (1 << 31) - 1
 
 
@@ -199,7 +201,7 @@ def _read_dirty(disk: Disk, plan: CleaningPlan, offset_map: OffsetMap) -> Iterat
     transactions = Transactions(transaction for transaction in plan.aborted if transaction.last_offset >= first)
     for source in sources:
         waiting = 0
-        for header, batch in _batches(disk, plan, source):
+        for number, (header, batch) in enumerate(_batches(disk, plan, source), 1):
             waiting += header.size
             if header.is_control:
                 transactions.marker(header, batch)
@@ -209,7 +211,7 @@ def _read_dirty(disk: Disk, plan: CleaningPlan, offset_map: OffsetMap) -> Iterat
                     yield waiting
                     yield ~known
                     return
-            if waiting >= plan.chunk_bytes:
+            if waiting >= plan.chunk_bytes or number % BATCHES_MAX == 0:
                 yield waiting
                 waiting = 0
         yield waiting
@@ -284,7 +286,7 @@ class Rewriting:
         segment, chunk_bytes = self._segment, self._plan.chunk_bytes
         for source in self._group:
             read = 0
-            for header, batch in _batches(self._disk, self._plan, source):
+            for number, (header, batch) in enumerate(_batches(self._disk, self._plan, source), 1):
                 read += header.size
                 stays = self._control(header, batch) if header.is_control else self._data(header, batch)
                 if stays is None and self._is_needed(header):
@@ -293,6 +295,9 @@ class Rewriting:
                     self._keep(header, stays)
                 if read >= chunk_bytes or self._waiting >= chunk_bytes:
                     yield read + self._write()
+                    read = 0
+                elif number % BATCHES_MAX == 0:
+                    yield read
                     read = 0
             yield read + self._write()
         if not segment.finish():

@@ -136,6 +136,7 @@ class Machine:
         self._session = self.store.session()
         incarnation = self.incarnation
         self._session.watch("/", lambda state: self._if_alive(incarnation, lambda: self.hear(events.StoreChanged(state=state))))
+        self._session.listen(lambda state: self._if_alive(incarnation, lambda: self.hear(events.SessionChanged(state=state))))
         self._session.deliver()
         self._perform(self.node.start(self.world.now_ms))
         self._tick(incarnation)
