@@ -252,8 +252,6 @@ class Broker:
         result: Cleaned | None = None
         damage = ""
         try:
-            if effect.checkpoint is not None:
-                disk.replace_file(*effect.checkpoint)
             for step in carry_out(disk, effect.plan):
                 result = step if isinstance(step, Cleaned) else None
         except CorruptLog as error:

@@ -142,6 +142,10 @@ class LogDirectory:
             metadata = self.disk.open(f"{name}/{names.PARTITION_METADATA}", create=True)
             metadata.append(checkpoints.partition_metadata_file(topic_id))
             self.disk.open(f"{name}/{names.LEADER_EPOCHS}", create=True).close()
+            if options.compacts:
+                holes = self.disk.open(f"{name}/{names.HOLES}", create=True)
+                holes.append(checkpoints.holes_file(0))
+                log.pending.file(holes)
         except OSError as error:
             if error.errno == ENOSPC:
                 self.disk.remove_tree(name)

@@ -132,6 +132,8 @@ class Log:
         self.clean_offset: Offset | None = None
         #: The same as a power cut now would leave it.
         self._clean_durable: Offset | None = None
+        #: Holes that compaction left are below.
+        self.holes_below = Offset(0)
         #: What opening found after a crash, or amiss; None otherwise.
         self.recovered: Recovered | None = None
         #: Called when a truncation took the recovery point back, before anything is appended.
@@ -381,6 +383,7 @@ class Log:
         removed = trimming.truncate_to(self, offset, now_ms)
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self._room = None
+        self.holes_below = min(self.holes_below, self.end_offset)
         self.pending.void()
         if self.clean_offset is not None and self._clean_durable is not None:
             self.clean_offset = min(self.clean_offset, self.end_offset)

@@ -53,13 +53,13 @@ class History:
     """See the module's theory. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from."""
 
     def __init__(
-        self, seed: int, *, performer: Performer | None = None, kinds: Sequence[str] = FAULT_KINDS, compacted: bool = False
+        self, seed: int, *, performer: Performer | None = None, kinds: Sequence[str] = FAULT_KINDS, compacted: bool | None = None
     ) -> None:
-        """``compacted``: whether the topic is, and its records keyed."""
+        """``compacted``: whether the topic is, and its records keyed; one history in four by default."""
         self.world = World(seed)
         rng = self.world.rng("profile")
         odds = self.world.rng("compaction")
-        self.compacted = compacted
+        self.compacted = odds.random() < 0.25 if compacted is None else compacted
         self.checkers: list[Checker] = [kind() for kind in (COMPACTED if self.compacted else ALL)]
         self.complaints: list[str] = []
         self.acknowledged_count = 0

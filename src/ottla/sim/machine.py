@@ -393,13 +393,7 @@ class Machine:
 
     def _begin_clean(self, effect: effects.Clean) -> None:
         """A compaction goes on piece by piece, with time between; whatever happens meanwhile happens between two pieces."""
-        try:
-            if effect.checkpoint is not None:
-                self.disk.replace_file(*effect.checkpoint)
-        except OSError as error:
-            self._cleaned(effect, error)
-        else:
-            self._clean_on(effect, self.performer.clean(self.disk, effect))
+        self._clean_on(effect, self.performer.clean(self.disk, effect))
 
     def _clean_on(self, effect: effects.Clean, work: Iterator[int | Cleaned]) -> None:
         try:
