@@ -466,11 +466,25 @@ def test_what_a_former_compaction_left_stays_known_when_a_later_one_comes_less_f
     assert everything(reopened(disk.crash(Random(1)), segment_bytes=600)) == before
 
 
-def test_a_log_cut_below_its_holes_forgets_them() -> None:
-    log = filled(a_compacted_log())
+def test_a_log_cut_below_its_holes_forgets_them_and_what_comes_then_is_dirty() -> None:
+    disk = SimDisk()
+    directory = opened(disk, options(**COMPACT))
+    log = filled(directory.create(ORDERS, bytes(range(16)), options(**COMPACT), NOW_MS))  # type: ignore[arg-type]
     compact(log)
+    directory.write_checkpoints()
     log.truncate_to(10)
-    assert log.holes_below == log.end_offset == 10
+    assert log.holes_below == log.clean_offset == log.end_offset == 10
+    filled(log)
+    again = reopened(disk.restart(), **COMPACT)
+    assert again.end_offset > 50 and again.clean_offset == 10
+
+
+def test_a_log_cut_before_its_compaction_was_durable_is_dirty_from_the_cut_on() -> None:
+    log = filled(a_compacted_log())
+    found, cleaned = begun(log)
+    assert swap(log, found, cleaned, NOW_MS) is not None and log.clean_checkpoint is None
+    log.truncate_to(10)
+    assert log.clean_offset == 10
 
 
 PAIRS = st.tuples(st.sampled_from([b"a", b"b", b"c", b"d", b"e"]), st.one_of(st.none(), st.binary(min_size=1, max_size=6)))

@@ -210,9 +210,13 @@ class LogDirectory:
         return files
 
     def _recovery_point_lowered(self) -> None:
-        """A log was truncated below its recorded recovery point: the record must not outlive this, or a crash would trust new bytes."""
-        if not self.write_checkpoints(kinds=("recovery_points",)):
+        """A log was truncated below its recorded recovery point: the record must not outlive this, or a crash would trust new bytes.
+
+        Nor must the cleaner's: compaction would take tombstones for old ones whose keys it never looked for.
+        """
+        if not self.write_checkpoints(kinds=("recovery_points", "cleaner_offsets")):
             self.disk.unlink(names.RECOVERY_POINTS)
+            self.disk.unlink(names.CLEANER_OFFSETS)
             self.disk.sync_dir()
 
     def close(

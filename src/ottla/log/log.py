@@ -383,12 +383,16 @@ class Log:
         removed = trimming.truncate_to(self, offset, now_ms)
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self._room = None
-        self.holes_below = min(self.holes_below, self.end_offset)
         self.pending.void()
-        if self.clean_offset is not None and self._clean_durable is not None:
-            self.clean_offset = min(self.clean_offset, self.end_offset)
-            self._clean_durable = min(self._clean_durable, self.end_offset)
         return removed
+
+    def cut_clean(self) -> None:
+        """What comes behind the end from now on was never compacted, whatever was there before."""
+        self.holes_below = min(self.holes_below, self.end_offset)
+        if self.clean_offset is not None:
+            self.clean_offset = min(self.clean_offset, self.end_offset)
+        if self._clean_durable is not None:
+            self._clean_durable = min(self._clean_durable, self.end_offset)
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:
         """Forgets silent producers without an open transaction; how many."""
