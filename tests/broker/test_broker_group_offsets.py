@@ -117,10 +117,11 @@ def test_one_bad_partition_does_not_keep_the_others_from_being_committed() -> No
     cluster = cluster_of_groups(offset_metadata_max_bytes="10")
     broker = coordinating(cluster)
     told = [OffsetCommitRequestPartition(0, 1, 2, "x" * 11), OffsetCommitRequestPartition(1, 5, 3, "y" * 10)]
-    topics = [OffsetCommitRequestTopic(name="t", partitions=told), OffsetCommitRequestTopic(name="none", partitions=told[1:])]
+    told += [OffsetCommitRequestPartition(number, 1) for number in (-1, 2**31 - 1)]
+    topics = [OffsetCommitRequestTopic(name="t", partitions=told), OffsetCommitRequestTopic(name="none", partitions=told[1:2])]
     answer = broker.ask(OffsetCommitRequest(group_id="g", topics=topics), 9)
     assert [[place.error_code for place in topic.partitions] for topic in answer.topics] == [
-        [errors.OffsetMetadataTooLarge.code, 0],
+        [errors.OffsetMetadataTooLarge.code, 0, errors.UnknownTopicOrPartition.code, errors.UnknownTopicOrPartition.code],
         [errors.UnknownTopicOrPartition.code],
     ]
     assert committed(broker) == {("t", 1): (5, 3, "y" * 10)}
