@@ -19,7 +19,7 @@ from ottla.client.errors import CommitFailed, NoOffsetToStart
 from ottla.client.rebalance import RebalanceListener
 from ottla.records.build import build_batch
 from ottla.wire import messages as m
-from ottla.wire.errors import InvalidGroupId, OffsetMetadataTooLarge, RebalanceInProgress
+from ottla.wire.errors import InvalidGroupId, OffsetMetadataTooLarge, RebalanceInProgress, UnknownTopicOrPartition
 
 T = TopicPartition("t", 0)
 MANY = [TopicPartition("many", index) for index in range(3)]
@@ -207,6 +207,19 @@ async def test_a_commit_is_tried_again_while_that_may_help(cluster: MemoryCluste
         cluster.accidents["OffsetCommit"].append(refuse)
         await consumer.commit()
     assert offset(cluster) == 10
+
+
+async def test_a_commit_for_a_deleted_topic_fails_soon_and_says_why(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.cluster.GONE_MS", 20)
+    fill(cluster)
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(5000)
+        cluster.delete("t")
+        cluster.accidents["OffsetCommit"] += [lambda node, request: refused(request, 3)] * 10_000
+        with pytest.raises(UnknownTopicOrPartition, match="t was deleted"):
+            await asyncio.wait_for(consumer.commit({T: 10}), 5)
 
 
 def refused(request: Any, code: int) -> Any:

@@ -253,14 +253,19 @@ class GroupPostman:
         """Leave in `left` what was not committed; gives an error that may pass. Raises: one that will not."""
         for tp in [tp for tp in left if tp not in codes]:
             del left[tp]
+        network = self._network
         passing: KafkaError | None = None
         for tp, code in codes.items():
             self.machine.commit_refused(code)
             error = commits.commit_error(code, self._options, tp)
             if code in COORDINATOR_MOVED:
-                self.machine.coordinator.lost(self._network.clock_ms(), error)
+                self.machine.coordinator.lost(network.clock_ms(), error)
             elif code in METADATA_IS_STALE:
-                self._network.cluster.invalidate()
+                network.cluster.invalidate()
+                deleted = network.cluster.deleted(*tp, network.clock_ms())
+                if deleted is not None:
+                    self._changed()
+                    raise deleted
             elif not (error.retriable or code in (COORDINATOR_LOADING, StaleMemberEpoch.code)):
                 self._changed()
                 raise error

@@ -101,6 +101,8 @@ class Shell:
         now_ms = self._now_ms()
         if now_ms - self._heard_ms > self._pause_max_ms:
             self._doubt_session(now_ms)
+            # That was a step of its own.
+            now_ms = self._now_ms()
         self._heard_ms = now_ms
         self._stepping = True
         self.recorder.note(now_ms, event, frame)
