@@ -41,6 +41,7 @@ class MemoryGroups(World):
         self.cluster = cluster
         self.classic = ClassicCoordinator(self)
         self.next = NextCoordinator(self)
+        self.next.heartbeat_interval_ms = 50
         #: (offset, leader epoch, metadata) by topic and partition.
         self.offsets: dict[tuple[str, int], tuple[int, int, str]] = {}
 

@@ -249,6 +249,20 @@ async def test_a_commit_that_cannot_succeed_says_what_to_do(
             await consumer.commit()
 
 
+async def test_who_was_taken_out_of_the_group_does_not_commit_as_if_it_had_never_been_a_member(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    fill(cluster)
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(5000)
+        cluster.accidents["OffsetCommit"].append(lambda node, request: refused(request, 25))
+        with pytest.raises(CommitFailed):
+            await consumer.commit()
+        with pytest.raises(CommitFailed, match="not a member at the moment"):
+            await consumer.commit()
+        assert offset(cluster) is None
+
+
 async def test_offsets_are_asked_for_again_when_the_coordinator_moved(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     cluster.groups.offsets["t", 0] = (7, 0, "")

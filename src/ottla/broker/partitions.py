@@ -90,17 +90,31 @@ class Partitions:
     def state_changed(self, partition: TopicPartition) -> None:
         """The controller wrote who leads a partition."""
         state = self._node.image.state(partition)
-        if state is None or state.leader != self._node.broker_id:
-            leader = self.leaders.pop(partition, None)
-            if leader is not None:
-                self._node.groups.partition_changed(partition)
-                self._node.purgatory.poke(partition)
+        if state is None or state.leader != self._node.broker_id or not self._node.standing.may_lead:
+            self._resign(partition)
             return
         if partition in self.leaders:
             self.leaders[partition].follow_state(state)
             self._node.purgatory.poke(partition)
         elif partition not in self.offline:
             self._lead(partition)
+
+    def step_down(self) -> None:
+        """Lead nothing for the moment: whoever waits is sent to look for the leader."""
+        for partition in list(self.leaders):
+            self._resign(partition)
+
+    def resume(self) -> None:
+        """Lead again what the image says, after ``step_down``."""
+        for topic in list(self._node.image.topics.values()):
+            for number in topic.states:
+                self.state_changed(TopicPartition(topic.name, number))
+
+    def _resign(self, partition: TopicPartition) -> None:
+        leader = self.leaders.pop(partition, None)
+        if leader is not None:
+            self._node.groups.partition_changed(partition)
+            self._node.purgatory.poke(partition)
 
     def options_changed(self, topic: str) -> None:
         """The overrides of a topic changed."""

@@ -26,6 +26,7 @@ class Upkeep:
             "checkpoints": options.log_flush_checkpoint_interval_ms,
             "producers": 10 * SECOND_MS,
             "controller": SECOND_MS,
+            "standing": SECOND_MS,
             "flush_ms": SECOND_MS,
             "compaction": max(options.log_cleaner_backoff_ms, 1),
         }
@@ -34,6 +35,7 @@ class Upkeep:
             "checkpoints": self._checkpoint,
             "producers": self._forget_producers,
             "controller": node.controller.tick,
+            "standing": node.standing.tick,
             "flush_ms": self._flush_old,
             "compaction": node.compaction.tick,
         }

@@ -243,7 +243,11 @@ class GroupPostman:
 
     def _commit_request(self, offsets: dict[TopicPartition, OffsetAndMetadata], version: int) -> OffsetCommitRequest:
         # Who the member is counts when the request goes out, not when it was asked for.
-        return commits.commit_request(self._options, self._network.cluster, offsets, self.machine.committing)
+        member = self.machine.committing
+        if self.machine.subscribed and member[1] < 0:
+            # A group that has become empty would take it from anybody, and forget what others have committed since.
+            raise commits.not_a_member(self._options)
+        return commits.commit_request(self._options, self._network.cluster, offsets, member)
 
     def _sorted_out(self, left: dict[TopicPartition, OffsetAndMetadata], codes: dict[TopicPartition, int]) -> KafkaError | None:
         """Leave in `left` what was not committed; gives an error that may pass. Raises: one that will not."""

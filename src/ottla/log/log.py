@@ -132,6 +132,8 @@ class Log:
         self.clean_offset: Offset | None = None
         #: The same as a power cut now would leave it.
         self._clean_durable: Offset | None = None
+        #: Holes that compaction left are below.
+        self.holes_below = Offset(0)
         #: What opening found after a crash, or amiss; None otherwise.
         self.recovered: Recovered | None = None
         #: Called when a truncation took the recovery point back, before anything is appended.
@@ -382,10 +384,15 @@ class Log:
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self._room = None
         self.pending.void()
-        if self.clean_offset is not None and self._clean_durable is not None:
-            self.clean_offset = min(self.clean_offset, self.end_offset)
-            self._clean_durable = min(self._clean_durable, self.end_offset)
         return removed
+
+    def cut_clean(self) -> None:
+        """What comes behind the end from now on was never compacted, whatever was there before."""
+        self.holes_below = min(self.holes_below, self.end_offset)
+        if self.clean_offset is not None:
+            self.clean_offset = min(self.clean_offset, self.end_offset)
+        if self._clean_durable is not None:
+            self._clean_durable = min(self._clean_durable, self.end_offset)
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:
         """Forgets silent producers without an open transaction; how many."""
