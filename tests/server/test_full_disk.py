@@ -68,10 +68,9 @@ def fill(server: Serving, topic: str) -> tuple[int, int]:
 def take_the_rest(disk: Path) -> Path:
     """Fills the file system to the last byte."""
     rest = disk / "rest"
-    with rest.open("wb") as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(65_536))
-            file.flush()
+    with rest.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(65_536)):
+            pass
     with rest.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x")
