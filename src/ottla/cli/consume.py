@@ -113,6 +113,8 @@ def _print(
     limit: int | None,
     ends: dict[TopicPartition, int] | None,
 ) -> None:
+    from ottla.wire.errors import KafkaError
+
     out = sys.stdout.buffer
     left = float("inf") if limit is None else limit
     while left > 0:
@@ -122,9 +124,16 @@ def _print(
                 consumer.pause(tp)
             if not ends:
                 break
-        records = consumer.poll(POLL_MS, int(min(left, POLL_RECORDS)))
+        most = int(min(left, POLL_RECORDS))
+        records = consumer.poll(POLL_MS, most)
         if not records:
-            check_there(consumer, chosen)
+            try:
+                check_there(consumer, chosen)
+            except (KafkaError, click.ClickException):
+                # What has come meanwhile is printed before it ends.
+                records = consumer.poll(0, most)
+                if not records:
+                    raise
         for record in records:
             # What was written after we began belongs to the next run.
             if ends is None or record.offset < ends.get((record.topic, record.partition), 0):  # type: ignore[call-overload]
