@@ -182,22 +182,24 @@ class Log:
         """
         return self.producers.check(header) if header.producer_id >= 0 else None
 
-    def append(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int) -> Appended:
+    def append(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int, copy: bool = False) -> Appended:
         """Appends one checked batch, written without copying; base offset and leader epoch are patched in place.
 
-        ``header`` is the batch's own, its largest timestamp already stamped if the topic wants append times.
-        Raises: OSError; after ENOSPC nothing has changed.
+        ``header`` is the batch's own, its largest timestamp already stamped if the topic wants append times. A ``copy`` of another log's
+        batch keeps its offset and epoch. Raises: OSError; after ENOSPC nothing has changed.
         """
         epochs = self.epochs
         assert leader_epoch >= epochs.latest or leader_epoch < 0, "a leader's epoch never goes back"
-        base_offset = self.end_offset
+        base_offset = Offset(header.base_offset) if copy else self.end_offset
+        assert base_offset >= self.end_offset, "a log grows at its end"
         last_offset = Offset(base_offset + header.last_offset_delta)
         size = len(batch)
         segment = self.segments[-1]
         rolled = segment.size > 0 and self._full(segment, header, size, last_offset, now_ms)
         if rolled:
             segment = self.roll(now_ms)
-        patch(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+        if not copy:
+            patch(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
         position = segment.append(batch, header, base_offset)
         self.end_offset = epochs.end_offset = Offset(last_offset + 1)
         if leader_epoch > epochs.latest:
@@ -385,6 +387,16 @@ class Log:
         if self.clean_offset is not None and self._clean_durable is not None:
             self.clean_offset = min(self.clean_offset, self.end_offset)
             self._clean_durable = min(self._clean_durable, self.end_offset)
+        return removed
+
+    def restart_at(self, offset: int, now_ms: int) -> tuple[str, ...]:
+        """Drops everything: the log is empty, and begins and ends at ``offset``; the files that were renamed, to be removed later."""
+        self.truncations += 1
+        removed = trimming.restart_at(self, offset, now_ms)
+        self._durable_max = Offset(0)
+        self._room = None
+        self.pending.void()
+        self.clean_offset = self._clean_durable = None
         return removed
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:

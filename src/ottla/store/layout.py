@@ -203,6 +203,9 @@ class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     """Leader (-1: none), its epoch, and the ISR, as the controller of ``controller_epoch`` wrote them.
 
+    ``isr_epochs`` are the broker epochs under which the members of the ISR, in their order, were counted in; empty when nobody wrote them
+    down. Kafka has no such key, and ignores it.
+
     ``recovering`` after an unclean election, until the leader has settled what is left of the log (KIP-704).
     """
 
@@ -211,6 +214,13 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     isr: tuple[int, ...]
     controller_epoch: int
     recovering: bool = False
+    isr_epochs: tuple[int, ...] = ()
+
+    def registration_of(self, broker: int) -> int:
+        """The broker epoch under which this broker is in the ISR; -1 when it is not, or nobody knows."""
+        if broker not in self.isr or len(self.isr_epochs) != len(self.isr):
+            return -1
+        return self.isr_epochs[self.isr.index(broker)]
 
 
 class ProducerIdBlock(NamedTuple):
@@ -299,6 +309,7 @@ class _StateJson(msgspec.Struct):
     isr: tuple[int, ...]
     controller_epoch: int
     leader_recovery_state: int = 0
+    isr_broker_epochs: tuple[int, ...] = ()
 
 
 def encode_partition_state(state: PartitionState) -> bytes:
@@ -311,6 +322,8 @@ def encode_partition_state(state: PartitionState) -> bytes:
     }
     if state.recovering:
         content["leader_recovery_state"] = 1
+    if state.isr_epochs:
+        content["isr_broker_epochs"] = state.isr_epochs
     return msgspec.json.encode(content)
 
 
@@ -323,6 +336,7 @@ def decode_partition_state(data: bytes) -> PartitionState:
         isr=read.isr,
         controller_epoch=read.controller_epoch,
         recovering=read.leader_recovery_state == 1,
+        isr_epochs=read.isr_broker_epochs,
     )
 
 

@@ -1,22 +1,29 @@
 """The controller's office: taking it, losing it, and writing under it.
 
 Every broker wants it; the store gives it to whoever creates ``/controller`` first. The winner raises ``/controller_epoch`` in the same
-``multi``; each later write checks that node's version, so a controller that lost its office without knowing cannot write.
+``multi``; each later write checks that node's version, so a controller that lost its office without knowing cannot write. What it finds in
+order it leaves as it is: who was counted in under which registration stands in the states themselves (``election.py``).
 
 Only one round of elections is under way at a time; what changes meanwhile is looked at when it ends. Source: KIP-237, KAFKA-6082.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.ids import LeaderEpoch, TopicPartition
 from ottla.base.ports import Op, StoreResult
-from ottla.broker.controller.election import elections
+from ottla.broker.controller.election import election, elections, is_sound
 from ottla.broker.image import NO_LEADER, Change
 from ottla.store import layout
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+#: Partitions that one write to the store elects for: a ZooKeeper takes 1 MiB at once.
+ELECTIONS_MAX = 500
+#: Stands for the state of a partition that is just being created.
+NO_STATE = layout.PartitionState(leader=NO_LEADER, leader_epoch=LeaderEpoch(-1), isr=(), controller_epoch=0)
 
 
 class Controller:
@@ -30,8 +37,6 @@ class Controller:
         self._fence = -1
         self._campaigning = False
         self._electing = False
-        #: By broker, the registration for which elections were held in this office.
-        self._known: dict[BrokerId, int] = {}
         #: The store did not answer; the next tick tries again.
         self._retry = False
 
@@ -46,11 +51,11 @@ class Controller:
             return False
         image = self._node.image
         me = self._node.broker_id
-        return all(
-            topic.states.get(number) is not None and topic.states[number].leader != NO_LEADER
+        return not any(
+            (state.leader == NO_LEADER and (me in state.isr or not state.isr)) or (state.leader == me and not is_sound(image, state, me))
             for topic in image.topics.values()
             for number, replicas in topic.replicas.items()
-            if me in replicas
+            if me in replicas and (state := topic.states.get(number, NO_STATE))
         )
 
     def changed(self, change: Change) -> None:
@@ -61,8 +66,7 @@ class Controller:
             case ("broker", _):
                 self._hold_elections()
             case ("partition", TopicPartition() as partition):
-                state = self._node.image.state(partition)
-                if state is not None and BrokerId(state.leader) not in self._known:
+                if self.active and self._wants_election(partition):
                     self._hold_elections()
 
     def tick(self) -> None:
@@ -114,22 +118,27 @@ class Controller:
         if result.error is None:
             self.active = True
             self._fence = result.states[1].version
-            self._known = {}
             self._hold_elections()
         elif self._node.image.controller is None:
             self._retry = True
 
     # Elections.
 
+    def _unclean(self, topic: str) -> bool:
+        return self._node.topic_options(topic).unclean_leader_election_enable
+
+    def _wants_election(self, partition: TopicPartition) -> bool:
+        image = self._node.image
+        topic = image.topics.get(partition.topic)
+        if topic is None or partition.partition not in topic.states:
+            return False
+        return election(image, topic, partition.partition, unclean=self._unclean) is not None
+
     def _hold_elections(self) -> None:
         if self._electing or not self.active:
             return
         image = self._node.image
-        registrations = {broker: registration.epoch for broker, registration in image.brokers.items()}
-        changes = list(elections(image, self._known))
-        if not changes:
-            self._known = registrations
-            return
+        changes = islice(elections(image, unclean=self._unclean), ELECTIONS_MAX)
         ops = [
             Op(
                 "set",
@@ -139,16 +148,16 @@ class Controller:
             )
             for partition, state in changes
         ]
+        if not ops:
+            return
         self._electing = True
 
         def answered(result: StoreResult) -> None:
             self._electing = False
-            if result.error is None:
-                self._known = registrations
             if result.error in ("unavailable", "session"):
                 self._retry = True
             else:
-                # Look again: at what changed meanwhile, which the image shows before the store answers.
+                # Look again: at the rest, and at what changed meanwhile, which the image shows before the store answers.
                 self._hold_elections()
 
         self.write(ops, answered)
