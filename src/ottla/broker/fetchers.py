@@ -14,7 +14,7 @@ Requests carry the broker epoch (KIP-903), the leader epoch (KIP-320) and the ep
 """
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.broker import effects
@@ -36,6 +36,20 @@ BACKOFF_MS = 20
 PATIENCE_MS = 10_000
 
 
+class Asked(NamedTuple):
+    """What a request asks about one partition. An answer counts only while a request would ask the same: one that comes late may be of a
+    leader that leads no more, about a log that was another then, and must neither cut nor fill the present one."""
+
+    follower: Follower
+    epoch: int
+    end_offset: int
+    truncations: int
+
+    @classmethod
+    def now(cls, follower: Follower) -> Self:
+        return cls(follower, follower.epoch, follower.log.end_offset, follower.log.truncations)
+
+
 class Fetcher:
     """See the module's theory."""
 
@@ -44,8 +58,8 @@ class Fetcher:
         self.leader = leader
         #: What it copies, in the order in which the leader is asked.
         self.followers: dict[TopicPartition, Follower] = {}
-        #: By topic id and partition: the follower and the offset that the request under way asks from; None when none is.
-        self._asked: dict[tuple[bytes, int], tuple[Follower, int]] | None = None
+        #: By topic id and partition: what the request under way asks for; None when none is.
+        self._asked: dict[tuple[bytes, int], Asked] | None = None
         self._failures = 0
         self._not_before_ms = 0
         self._timer: Parked | None = None
@@ -77,7 +91,7 @@ class Fetcher:
             topic = topics.get(partition.topic)
             if topic is None:
                 topic = topics[partition.topic] = FetchTopic(topic_id=log.topic_id, partitions=[])
-            self._asked[log.topic_id, partition.partition] = (follower, log.end_offset)
+            self._asked[log.topic_id, partition.partition] = Asked.now(follower)
             topic.partitions.append(
                 FetchPartition(
                     partition=partition.partition,
@@ -110,19 +124,23 @@ class Fetcher:
             self._failures = 0
             for topic in response.responses:
                 for data in topic.partitions:
-                    follower, offset = asked.get((topic.topic_id, data.partition_index), (None, -1))
-                    if follower is not None and node.partitions.followers.get(follower.partition) is follower:
-                        self._take_in(follower, offset, data)
+                    ask = asked.get((topic.topic_id, data.partition_index))
+                    if ask is not None and self._still_asks(ask):
+                        self._take_in(ask.follower, data)
             # Served in turn: what came first goes last, so that a full answer starves nobody.
-            for follower, _ in list(asked.values())[:1]:
-                if self.followers.get(follower.partition) is follower:
-                    self.followers[follower.partition] = self.followers.pop(follower.partition)
+            first = next(iter(asked.values())).follower.partition
+            if first in self.followers:
+                self.followers[first] = self.followers.pop(first)
         self.go_on()
 
-    def _take_in(self, follower: Follower, offset: int, data: PartitionData) -> None:
-        """What the leader says of one partition, if that is still what was asked."""
+    def _still_asks(self, ask: Asked) -> bool:
+        follower = ask.follower
+        return self._node.partitions.followers.get(follower.partition) is follower and ask == Asked.now(follower)
+
+    def _take_in(self, follower: Follower, data: PartitionData) -> None:
+        """What the leader says of one partition, which is what was asked."""
         node, log = self._node, follower.log
-        if data.error_code not in (errors.NONE, errors.OffsetOutOfRange.code) or offset != log.end_offset:
+        if data.error_code not in (errors.NONE, errors.OffsetOutOfRange.code):
             self._failed(follower)
             return
         removed: tuple[str, ...] = ()

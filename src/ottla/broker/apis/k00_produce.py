@@ -2,8 +2,8 @@
 
 Behaviour: exactly one batch of format 2 per partition. acks=1 answers once the batch is in the page cache; acks=-1 once it is on the disk
 of every in-sync replica, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND once there are too few of them; acks=0 never, and an error closes the
-connection. Each partition succeeds or fails alone. Below the disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message that
-says how many bytes are free. Internal topics take nothing from clients (INVALID_TOPIC_EXCEPTION).
+connection. Each partition succeeds or fails alone. Below the disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message
+that says how many bytes are free. Internal topics take nothing from clients (INVALID_TOPIC_EXCEPTION).
 
 Versions: 0 to 2 are advertised, since librdkafka before 2.11 compresses only then (KAFKA-18659), and refused as in Kafka 4.
 
