@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from ottla.server.directory import CannotStart
+from ottla.server.ensemble import Ensemble
+from ottla.spark.java import NoJava, java_home
 from serving import Serving
 
 
@@ -12,3 +15,27 @@ def ottla_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """One server with stock settings for all tests of a session that only need *a* broker; each uses topics of its own."""
     with Serving(tmp_path_factory.mktemp("ottla") / "data") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """One real ZooKeeper server for all tests of a session that leave it alive; each uses a chroot of its own."""
+    yield from _ensemble(tmp_path_factory, 1)
+
+
+@pytest.fixture(scope="session")
+def zookeepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """Three real ZooKeeper servers, of which a test may kill one; it is started again for the next."""
+    yield from _ensemble(tmp_path_factory, 3)
+
+
+def _ensemble(tmp_path_factory: pytest.TempPathFactory, nodes: int) -> Iterator[Ensemble]:
+    try:
+        made = Ensemble(tmp_path_factory.mktemp("zookeeper"), java_home(wanted_by="ZooKeeper"), nodes=nodes)
+    except (CannotStart, NoJava) as error:
+        pytest.skip(f"no ZooKeeper can be run here: {error}")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()

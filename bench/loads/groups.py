@@ -1,7 +1,8 @@
 """Rebalances of a consumer group: how long one takes, and what other clients feel of it.
 
-The members are a process of their own (`group_members`). Beside it a load of 1,000 requests a second (`requests.steady`) runs twice: while
-the group is settled, and while a member joins, leaves, joins again, from the first request to the last.
+The members are a process of their own (`group_members`). Beside it a load of 1,000 requests a second (`requests.steady`) runs by turns:
+while the group is settled, and while a member joins, leaves, joins again, from the first request to the last. The median turn counts, so
+that something else on the machine that lasts for a second or two spoils one turn and no figure.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import json
 import statistics
 import subprocess
 import sys
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,8 +21,8 @@ from bench import load
 from bench.load import ROOT, Window
 
 REQUEST, RATE, CONNECTIONS = "produce acks=1", 1000.0, 10
-#: Joins, and as many leaves, of a run that measures no latency.
-TURNS = 2
+#: Stretches with the steady load, settled and rebalancing, by turns.
+TURNS = 3
 
 
 class Members:
@@ -50,40 +53,62 @@ class Members:
 def rebalance(
     host: str, port: int, pid: int, topic: str, *, protocol: str, members: int, partitions: int, other_topic: str, steady_s: float
 ) -> dict[str, Any]:
-    """Forms a group, then has one more member join and leave again and again. With `steady_s`, latencies of others before and during."""
-    joins: list[float] = []
-    leaves: list[float] = []
+    """Forms a group, then has one more member join and leave again. With `steady_s`, again and again, and latencies of others."""
 
     def steady() -> dict[str, Any]:
         shape = {"request": REQUEST, "connections": CONNECTIONS, "rate": RATE, "seconds": steady_s}
         return load.run("steady", host=host, port=port, pid=pid, topic=other_topic, **shape)
 
+    moves = Moves([], [])
+    before, during, accounts = [], [], []
     with Members(host=host, port=port, topic=topic, partitions=partitions, protocol=protocol) as group:
         formed = group.do(f"form {members}")
-        before = steady() if steady_s else None
-        during: list[dict[str, Any]] = []
-        beside = threading.Thread(target=lambda: during.append(steady()), daemon=True)
-        window = Window(pid)
-        window.open()
-        if steady_s:
-            beside.start()
-        while len(joins) < TURNS or beside.is_alive():
-            joins.append(group.do("join")["seconds"])
-            last = group.do("leave")
-            leaves.append(last["seconds"])
-        account = window.close()
+        if not steady_s:
+            moves.add(group)
+        for _ in range(TURNS if steady_s else 0):
+            before.append(steady())
+            window = Window(pid)
+            window.open()
+            during.append(moves.beside(group, steady))
+            accounts.append(window.close())
         group.do("close")
-    if steady_s and not during:
-        raise RuntimeError("the steady load beside the rebalances failed")
     return {
-        **account,
+        **{name: sum(account[name] for account in accounts) for name in ("seconds", "server_cpu_s", "load_cpu_s")},
         "form_s": formed["seconds"],
-        "joins_s": joins,
-        "leaves_s": leaves,
-        "join_s": statistics.median(joins),
-        "leave_s": statistics.median(leaves),
-        "worst_s": max(joins + leaves),
-        "fenced": last["fenced"],
+        "joins_s": moves.joins,
+        "leaves_s": moves.leaves,
+        "join_s": statistics.median(moves.joins),
+        "leave_s": statistics.median(moves.leaves),
+        "worst_s": max(moves.joins + moves.leaves),
+        "fenced": moves.fenced,
         "before": before,
-        "during": during[0] if during else None,
+        "during": during,
     }
+
+
+@dataclass(slots=True)
+class Moves:
+    """What joins and leaves took, in seconds."""
+
+    joins: list[float]
+    leaves: list[float]
+    fenced: int = 0
+
+    def add(self, group: Members) -> None:
+        self.joins.append(group.do("join")["seconds"])
+        last = group.do("leave")
+        self.leaves.append(last["seconds"])
+        self.fenced = last["fenced"]
+
+    def beside(self, group: Members, steady: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Joins and leaves without a pause for as long as the steady load lasts."""
+        with ThreadPoolExecutor(1) as thread:
+            beside = thread.submit(steady)
+            while not beside.done():
+                self.add(group)
+            return beside.result()
+
+
+def median_ms(turns: list[dict[str, Any]], percentile: str) -> float:
+    """A percentile of the median turn."""
+    return float(statistics.median(turn[f"{percentile}_ms"] for turn in turns))

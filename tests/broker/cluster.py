@@ -101,12 +101,13 @@ class Broker:
             wall_ms=cluster.wall_ms,
         )
         self.session.watch("/", lambda state: self.hear(events.StoreChanged(state=state)))
+        self.session.listen(lambda state: self.hear(events.SessionChanged(state=state)))
         self.session.deliver()
         self._perform(self.node.start(cluster.now_ms))
 
     # The client's side.
 
-    def send(self, request: Any, version: int, *, answered: Callable[[Any], None] | None = None) -> Sent:
+    def send(self, request: Any, version: int, *, answered: Callable[[Any], None] | None = None, client_id: str = "test") -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
         sent.answered = answered or sent.answered
@@ -119,7 +120,7 @@ class Broker:
                 correlation_id=sent.connection,
                 api_key=key,
                 api_version=version,
-                client_id="test",
+                client_id=client_id,
                 body=decode(type(request), bytearray(encode(request, version)), version),
                 host="client",
                 local=("reached", 1000 + self.broker_id),
@@ -251,8 +252,6 @@ class Broker:
         result: Cleaned | None = None
         damage = ""
         try:
-            if effect.checkpoint is not None:
-                disk.replace_file(*effect.checkpoint)
             for step in carry_out(disk, effect.plan):
                 result = step if isinstance(step, Cleaned) else None
         except CorruptLog as error:

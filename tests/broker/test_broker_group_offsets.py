@@ -117,10 +117,11 @@ def test_one_bad_partition_does_not_keep_the_others_from_being_committed() -> No
     cluster = cluster_of_groups(offset_metadata_max_bytes="10")
     broker = coordinating(cluster)
     told = [OffsetCommitRequestPartition(0, 1, 2, "x" * 11), OffsetCommitRequestPartition(1, 5, 3, "y" * 10)]
-    topics = [OffsetCommitRequestTopic(name="t", partitions=told), OffsetCommitRequestTopic(name="none", partitions=told[1:])]
+    told += [OffsetCommitRequestPartition(number, 1) for number in (-1, 2**31 - 1)]
+    topics = [OffsetCommitRequestTopic(name="t", partitions=told), OffsetCommitRequestTopic(name="none", partitions=told[1:2])]
     answer = broker.ask(OffsetCommitRequest(group_id="g", topics=topics), 9)
     assert [[place.error_code for place in topic.partitions] for topic in answer.topics] == [
-        [errors.OffsetMetadataTooLarge.code, 0],
+        [errors.OffsetMetadataTooLarge.code, 0, errors.UnknownTopicOrPartition.code, errors.UnknownTopicOrPartition.code],
         [errors.UnknownTopicOrPartition.code],
     ]
     assert committed(broker) == {("t", 1): (5, 3, "y" * 10)}
@@ -340,14 +341,26 @@ def test_only_empty_groups_are_deleted_and_their_offsets_with_them() -> None:
     [member] = stable(cluster, 1)
     commit(broker, "g", "t", 0, 1, joined=member)
     commit(broker, "h", "t", 0, 1)
-    assert delete_groups(cluster, "g", "h", "none", "") == [
-        errors.NonEmptyGroup.code, 0, errors.GroupIdNotFound.code, errors.InvalidGroupId.code,
-    ]  # fmt: skip
+    commit(broker, "", "t", 0, 1)
+    assert delete_groups(cluster, "g", "h", "none", "") == [errors.NonEmptyGroup.code, 0, errors.GroupIdNotFound.code, 0]
     leave(broker, member.member_id)
     assert delete_groups(cluster, "g") == [0]
     assert committed(broker) == {} and describe(cluster, "g", 5)[1] == "Dead"
     broker = cluster.restart(1)
     assert committed(broker) == {} and describe(cluster, "g", 5)[1] == "Dead"
+
+
+def test_a_group_is_deleted_whose_offsets_do_not_fit_in_one_batch() -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    group_id = "g" * 30_000
+    cluster.topic("wide", partitions=40)
+    for partition in range(40):
+        assert commit(broker, group_id, "wide", partition, 1) == 0
+    assert delete_groups(cluster, group_id) == [0]
+    assert committed(broker, group_id) == {}
+    broker = cluster.restart(1)
+    assert committed(broker, group_id) == {}
 
 
 def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:

@@ -21,6 +21,7 @@ from groups import (
 
 from ottla.broker import events
 from ottla.wire import errors
+from ottla.wire.messages import DescribeGroupsRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
@@ -492,6 +493,20 @@ def test_whoever_waits_in_the_join_of_a_removed_member_is_told() -> None:
 
 
 # A coordinator that comes and goes.
+
+
+def test_a_group_that_is_loaded_knows_what_its_members_said_last() -> None:
+    cluster = cluster_of_groups()
+    [member] = stable(cluster, 1, protocols=(("range", b"old"),))
+    both = (("sticky", b"new"), ("range", b"new"))
+    again = join(coordinating(cluster), member=member.member_id, protocols=both).answer
+    sync(coordinating(cluster), again, given={member.member_id: b"all"})
+    cluster.restart(1)
+    [described] = coordinating(cluster).ask(DescribeGroupsRequest(groups=["g"]), 5).groups
+    assert (described.protocol_data, described.members[0].member_metadata) == ("sticky", b"new")
+    newcomer = join(coordinating(cluster), protocols=(("sticky", b"another"),))
+    cluster.pass_ms(REBALANCE_MS)
+    assert newcomer.answer.error_code == 0, "the protocols that members know are those they named last"
 
 
 def test_a_group_outlives_its_coordinators_crash() -> None:

@@ -101,4 +101,4 @@ def test_crowd_at_rest_writes_nothing(crowd: Crowd) -> None:
     written, beats = len(crowd.desk.log), crowd.beats
     crowd.run(crowd.desk.now_ms + 10_000)
     assert len(crowd.desk.log) == written
-    assert crowd.beats - beats == pytest.approx(2 * COUNT, abs=10)
+    assert 2 * COUNT <= crowd.beats - beats <= 3 * COUNT, "a heartbeat every five seconds at most, and little more often in a large group"

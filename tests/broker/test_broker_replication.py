@@ -1,11 +1,15 @@
 """Replicated partitions: what followers copy, when records count as committed, who leads after a loss."""
 
+from random import Random
+
 import pytest
 from cluster import Broker, Cluster, batch, fetch, fetch_request, produce, produce_request, values
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
+from ottla.broker.fetchers import Asked
 from ottla.broker.follower import Follower
+from ottla.log.directory import LogDirectory
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.messages.alter_partition import (
@@ -14,7 +18,16 @@ from ottla.wire.messages.alter_partition import (
     AlterPartitionRequestTopic,
     BrokerState,
 )
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from ottla.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 T0 = TopicPartition("t", 0)
@@ -340,8 +353,41 @@ def test_a_batch_of_a_later_epoch_than_the_followers_own_is_left_out() -> None:
     (number,) = followers(cluster)
     follower = followers(cluster)[number]
     data = bytearray(batch(b"a", base_offset=0, leader_epoch=0)) + bytearray(batch(b"b", base_offset=1, leader_epoch=1))
-    assert follower.append(data, wall_ms=0) == 1
+    assert follower.append(data, high_watermark=0, wall_ms=0) == 1
     assert follower.log.end_offset == 1
+
+
+def test_an_answer_of_a_former_leader_that_comes_late_cuts_nothing() -> None:
+    """Woken from a long pause, it tells a follower of now where they diverged then; found by the simulator."""
+    cluster, leader = a_pair(replicas=2)
+    produce(leader, batch(b"a"))
+    (number,) = followers(cluster)
+    follower, fetcher = followers(cluster)[number], cluster[number].node.fetchers.of(T0)
+    asked = {(follower.log.topic_id, 0): Asked.now(follower)}
+    diverging = PartitionData(partition_index=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0))
+    answer = FetchResponse(responses=[FetchableTopicResponse(topic_id=follower.log.topic_id, partitions=[diverging])])
+    follower.epoch += 1
+    fetcher._asked = dict(asked)
+    fetcher._answered(answer)
+    assert follower.log.end_offset == 1
+    follower.epoch -= 1
+    fetcher._asked = dict(asked)
+    fetcher._answered(answer)
+    assert follower.log.end_offset == 0, "in time it is believed"
+
+
+def test_holes_that_compaction_left_are_copied_and_outlive_a_crash() -> None:
+    cluster, _ = a_pair(replicas=2, cleanup_policy="compact")
+    (number,) = followers(cluster)
+    follower = followers(cluster)[number]
+    data = bytearray(batch(b"a", key=b"k", leader_epoch=0)) + bytearray(batch(b"b", key=b"k", base_offset=7, leader_epoch=0))
+    assert follower.append(data, high_watermark=9, wall_ms=0) == 2
+    log, disk = follower.log, cluster[number].disks["disk0"]
+    plan = log.flush_plan()
+    assert plan is not None and log.holes_below == 9
+    plan.carry_out(disk)
+    opened = LogDirectory.open(disk.crash(Random(1)), broker_id=number, cluster_id="cluster", now_ms=0)
+    assert (opened.logs[T0].end_offset, opened.logs[T0].holes_below) == (8, 8)
 
 
 # Consumers' offsets.

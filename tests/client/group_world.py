@@ -192,6 +192,7 @@ class NextCoordinator:
     def __init__(self, world: World) -> None:
         self.world = world
         self.epoch = 0
+        self.heartbeat_interval_ms = 5000
         #: id -> topics, what it said it owns, its epoch, what it was given, when it was heard of
         self.members: dict[str, dict[str, Any]] = {}
         self.target: dict[str, list[TopicPartition]] = {}
@@ -243,7 +244,7 @@ class NextCoordinator:
             m.ConsumerGroupHeartbeatResponse(
                 member_id=member,
                 member_epoch=known["epoch"],
-                heartbeat_interval_ms=5000,
+                heartbeat_interval_ms=self.heartbeat_interval_ms,
                 assignment=Assignment(topic_partitions=self.world.by_id(now)) if news else None,
             )
         )

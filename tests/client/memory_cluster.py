@@ -41,6 +41,7 @@ class MemoryGroups(World):
         self.cluster = cluster
         self.classic = ClassicCoordinator(self)
         self.next = NextCoordinator(self)
+        self.next.heartbeat_interval_ms = 50
         #: (offset, leader epoch, metadata) by topic and partition.
         self.offsets: dict[tuple[str, int], tuple[int, int, str]] = {}
 
@@ -328,11 +329,15 @@ class MemoryNode:
             if code is not None:
                 self.cluster.batch_accidents.remove(accident)
                 return code, -1
+        if name not in self.cluster.logs:
+            return 100, -1
         if self.cluster.leaders.get((name, partition)) != self.node_id:
             return 6, -1
         return self.cluster.logs[name][partition].append(data)
 
     def on_Fetch(self, request: Any, header: Any, *, waited: bool = False) -> Any:
+        if not all(self.cluster.name_of_fetch(topic) for topic in request.topics):
+            return m.FetchResponse(error_code=100)
         session_id, wanted = self._session(request)
         if session_id is None:
             return m.FetchResponse(error_code=70)
@@ -402,10 +407,12 @@ class MemoryNode:
         for topic in request.topics:
             answers = []
             for one in topic.partitions:
-                log = self.cluster.logs[topic.name][one.partition_index]
-                if self.cluster.leaders[topic.name, one.partition_index] != self.node_id:
-                    answers.append(m.ListOffsetsPartitionResponse(partition_index=one.partition_index, error_code=6))
+                leader = self.cluster.leaders.get((topic.name, one.partition_index))
+                if leader != self.node_id:
+                    code = 3 if leader is None else 6
+                    answers.append(m.ListOffsetsPartitionResponse(partition_index=one.partition_index, error_code=code))
                     continue
+                log = self.cluster.logs[topic.name][one.partition_index]
                 offset = log.end if one.timestamp == -1 else log.start
                 answers.append(
                     m.ListOffsetsPartitionResponse(
@@ -446,22 +453,30 @@ class MemoryCluster:
         self.refused = 0
         self.groups = MemoryGroups(self)
         self._sessions = 0
+        self._topics_made = 0
 
     def create(self, name: str, partitions: int = 1) -> None:
         self.logs[name] = [MemoryLog() for _ in range(partitions)]
-        self.topic_ids[name] = len(self.topic_ids).to_bytes(15, "big") + b"\x01"
+        self.topic_ids[name] = self._topics_made.to_bytes(15, "big") + b"\x01"
+        self._topics_made += 1
         for index in range(partitions):
             self.leaders[name, index] = 1 + index % len(self.nodes)
+
+    def delete(self, name: str) -> None:
+        """Its id is still known, to refuse it by."""
+        for index in range(len(self.logs.pop(name))):
+            del self.leaders[name, index]
 
     def move(self, name: str, partition: int, node_id: int) -> None:
         self.leaders[name, partition] = node_id
         self.logs[name][partition].epoch += 1
 
     def name_of(self, topic: Any) -> str:
-        return topic.name or next(name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id)
+        """Empty for one that is not there."""
+        return topic.name or next((name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id), "")
 
     def name_of_fetch(self, topic: Any) -> str:
-        return topic.topic or next(name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id)
+        return topic.topic or next((name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id), "")
 
     def next_session(self) -> int:
         self._sessions += 1

@@ -19,7 +19,7 @@ from ottla.client.errors import CommitFailed, NoOffsetToStart
 from ottla.client.rebalance import RebalanceListener
 from ottla.records.build import build_batch
 from ottla.wire import messages as m
-from ottla.wire.errors import InvalidGroupId, OffsetMetadataTooLarge, RebalanceInProgress
+from ottla.wire.errors import InvalidGroupId, OffsetMetadataTooLarge, RebalanceInProgress, UnknownTopicOrPartition
 
 T = TopicPartition("t", 0)
 MANY = [TopicPartition("many", index) for index in range(3)]
@@ -209,6 +209,19 @@ async def test_a_commit_is_tried_again_while_that_may_help(cluster: MemoryCluste
     assert offset(cluster) == 10
 
 
+async def test_a_commit_for_a_deleted_topic_fails_soon_and_says_why(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.cluster.GONE_MS", 20)
+    fill(cluster)
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(5000)
+        cluster.delete("t")
+        cluster.accidents["OffsetCommit"] += [lambda node, request: refused(request, 3)] * 10_000
+        with pytest.raises(UnknownTopicOrPartition, match="t was deleted"):
+            await asyncio.wait_for(consumer.commit({T: 10}), 5)
+
+
 def refused(request: Any, code: int) -> Any:
     topic = request.topics[0]
     partition = m.offset_commit.OffsetCommitResponsePartition(partition_index=0, error_code=code)
@@ -234,6 +247,20 @@ async def test_a_commit_that_cannot_succeed_says_what_to_do(
         cluster.accidents["OffsetCommit"].append(lambda node, request: refused(request, code))
         with pytest.raises(error, match=told):
             await consumer.commit()
+
+
+async def test_who_was_taken_out_of_the_group_does_not_commit_as_if_it_had_never_been_a_member(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    fill(cluster)
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(5000)
+        cluster.accidents["OffsetCommit"].append(lambda node, request: refused(request, 25))
+        with pytest.raises(CommitFailed):
+            await consumer.commit()
+        with pytest.raises(CommitFailed, match="not a member at the moment"):
+            await consumer.commit()
+        assert offset(cluster) is None
 
 
 async def test_offsets_are_asked_for_again_when_the_coordinator_moved(cluster: MemoryCluster, quick: dict[str, Any]) -> None:

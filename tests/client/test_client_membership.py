@@ -65,6 +65,19 @@ def test_only_what_moves_is_given_up(how: dict[str, Any]) -> None:
     assert revoked == [b.owned]
 
 
+def test_what_a_member_gave_up_finds_an_owner_though_it_forgot_to_join_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a static member does that is restarted in between: the leader remembers what it withheld."""
+    world = World(t=4)
+    a = world.member(**COOPERATIVE, max_poll_interval_ms=5_000)
+    world.until(world.settled)
+    rejoin = a.machine.rejoin
+    monkeypatch.setattr(a.machine, "rejoin", lambda reason: rejoin(reason) if "gave up" not in reason else None)
+    b = world.member(**COOPERATIVE, max_poll_interval_ms=5_000)
+    world.until(lambda: sizes(a, b) == [0, 2])
+    took_ms = world.until(lambda: world.settled() and sizes(a, b) == [2, 2])
+    assert took_ms > 4_000, "others have max.poll.interval.ms to give up what they have"
+
+
 def test_an_eager_member_gives_up_everything_before_it_joins_again() -> None:
     world = World(t=4)
     a = world.member()

@@ -9,7 +9,7 @@ import pytest
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
 from ottla.client.backoff import Backoff
-from ottla.client.cluster import Cluster
+from ottla.client.cluster import GONE_MS, Cluster
 from ottla.client.fetch_session import Ask, FetchSession
 from ottla.client.inflight import InFlight
 from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions, address_text, from_keywords, parse_address
@@ -279,6 +279,31 @@ def test_a_topic_that_may_not_be_seen_is_fatal() -> None:
     cluster = Cluster(max_age_ms=1000)
     cluster.apply(metadata(error=29), 0, asked=["t"])
     assert isinstance(cluster.fatal("t"), TopicAuthorizationFailed)
+
+
+def test_a_topic_that_was_here_and_stays_unknown_was_deleted() -> None:
+    cluster = a_cluster((1, 0))
+    cluster.apply(metadata(error=3), 10, asked=["t"])
+    assert cluster.deleted("t", 0, 10 + GONE_MS - 1) is None, "the broker that answered may lag behind the others"
+    cluster.apply(metadata(error=3), 500, asked=["t"])
+    assert "t was deleted" in str(cluster.deleted("t", 0, 10 + GONE_MS))
+    cluster.apply(metadata((1, 0)), 600, asked=["t"])
+    assert cluster.deleted("t", 0, 10 + GONE_MS) is None
+
+
+def test_a_topic_that_never_was_here_was_not_deleted() -> None:
+    cluster = Cluster(max_age_ms=1000)
+    cluster.apply(metadata(error=3), 0, asked=["t"])
+    assert cluster.deleted("t", None, 2 * GONE_MS) is None
+
+
+def test_a_topic_keeps_its_partitions_unless_it_was_made_again() -> None:
+    cluster = a_cluster((1, 0), (2, 0))
+    cluster.apply(metadata((1, 0)), 10, asked=["t"])
+    assert cluster.partition_count("t") == 2, "an answer of a broker that lags"
+    cluster.apply(metadata((1, 0), topic_id=b"n" * 16), 20, asked=["t"])
+    assert cluster.deleted("t", 0, 20) is None
+    assert "made again with 1 partitions" in str(cluster.deleted("t", 1, 20))
 
 
 def test_a_topic_that_nobody_uses_is_no_longer_asked_for() -> None:

@@ -118,6 +118,35 @@ async def test_a_batch_refused_for_good_fails_alone(cluster: MemoryCluster, quic
     assert stored(cluster) == written
 
 
+async def test_records_for_a_deleted_topic_fail_soon_and_say_why(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.cluster.GONE_MS", 20)
+    async with Producer(linger_ms=0, **quick) as producer:
+        await (await producer.send("t", b"a"))
+        cluster.delete("t")
+        with pytest.raises(UnknownTopicOrPartition, match="t was deleted"):
+            await asyncio.wait_for(await producer.send("t", b"b"), 5)
+        with pytest.raises(UnknownTopicOrPartition, match="t was deleted"):
+            await asyncio.wait_for(producer.send("t", b"c"), 5)
+        await (await producer.send("many", b"others are not held up"))
+
+
+async def test_records_for_a_partition_that_a_new_topic_of_the_name_has_not_fail_alone(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    async with Producer(linger_ms=0, **quick) as producer:
+        for partition in range(3):
+            await (await producer.send("many", b"old", partition=partition))
+        cluster.delete("many")
+        cluster.create("many", 1)
+        kept, lost = await producer.send("many", b"new", partition=0), await producer.send("many", b"new", partition=2)
+        with pytest.raises(UnknownTopicOrPartition, match="many was made again with 1 partitions"):
+            await asyncio.wait_for(lost, 5)
+        assert (await kept).offset == 0
+    assert stored(cluster, "many") == [b"new"]
+
+
 async def test_a_leader_that_moves_is_followed(cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
     two.create("t")

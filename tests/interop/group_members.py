@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 DEADLINE_S = 40.0
 #: A member that is gone is missed after this time. Heartbeats are several in that time, on a machine that is busy.
-SESSION_MS = 2_500
+SESSION_MS = 3_000
 HEARTBEAT_MS = 400
 SESSION = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
 

@@ -36,8 +36,6 @@ def compact(log: Log, *, now_ms: int = NOW_MS, means: Means = MEANS, high_waterm
     found = dirt(log, high_watermark=log.end_offset if high_watermark is None else high_watermark, now_ms=now_ms)
     if found is None or not is_due(log, found):
         return None
-    if log.clean_offset is None:
-        log.cleaned_upto(found.first_dirty, durable=True)
     *_, cleaned = carry_out(log.disk, plan(log, found, means=means, now_ms=now_ms))
     assert isinstance(cleaned, Cleaned)
     removed = swap(log, found, cleaned, now_ms)

@@ -11,12 +11,12 @@ from log_builders import NOW_MS, ORDERS, a_log, a_marker, opened, options, reope
 from msgspec.structs import replace
 
 from ottla.base.units import DAY_MS, HOUR_MS
-from ottla.log import cleaning
+from ottla.log import checkpoints, cleaning, recover
 from ottla.log.cleaner import dirt, is_due, plan, swap
 from ottla.log.cleaning import Cleaned, carry_out
-from ottla.log.errors import CorruptLog
+from ottla.log.errors import CorruptLog, OutOfOrderSequence
 from ottla.log.log import Log
-from ottla.log.producers import Duplicate
+from ottla.log.producers import BATCHES_KEPT, Duplicate
 from ottla.records.batch import headers, parse_header
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
@@ -144,18 +144,19 @@ def test_aborted_records_go_their_marker_stays_until_its_horizon_and_then_goes_t
     a_marker(log, 5, commit=False)
     put(log, (b"x", b"2"), transactional=True, producer_id=5, producer_epoch=0, base_sequence=2)
     a_marker(log, 5, commit=True)
-    put(log, (b"x", b"3"), producer_id=5, producer_epoch=0, base_sequence=3)
+    for sequence in range(3, 3 + BATCHES_KEPT):
+        put(log, (b"x", b"3"), producer_id=5, producer_epoch=0, base_sequence=sequence)
     rolled(log)
 
-    def batches() -> list[tuple[int, bool, int]]:
+    def batches() -> list[tuple[int, bool]]:
         file = log.segments[0].file
-        return [(header.base_offset, header.is_control, header.count) for _, header in headers(file.read(0, file.size))]
+        return [(header.base_offset, header.is_control) for _, header in headers(file.read(0, file.size)) if header.count]
 
     compact(log)
-    assert [offset for offset, *_ in everything(log)] == [0, 6]
-    assert batches() == [(0, False, 1), (3, True, 1), (5, True, 1), (6, False, 1)]
+    assert [offset for offset, *_ in everything(log)] == [0, 10]
+    assert batches() == [(0, False), (3, True), (5, True), (10, False)]
     assert [entry.first_offset for entry in log.aborted_transactions(0, log.end_offset)] == [1]
-    for later_ms, expected in ((1000, [0, 3, 5, 6, 7]), (2000, [0, 6, 8])):
+    for later_ms, expected in ((1000, [0, 3, 5, 10, 11]), (2000, [0, 10, 12])):
         # The second compaction finds the transactions empty and sets the horizon; the third is behind it.
         put(log, (b"y", b"4"))
         rolled(log)
@@ -231,7 +232,8 @@ def a_batch_of(sequence: int) -> Any:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_producer_goes_on_after_compaction_and_restart_without_snapshots(clean: bool) -> None:
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_a_producer_goes_on_and_may_repeat_after_compaction_and_restart(clean: bool, snapshots: bool) -> None:
     disk = SimDisk()
     directory = opened(disk, options(**COMPACT))
     log = directory.create(ORDERS, bytes(range(16)), options(**COMPACT), NOW_MS)  # type: ignore[arg-type]
@@ -249,10 +251,13 @@ def test_a_producer_goes_on_after_compaction_and_restart_without_snapshots(clean
         directory.write_checkpoints()
         disk = disk.crash(Random(1))
     for name in disk.listdir("orders-0"):
-        if name.endswith(".snapshot"):
+        if name.endswith(".snapshot") and not snapshots:
             disk.unlink(f"orders-0/{name}")
     again = reopened(disk, **COMPACT)
-    assert isinstance(again.sequence_check(a_batch_of(29), now_ms=NOW_MS), Duplicate)
+    for sequence in range(25, 30):
+        assert isinstance(again.sequence_check(a_batch_of(sequence), now_ms=NOW_MS), Duplicate)
+    with pytest.raises(OutOfOrderSequence):
+        again.sequence_check(a_batch_of(24), now_ms=NOW_MS)
     assert again.sequence_check(a_batch_of(30), now_ms=NOW_MS) is None
 
 
@@ -384,16 +389,102 @@ def test_the_checkpoint_of_the_cleaner_outlives_a_restart_and_a_removed_partitio
     assert disk.read_file("cleaner-offset-checkpoint") == b"0\n0\n"
 
 
-def test_a_log_that_was_compacted_once_keeps_its_holes_through_a_crash_when_its_policy_is_another() -> None:
+@pytest.mark.parametrize("created_as", ["compact", "delete"])
+def test_holes_of_compaction_stay_through_a_crash_whatever_the_policy_and_the_checkpoints_say(created_as: str) -> None:
+    disk = SimDisk()
+    first = options(**{**COMPACT, "cleanup_policy": created_as})
+    log = filled(opened(disk, first).create(ORDERS, bytes(range(16)), first, NOW_MS))  # type: ignore[arg-type]
+    log.set_options(options(**COMPACT))
+    flushed(log)
+    compact(log)
+    before = everything(log)
+    assert len(before) < 40
+    disk = disk.crash(Random(3))
+    for turn in range(3):
+        again = reopened(disk, segment_bytes=600, cleanup_policy="delete")
+        assert again.recovered is not None and everything(again) == before
+        disk = disk.crash(Random(turn))
+        for name in disk.listdir():
+            if name.endswith("-checkpoint"):
+                disk.unlink(name)
+
+
+def a_log_with_a_lost_middle(*, compacted: bool) -> tuple[SimDisk, int]:
+    """A compacted topic's log of which a crash took the end of a segment, but not the segment behind; and where it was."""
+    disk = SimDisk()
+    log = filled(a_compacted_log(disk, segment_bytes=300))
+    if compacted:
+        compact(log)
+        filled(log, count=20)
+    segment = log.segments[-3]
+    lost_from = log.bases[-2] - 1
+    found = segment.header_of(lost_from)
+    assert found is not None and found[0] > 0
+    segment.file.truncate(found[0])
+    return disk, lost_from
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_hole_above_what_was_compacted_is_a_flaw_in_a_compacted_log_too(compacted: bool) -> None:
+    disk, lost_from = a_log_with_a_lost_middle(compacted=compacted)
+    again = reopened(disk.restart(), **COMPACT)
+    assert again.end_offset == lost_from
+
+
+@pytest.mark.parametrize("torn", [None, b"", b"0\n1\n"])
+def test_in_a_log_of_kafka_holes_stay_and_from_then_on_the_log_has_no_new_ones(torn: bytes | None) -> None:
+    disk, lost_from = a_log_with_a_lost_middle(compacted=False)
+    path = "orders-0/holes-checkpoint"
+    disk.unlink(path)
+    if torn is not None:
+        disk.replace_file(path, torn)
+    again = reopened(disk.restart(), **COMPACT)
+    assert again.end_offset > lost_from + 1
+    end = again.end_offset
+    assert disk.restart().read_file(path) == b"0\n1\n%d\n" % end
+    filled(again, count=30)
+    segment = again.segments[-3]
+    lost_from = again.bases[-2] - 1
+    found = segment.header_of(lost_from)
+    assert found is not None and lost_from > end
+    segment.file.truncate(found[0])
+    assert reopened(again.disk.restart(), **COMPACT).end_offset == lost_from  # type: ignore[attr-defined]
+
+
+def test_what_a_former_compaction_left_stays_known_when_a_later_one_comes_less_far() -> None:
+    disk = SimDisk()
+    log = filled(a_compacted_log(disk))
+    compact(log)
+    first = log.holes_below
+    log.clean_offset = None  # As a start finds it when the checkpoint of the cleaner was lost.
+    put(log, (b"key-1", b"again"))
+    rolled(log)
+    compact(log, means=replace(MEANS, buffer_bytes=3 * 24))
+    assert log.clean_offset is not None and log.clean_offset < first
+    assert disk.read_file("orders-0/holes-checkpoint") == b"0\n1\n%d\n" % max(first, log.holes_below)
+    before = everything(log)
+    assert everything(reopened(disk.crash(Random(1)), segment_bytes=600)) == before
+
+
+def test_a_log_cut_below_its_holes_forgets_them_and_what_comes_then_is_dirty() -> None:
     disk = SimDisk()
     directory = opened(disk, options(**COMPACT))
     log = filled(directory.create(ORDERS, bytes(range(16)), options(**COMPACT), NOW_MS))  # type: ignore[arg-type]
-    flushed(log)
     compact(log)
-    directory.write_checkpoints(kinds=("cleaner_offsets",))
-    before = everything(log)
-    again = reopened(disk.crash(Random(3)), segment_bytes=600)
-    assert again.recovered is not None and everything(again) == before
+    directory.write_checkpoints()
+    log.truncate_to(10)
+    assert log.holes_below == log.clean_offset == log.end_offset == 10
+    filled(log)
+    again = reopened(disk.restart(), **COMPACT)
+    assert again.end_offset > 50 and again.clean_offset == 10
+
+
+def test_a_log_cut_before_its_compaction_was_durable_is_dirty_from_the_cut_on() -> None:
+    log = filled(a_compacted_log())
+    found, cleaned = begun(log)
+    assert swap(log, found, cleaned, NOW_MS) is not None and log.clean_checkpoint is None
+    log.truncate_to(10)
+    assert log.clean_offset == 10
 
 
 PAIRS = st.tuples(st.sampled_from([b"a", b"b", b"c", b"d", b"e"]), st.one_of(st.none(), st.binary(min_size=1, max_size=6)))
@@ -474,6 +565,18 @@ def test_a_power_cut_at_any_step_of_a_compaction_leaves_the_old_segments_or_the_
             assert not [name for name in after.listdir("orders-0") if name.endswith((".cleaned", ".swap", ".deleted"))]
             compact(again)
             assert table(everything(again)) == table(whole)
+
+
+def test_a_start_that_passes_over_files_that_were_to_be_swapped_in_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "SWAP", ".another")
+    with pytest.raises(AssertionError):
+        test_a_power_cut_at_any_step_of_a_compaction_leaves_the_old_segments_or_the_new()
+
+
+def test_a_compaction_that_does_not_tell_of_its_holes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "holes_file", lambda offset: b"0\n1\n0\n")
+    with pytest.raises(AssertionError):
+        test_a_power_cut_at_any_step_of_a_compaction_leaves_the_old_segments_or_the_new()
 
 
 def test_a_power_cut_while_a_start_settles_a_half_done_swap_is_settled_by_the_next() -> None:

@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from socket_peers import Peer, until
 from ottla.broker import effects, events
 from ottla.records.build import build_batch
 from ottla.server import perform
+from ottla.server.coordination import Embedded
 from ottla.server.directory import CannotStart
 from ottla.server.disk import RealDisk, RealFile
 from ottla.server.run import BROKEN, FAILED, STOPPED, Plan, Process
@@ -199,12 +201,39 @@ async def test_an_unforeseen_error_in_a_request_costs_that_connection_alone(tmp_
 async def test_a_store_that_cannot_be_written_ends_the_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async with running(tmp_path) as run:
         peer = await run.client()
-        run.process.store._connection.execute("DROP TABLE node")
+        assert isinstance(run.process.coordination, Embedded)
+        run.process.coordination.store._connection.execute("DROP TABLE node")
         topics = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
         request = framing.encode_request(CreateTopicsRequest(topics=topics, timeout_ms=1000), 5, 1, "test")
         await peer.send(b"".join(request))  # type: ignore[arg-type]
         assert await asyncio.wait_for(run.process.ended(), 5) == FAILED
     assert "the coordination store failed" in capfd.readouterr().err
+
+
+async def test_after_a_pause_a_broker_hears_of_its_session_first_and_then_goes_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as run:
+        peer = await run.client()
+        await create(peer, "topic")
+        broker = run.process.brokers[0]
+        shell = broker.shell
+        moments = count(shell._now_ms() + 10_000)
+        states: list[str] = []
+        step = shell.node.step
+
+        def seen(event: events.Event, now_ms: int) -> list[effects.Effect]:
+            if isinstance(event, events.SessionChanged):
+                states.append(event.state)
+            return step(event, now_ms)
+
+        # A clock that moves between any two looks at it.
+        shell._now_ms = lambda: next(moments)  # type: ignore[method-assign]
+        shell.node.step = seen  # type: ignore[method-assign]
+        shell._session, shell._pause_max_ms = broker.session, 5_000
+        answer = await ask(peer, MetadataRequest(topics=None), 1, MetadataResponse)
+        assert len(answer.topics) == 1
+        await until(lambda: shell.node.standing.connected)
+        assert states == ["suspended", "connected"]
+        assert len(shell.node.partitions.leaders) == 1 and not run.died
 
 
 async def test_a_request_to_the_controller_is_answered_by_any_broker(tmp_path: Path) -> None:

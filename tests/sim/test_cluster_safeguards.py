@@ -6,7 +6,6 @@ import pytest
 
 from ottla.broker.apis import k00_produce
 from ottla.broker.controller import election
-from ottla.broker.fetchers import Asked
 from ottla.broker.follower import Follower
 from ottla.broker.insync import InSync
 from ottla.broker.leader import Leader
@@ -38,13 +37,6 @@ def test_with_every_safeguard_on_histories_of_a_cluster_do_no_harm() -> None:
 
 def test_the_same_seed_is_the_same_history() -> None:
     assert ClusterHistory(3).run().trace_hash == ClusterHistory(3).run().trace_hash
-
-
-def test_an_answer_of_a_former_leader_that_comes_late_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Woken from a long pause, the former leader tells a follower of now where they diverged then. The seed that found it."""
-    assert ClusterHistory(559).run().problems == []
-    monkeypatch.setattr(Asked, "now", classmethod(lambda cls, follower: cls(follower, 0, follower.log.end_offset, 0)))
-    assert ClusterHistory(559).run().problems
 
 
 def test_counting_what_a_follower_has_in_its_page_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.base.ids import TopicPartition
+from ottla.base.units import INT64_MAX
 from ottla.broker import leader
 from ottla.broker.apis import k00_produce
 from ottla.broker.leader import Leader
@@ -129,6 +130,21 @@ def test_compaction_with_every_safeguard_on_does_no_harm() -> None:
 def test_calling_a_compaction_done_before_its_files_are_on_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     sync = SimFile.sync
     monkeypatch.setattr(SimFile, "sync", lambda self: None if self.path.endswith(".cleaned") else sync(self))
+    assert harm(("power cut",), compacted=True)
+
+
+def test_taking_the_holes_of_compaction_for_lost_records_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "_holes_below", lambda log, names: 0)
+    assert harm(("kill",), compacted=True)
+
+
+def test_taking_every_hole_in_a_compacted_log_for_one_of_compaction_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "_holes_below", lambda log, names: INT64_MAX)
+    assert harm(("power cut", "slow disk"), compacted=True)
+
+
+def test_passing_over_files_that_were_to_be_swapped_in_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "SWAP", ".another")
     assert harm(("power cut",), compacted=True)
 
 

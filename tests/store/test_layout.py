@@ -97,6 +97,11 @@ def test_the_smaller_nodes_are_kafkas() -> None:
     assert layout.decode_producer_id_block(layout.encode_producer_id_block(block)) == block
     changed = [TopicPartition("a", 1), TopicPartition("b", 0)]
     assert layout.decode_isr_change(layout.encode_isr_change(changed)) == changed
+    assert layout.decode_preferred_election(layout.encode_preferred_election(changed)) == changed
+    wished = {TopicPartition("a", 1): (3, 1)}
+    data = layout.encode_reassignment(wished)
+    assert as_json(data) == {"version": 1, "partitions": [{"topic": "a", "partition": 1, "replicas": [3, 1]}]}
+    assert layout.decode_reassignment(data) == wished
     assert as_json(layout.encode_log_dir_event(2)) == {"version": 1, "broker": 2, "event": 1}
     assert layout.decode_log_dir_event(layout.encode_log_dir_event(2)) == 2
     features = layout.Features(levels={"metadata.version": 7})
@@ -113,7 +118,7 @@ def test_the_smaller_nodes_are_kafkas() -> None:
     [
         layout.decode_topic, layout.decode_partition_state, layout.decode_broker, layout.decode_controller, layout.decode_controller_epoch,
         layout.decode_config, layout.decode_cluster_id, layout.decode_producer_id_block, layout.decode_isr_change,
-        layout.decode_log_dir_event, layout.decode_feature,
+        layout.decode_log_dir_event, layout.decode_feature, layout.decode_reassignment, layout.decode_preferred_election,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b'{"version":9,"topic_id":"short","partitions":1,"config":1}'])

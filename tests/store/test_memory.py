@@ -45,3 +45,57 @@ def test_each_session_is_told_when_its_owner_chooses() -> None:
     late.deliver(1)
     assert [state.version for state in seen[late]] == [0]
     assert woken == [1, 1, 2, 2, 1]
+
+
+def test_a_suspended_session_hears_what_it_missed_before_it_counts_as_connected() -> None:
+    store = MemoryStore()
+    session, other = store.session(), store.session()
+    told: list[object] = []
+    answers: list[StoreResult] = []
+    session.watch("/a", lambda state: told.append((state.path, state.data)))
+    session.listen(told.append)
+    session.submit([Op("create", "/a"), Op("create", "/a/eph", ephemeral=True), Op("create", "/a/gone")], answers.append)
+    store.run()
+    told.clear()
+    session.suspend()
+    session.submit([Op("create", "/never")], answers.append)
+    other.submit([Op("set", "/a", b"1"), Op("delete", "/a/gone"), Op("create", "/a/gone", b"new")], answers.append)
+    other.submit([Op("set", "/a", b"2")], answers.append)
+    store.run()
+    assert told == ["suspended"] and [answer.error for answer in answers] == [None, "unavailable", None, None]
+    session.resume()
+    store.run()
+    assert told == ["suspended", ("/a/gone", None), ("/a", b"2"), ("/a/gone", b"new"), "connected"]
+
+
+def test_a_session_that_is_renewed_has_lost_its_ephemeral_nodes_and_keeps_its_watches() -> None:
+    store = MemoryStore()
+    session = store.session()
+    told: list[object] = []
+    session.watch("/a", lambda state: told.append((state.path, state.data)))
+    session.listen(told.append)
+    session.submit([Op("create", "/a"), Op("create", "/a/eph", ephemeral=True)], lambda result: None)
+    store.run()
+    told.clear()
+    session.suspend()
+    session.expire_unheard()
+    store.run()
+    assert told == ["suspended"], "who is cut off does not know that the session is gone"
+    session.resume()
+    session.submit([Op("create", "/a/eph", b"again", ephemeral=True)], lambda result: None)
+    store.run()
+    assert told == ["suspended", "lost", ("/a/eph", None), "connected", ("/a/eph", b"again")]
+
+
+def test_news_that_a_second_silence_cuts_off_come_after_it() -> None:
+    store = MemoryStore()
+    session, other = store.session(), store.session()
+    told: list[object] = []
+    session.watch("/a", lambda state: told.append(state.path))
+    session.suspend()
+    other.submit([Op("create", "/a")], lambda result: None)
+    session.resume()
+    session.suspend()
+    session.resume()
+    store.run()
+    assert told == ["/a"]

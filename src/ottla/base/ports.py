@@ -135,7 +135,11 @@ class NodeState:
     created_zxid: int = -1
 
 
-StoreErrorKind = Literal["exists", "missing", "version", "not_empty", "session", "unavailable"]
+StoreErrorKind = Literal["exists", "missing", "version", "not_empty", "session", "unavailable", "too_large"]
+
+#: What becomes of a session. ``suspended``: nothing is heard of the store, the session may be gone; ``lost``: it is gone, and so are its
+#: ephemeral nodes; ``connected``: the session goes on, or after ``lost`` another one has begun.
+SessionState = Literal["connected", "suspended", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +155,24 @@ class Store(Protocol):
     """A session with the coordination store. Callbacks run on the owner's loop, in the order in which the store did the changes."""
 
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
-        """Carry out all operations atomically, or none. A session that was lost answers ``session``; unknown outcomes, ``unavailable``."""
+        """Carry out all operations atomically, or none.
+
+        A session that was closed or lost answers ``session``; unknown outcomes, and everything while suspended, ``unavailable``; a multi of
+        more bytes than the store takes, ``too_large``. The state that a ``check`` gives tells nothing but the path.
+        """
         ...
 
     def watch(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
-        """Every node below ``prefix`` (inclusive), first as it stands now, parents before children, then each change in order."""
+        """Every node below ``prefix`` (inclusive), first as it stands now, parents before children, then each change in order.
+
+        A node that changes again before its change could be told may be told once, as it then stands; never is anything older told after
+        what is newer, nor a node before its parent. While suspended or lost nothing is told; what changed meanwhile is told
+        before ``connected`` is.
+        """
+        ...
+
+    def listen(self, told: Callable[[SessionState], None]) -> None:
+        """What becomes of the session from now on, in order with everything else that is told. It is connected at first."""
         ...
 
     def close(self) -> None:

@@ -19,7 +19,6 @@ import msgspec
 from ottla.base.ids import TopicPartition
 from ottla.broker import effects, events
 from ottla.broker.leader import Leader
-from ottla.log import names
 from ottla.log.cleaner import Dirt, Means, dirt, is_due, leftovers, plan, swap
 from ottla.log.cleaning import CleaningPlan
 from ottla.log.errors import CorruptLog
@@ -112,19 +111,12 @@ class Compaction:
             secret=node.rng.randbytes(SECRET_BYTES),
         )
         work = Work(leader, found, plan(log, found, means=means, now_ms=node.wall_ms))
-        checkpoint = None
-        if log.clean_offset is None:
-            # Before the log has its first hole the checkpoint names it, so that no recovery takes a hole for lost records.
-            log.cleaned_upto(found.first_dirty, durable=True)
-            files = dict(leader.directory.checkpoint_files(kinds=("cleaner_offsets",)))
-            checkpoint = (names.CLEANER_OFFSETS, files[names.CLEANER_OFFSETS])
         self.under_way[leader.partition] = work
         node.effects.append(
             effects.Clean(
                 partition=leader.partition,
                 directory=leader.directory.root,
                 plan=work.plan,
-                checkpoint=checkpoint,
                 bytes_per_second=options.log_cleaner_io_max_bytes_per_second,
             )
         )

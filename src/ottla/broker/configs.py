@@ -24,6 +24,21 @@ class ServerOptions(Options):
         (),
         doc="Addresses that clients are told to use. Empty: each client is told the address it reached us under.",
     )
+    zookeeper_connect: str = option(
+        "zookeeper.connect", "", doc="ZooKeeper of a cluster of several processes, as HOST:PORT[,HOST:PORT...][/chroot]. Empty: none."
+    )
+    zookeeper_session_timeout_ms: int = option(
+        "zookeeper.session.timeout.ms",
+        18 * SECOND_MS,
+        at_least=1,
+        doc="A broker that ZooKeeper has not heard for this long counts as dead.",
+    )
+    zookeeper_connection_timeout_ms: int = option(
+        "zookeeper.connection.timeout.ms",
+        -1,
+        at_least=-1,
+        doc="Longest wait for ZooKeeper at the start; -1: zookeeper.session.timeout.ms.",
+    )
     broker_rack: str = option("broker.rack", "", doc="Rack, or zone, of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Directories for partitions; several are used evenly.")
     num_io_threads: int = option("num.io.threads", 4, at_least=1, doc="Threads for fsync, cold reads and deletions.")

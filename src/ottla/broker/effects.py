@@ -86,13 +86,12 @@ class ReplaceFiles(Effect):
 class Clean(Effect):
     """Compact a log as planned, off the loop, no faster than so many bytes per second in all; answer with Cleaned.
 
-    ``checkpoint``, (path, content), is to be replaced first. At most one per partition is under way.
+    At most one per partition is under way.
     """
 
     partition: TopicPartition
     directory: str
     plan: CleaningPlan
-    checkpoint: tuple[str, bytes] | None
     bytes_per_second: float
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ottla.base.ids import ConnectionId, Offset, TopicPartition
-from ottla.base.ports import NodeState, StoreResult
+from ottla.base.ports import NodeState, SessionState, StoreResult
 from ottla.log import cleaning
 
 
@@ -91,6 +91,12 @@ class StoreAnswered(Event):
 
     ticket: int
     result: StoreResult
+
+
+class SessionChanged(Event):
+    """The session with the store is suspended, lost, or there again; in the order of the store with what else it tells."""
+
+    state: SessionState
 
 
 class PeerAnswered(Event):

@@ -156,7 +156,7 @@ class Fetcher:
                 removed = follower.diverged(diverging.epoch, diverging.end_offset, wall_ms=node.wall_ms)
             else:
                 if data.records:
-                    follower.append(data.records, wall_ms=node.wall_ms)  # type: ignore[arg-type]
+                    follower.append(data.records, high_watermark=data.high_watermark, wall_ms=node.wall_ms)  # type: ignore[arg-type]
                 removed = follower.follow_marks(high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=node.wall_ms)
                 follower.failures = 0
         except OSError as error:
@@ -221,6 +221,10 @@ class Fetchers:
         fetcher = self._of.get(partition)
         if fetcher is not None:
             self._stirred[fetcher] = None
+
+    def of(self, partition: TopicPartition) -> Fetcher:
+        """The fetcher of a partition that is followed from somebody."""
+        return self._of[partition]
 
     def go_on(self) -> None:
         """At the end of a step: ask what has become possible to ask."""

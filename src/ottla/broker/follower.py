@@ -37,6 +37,7 @@ class Follower:
         "_flush_wanted",
         "_unflushed_since_ms",
         "caching",
+        "counted",
         "directory",
         "epoch",
         "failures",
@@ -68,6 +69,8 @@ class Follower:
         #: The leader is not asked again before then, after so many failures in a row.
         self.not_before_ms = 0
         self.failures = 0
+        #: Of this replica as a leader: an epoch, and the members of its maximal ISR. Should it go on leading in that epoch, they count.
+        self.counted: tuple[int, tuple[int, ...]] = (-1, ())
         self.follow_state(state)
 
     def follow_options(self, options: TopicOptions) -> None:
@@ -90,8 +93,11 @@ class Follower:
 
     # What it hears.
 
-    def append(self, data: bytes | bytearray | memoryview, *, wall_ms: int) -> int:
+    def append(self, data: bytes | bytearray | memoryview, *, high_watermark: int, wall_ms: int) -> int:
         """Write the whole batches in ``data``, the last of which may be cut off; returns how many were written.
+
+        Compaction leaves holes below the leader's high watermark only, so one note of them, which waits for the disk, is enough for all
+        that are there when a follower begins to catch up.
 
         Raises: Unsound, with what comes before already written; OSError.
         """
@@ -105,6 +111,8 @@ class Follower:
             if header.leader_epoch > self.epoch:
                 break
             self._check(view, position, header)
+            if header.base_offset > max(self.log.end_offset, self.log.holes_below):
+                self.log.allow_holes(max(header.base_offset, high_watermark))
             batch = view[position : position + header.size]
             self.log.append(batch, header, leader_epoch=header.leader_epoch, now_ms=wall_ms, copy=True)
             count += 1

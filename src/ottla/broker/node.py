@@ -28,6 +28,7 @@ from ottla.broker.isr import IsrChanges
 from ottla.broker.partitions import Partitions
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Parked, Purgatory
+from ottla.broker.standing import Standing
 from ottla.broker.upkeep import Upkeep
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
@@ -37,6 +38,8 @@ from ottla.wire.errors import KafkaError, NotController
 
 #: The longest a request to the controller may take before its client is told to look for the controller again.
 FORWARD_MS = 30_000
+#: The client id under which one broker asks another.
+PEER = "ottla-broker"
 
 
 @dataclass(slots=True)
@@ -79,8 +82,7 @@ class Node:
         self.image = Image()
         self.purgatory = Purgatory()
         self.sessions = FetchSessions(self.options.fetch_sessions_max, self.options.fetch_session_partitions_max)
-        #: The registration of this life; None until the store has confirmed it. What was decided for an earlier one does not bind us.
-        self.epoch: int | None = None
+        self.standing = Standing(self)
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self.partitions = Partitions(self)
@@ -123,6 +125,7 @@ class Node:
             events.LogRead: self._log_read,
             events.StoreChanged: self._store_changed,
             events.StoreAnswered: self._store_answered,
+            events.SessionChanged: self._session_changed,
             events.PeerAnswered: self._peer_answered,
             events.Ticked: self._ticked,
         }
@@ -135,17 +138,7 @@ class Node:
         self.started = True
         self.partitions.take_stock()
         self.groups.start()
-        host, port = self.address
-        registration = layout.BrokerRegistration(
-            host=host,
-            port=port,
-            endpoints=(f"PLAINTEXT://{host}:{port}",),
-            timestamp_ms=self.wall_ms,
-            rack=self.options.broker_rack or None,
-        )
-        path = layout.broker(self.broker_id)
-        self.submit((Op("create", path, layout.encode_broker(registration), ephemeral=True),), self._registered)
-        self.controller.start()
+        self.standing.register()
         self.upkeep.start()
         return self.effects
 
@@ -170,9 +163,14 @@ class Node:
         return self.effects
 
     @property
+    def epoch(self) -> int | None:
+        """The broker epoch: the registration of now, None while there is none. What was decided for an earlier one does not bind us."""
+        return self.standing.epoch
+
+    @property
     def ready(self) -> bool:
         """Registered, with a controller, and leading what it should: clients may be told to come."""
-        return self.broker_id in self.image.brokers and self.image.controller is not None and self.controller.settled()
+        return self.standing.epoch is not None and self.image.controller is not None and self.controller.settled()
 
     def next_deadline_ms(self) -> int | None:
         """When the next Ticked has something to do."""
@@ -250,7 +248,11 @@ class Node:
             reason = f"no API {call.api_key} version {call.api_version} here"
             self.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif served.at_controller and not self.controller.active:
-            self._forward(served, call)
+            if call.client_id == PEER:
+                # Whoever asked takes this broker for the controller, or did a moment ago: it must not go round in circles.
+                self._respond(call, served.refuse(call, NotController(f"broker {self.broker_id} is not the controller")))
+            else:
+                self._forward(served, call)
         else:
             try:
                 answer = served.run(self, call)
@@ -338,17 +340,9 @@ class Node:
         self.purgatory.expire(self.now_ms)
         self.upkeep.tick()
 
-    def _registered(self, result: StoreResult) -> None:
-        if result.error == "exists":
-            self.effects.append(
-                effects.Halt(reason=f"broker id {self.broker_id} is already registered in this cluster; give this one another")
-            )
-        elif result.error is not None:
-            self.effects.append(effects.Halt(reason=f"broker {self.broker_id} could not register in the store: {result.error}"))
-        else:
-            self.epoch = result.states[0].created_zxid
-            self.partitions.registered()
-            self.fetchers.stir_all()
+    def _session_changed(self, event: events.SessionChanged) -> None:
+        if self.started and not self.stopping:
+            self.standing.session_changed(event.state)
 
     def _store_changed(self, event: events.StoreChanged) -> None:
         change = self.image.apply(event.state)
@@ -365,5 +359,7 @@ class Node:
             case ("config", ("brokers", _)):
                 self.options = broker_options(self.settings, self.image, self.broker_id)
                 self.partitions.defaults_changed()
+            case ("broker", self.broker_id) if self.started and not self.stopping:
+                self.standing.broker_changed()
         self.controller.changed(change)
         self.purgatory.poke(change)

@@ -114,17 +114,23 @@ class Partitions:
         elif partition not in self.offline:
             self._lead(partition, state)
 
-    def registered(self) -> None:
-        """This broker is: it may have been told what it leads before it knew under which registration."""
-        for topic in self._node.image.topics.values():
-            for number, state in topic.states.items():
-                if state.leader == self._node.broker_id:
-                    self.state_changed(TopicPartition(topic.name, number))
-
     def _names_us(self, state: PartitionState) -> bool:
         """Whether this broker leads by this state, in this life."""
         node = self._node
-        return state.leader == node.broker_id and node.epoch is not None and state.registration_of(node.broker_id) in (node.epoch, -1)
+        if state.leader != node.broker_id or node.epoch is None or not node.standing.may_lead:
+            return False
+        return state.registration_of(node.broker_id) in (node.epoch, -1)
+
+    def step_down(self) -> None:
+        """Lead nothing for the moment: whoever waits is sent to look for the leader."""
+        for partition in list(self.leaders):
+            self._follow(partition, self._node.image.state(partition))
+
+    def resume(self) -> None:
+        """Lead what the image says, under the registration of now."""
+        for topic in list(self._node.image.topics.values()):
+            for number in topic.states:
+                self.state_changed(TopicPartition(topic.name, number))
 
     def options_changed(self, topic: str) -> None:
         """The overrides of a topic changed."""
@@ -163,6 +169,8 @@ class Partitions:
             known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
             now_ms=node.now_ms,
         )
+        if former is not None and former.counted[0] == leader.epoch:
+            leader.insync.propose(former.counted[1])
         node.groups.partition_changed(partition)
         node.purgatory.poke(("led", partition))
         if leader.caching:
@@ -193,6 +201,8 @@ class Partitions:
             directory, log = found
             known = directory.high_watermarks.get(partition, Offset(0)) if led is None else led.high_watermark
             follower = self.followers[partition] = Follower(partition, log, directory, options, state, known)
+        if led is not None:
+            follower.counted = (led.epoch, tuple(led.insync.maximal))
         self.dirty[partition] = follower
         node.fetchers.follow(follower)
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 #: Records in one poll, and so between two looks at the limits.
 POLL_RECORDS = 2000
+#: How long a poll waits: after one that gave nothing we see whether the topic is still there.
+POLL_MS = 500
+#: How soon new partitions of the topic are noticed.
+METADATA_MS = 30_000
 #: Where a group begins that has no offsets.
 RESETS = {"beginning": "earliest", "end": "latest"}
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\", "0": b"\0"}
@@ -76,7 +80,7 @@ def command(
         count = len(asked.describe_topic(topic).partitions)
     settings: dict[str, Any] = {
         "bootstrap_servers": bootstrap, "client_id": "ottla-cli", "allow_auto_create_topics": False, "default_api_timeout_ms": 30_000,
-        "isolation_level": "read_committed" if read_committed else "read_uncommitted",
+        "metadata_max_age_ms": METADATA_MS, "isolation_level": "read_committed" if read_committed else "read_uncommitted",
     }  # fmt: skip
     if group is not None:
         from ottla.cli.consume_group import consume
@@ -96,14 +100,18 @@ def command(
         consumer.assign(chosen)
         begin(consumer, chosen)
         try:
-            _print(consumer, render, limit, ends)
+            _print(consumer, chosen, render, limit, ends)
         except KeyboardInterrupt:
             # The usual way to end it.
             sys.stdout.buffer.flush()
 
 
 def _print(
-    consumer: Consumer, render: Callable[[ConsumerRecord], bytes], limit: int | None, ends: dict[TopicPartition, int] | None
+    consumer: Consumer,
+    chosen: list[TopicPartition],
+    render: Callable[[ConsumerRecord], bytes],
+    limit: int | None,
+    ends: dict[TopicPartition, int] | None,
 ) -> None:
     out = sys.stdout.buffer
     left = float("inf") if limit is None else limit
@@ -114,7 +122,9 @@ def _print(
                 consumer.pause(tp)
             if not ends:
                 break
-        records = consumer.poll(500 if ends else None, int(min(left, POLL_RECORDS)))
+        records = consumer.poll(POLL_MS, int(min(left, POLL_RECORDS)))
+        if not records:
+            check_there(consumer, chosen)
         for record in records:
             # What was written after we began belongs to the next run.
             if ends is None or record.offset < ends.get((record.topic, record.partition), 0):  # type: ignore[call-overload]
@@ -122,6 +132,14 @@ def _print(
                 left -= 1
         out.flush()
     out.flush()
+
+
+def check_there(consumer: Consumer, chosen: list[TopicPartition]) -> None:
+    """Nothing would ever come of a partition that was deleted. Raises: UnknownTopicOrPartition, ClickException."""
+    topic, last = chosen[-1]
+    count = len(consumer.partitions_for(topic))
+    if last >= count:
+        raise click.ClickException(f"topic {topic} was made again with {count} partitions, there is no partition {last} any more")
 
 
 def compiled(form: str) -> Callable[[ConsumerRecord], bytes]:

@@ -1,7 +1,8 @@
 """`ottla consume --group`: a topic's records as a member of a group, committed once they are printed.
 
 Nothing is committed that was not written to standard output, so that after an interrupt, or a reader that goes away, the next run begins
-with what was not seen. With `--exit` the member stops at what was the end of each partition when it got it; what came later is left to the
+with what was not seen. Where a partition was begun is committed too: who begins at its end, and sees nothing, begins there the next time,
+not at a later end. With `--exit` the member stops at what was the end of each partition when it got it; what came later is left to the
 next run.
 """
 
@@ -14,12 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.base.ids import TopicPartition
+from ottla.cli.consume import POLL_MS, POLL_RECORDS
 from ottla.client.rebalance import RebalanceListener
 from ottla.client.record import ConsumerRecord
 from ottla.client.sync_consumer import Consumer
 
-#: Records in one poll, and so between two looks at the limits.
-POLL_RECORDS = 2000
 #: How often what was printed is committed.
 COMMIT_S = 1.0
 
@@ -30,13 +30,14 @@ class _Printed(RebalanceListener):
     def __init__(self, to_end: bool) -> None:
         self.consumer: Consumer
         self._to_end = to_end
-        #: The next offset of each partition that something was printed of.
+        #: The next offset to print of each partition.
         self.offsets: dict[TopicPartition, int] = {}
         #: Where to stop; None before the first assignment, and for who reads on and on.
         self.ends: dict[TopicPartition, int] | None = None
         self._committed_at = time.monotonic()
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.offsets |= {tp: self.consumer.position(tp) for tp in partitions}
         if self._to_end:
             self.ends = (self.ends or {}) | self.consumer.end_offsets(partitions)
 
@@ -83,15 +84,18 @@ def consume(
         consumer.subscribe(topic, listener=printed)
         # An interrupt is the usual way to end it; closing commits what was printed.
         with contextlib.suppress(KeyboardInterrupt):
-            _print(consumer, printed, render, float("inf") if limit is None else limit)
+            _print(consumer, topic, printed, render, float("inf") if limit is None else limit)
 
 
-def _print(consumer: Consumer, printed: _Printed, render: Callable[[ConsumerRecord], bytes], left: float) -> None:
+def _print(consumer: Consumer, topic: str, printed: _Printed, render: Callable[[ConsumerRecord], bytes], left: float) -> None:
     out = sys.stdout.buffer
     while left > 0 and not printed.at_end():
-        records = [record for record in consumer.poll(500, int(min(left, POLL_RECORDS))) if printed.wanted(record)]
+        records = [record for record in consumer.poll(POLL_MS, int(min(left, POLL_RECORDS))) if printed.wanted(record)]
         out.write(b"".join(render(record) for record in records))
         out.flush()
+        if not records:
+            # Nothing would ever come of a topic that was deleted, which this raises.
+            consumer.partitions_for(topic)
         left -= len(records)
         for record in records:
             printed.offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1

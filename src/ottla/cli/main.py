@@ -16,6 +16,7 @@ COMMANDS = {
     "consume": "Read records of a topic.",
     "group": "Look at consumer groups and their lag, reset their offsets, delete them.",
     "log": "Look into log files.",
+    "zookeeper": "Run a ZooKeeper ensemble on this machine.",
     "pipeline": "Run data pipelines on Spark.",
     "sim": "Run the broker in a simulated world of faults.",
 }

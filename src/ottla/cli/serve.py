@@ -37,6 +37,11 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
 )
 @click.option("--brokers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True, help="Brokers in this process.")
 @click.option("--broker-id", metavar="N", type=click.IntRange(0), help="Number of the first broker. [default: 1]")
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,...][/PATH]",
+    help="ZooKeeper of a cluster of several processes; each needs a --broker-id and a --data-dir of its own. [default: none, one process]",
+)
 @click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="Settings, as in Kafka's server.properties.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One setting, by Kafka's name; may be repeated.")
 @click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop where installed]")
@@ -45,6 +50,7 @@ def command(
     listen: str | None,
     brokers: int,
     broker_id: int | None,
+    zookeeper: str | None,
     config_file: Path | None,
     settings: tuple[str, ...],
     loop: str | None,
@@ -56,7 +62,7 @@ def command(
     from ottla.base.options import ConfigError
 
     try:
-        plan = _plan(data_dir, listen, brokers, broker_id, config_file, settings)
+        plan = _plan(data_dir, listen, brokers, broker_id, config_file, settings, zookeeper)
     except ConfigError as error:
         _give_up(str(error), 2)
     level = os.environ.get("OTTLA_LOG") or "warning"
@@ -77,7 +83,13 @@ def command(
 
 
 def _plan(
-    data_dir: Path | None, listen: str | None, brokers: int, broker_id: int | None, config_file: Path | None, settings: tuple[str, ...]
+    data_dir: Path | None,
+    listen: str | None,
+    brokers: int,
+    broker_id: int | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    zookeeper: str | None,
 ) -> Plan:
     """Raises: ConfigError."""
     from ottla.base.options import ConfigError
@@ -98,6 +110,8 @@ def _plan(
         given[name.strip()] = value
     if broker_id is not None:
         given["broker.id"] = str(broker_id)
+    if zookeeper is not None:
+        given["zookeeper.connect"] = zookeeper
     if listen is not None:
         given["listeners"] = listener_text(parse_address(listen, name="--listen"))
     texts, warnings = adopted(given)

@@ -342,10 +342,10 @@ class Accumulator:
                 self._settle(batch, error)
         self._active.clear()
 
-    def refuse(self, topic: str, error: KafkaError) -> None:
-        """Give up what waits for a topic that cannot be had."""
+    def refuse(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
+        """Give up what waits for a topic, or one partition of it, that cannot be had."""
         for key, queue in list(self._active.items()):
-            if queue.topic == topic:
+            if queue.topic == topic and partition in (None, queue.partition):
                 if queue.open is not None:
                     self._close(queue)
                 for batch in [*queue.retries, *queue.ready]:

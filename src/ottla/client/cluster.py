@@ -5,7 +5,9 @@ Knowledge ages. It is asked for again when it is older than `metadata_max_age_ms
 a broker's answer shows it to be wrong (`METADATA_IS_STALE`); after a failure only when the backoff has passed.
 
     leader epoch   a partition's entry only moves forward: an answer from a broker that lags does not replace a newer one (KIP-320)
-    topic id       another id means that the topic was deleted and made again: then epochs start over (KIP-516)
+    topic id       another id means that the topic was deleted and made again: then epochs start over (KIP-516). While it is the same,
+                   partitions only come: an answer with fewer is that of a broker that lags
+    deleted        a topic that was here, and that no broker has known for `GONE_MS`
     hints          produce and fetch answers may name the new leader at once (KIP-951), which is taken like an answer for it
 """
 
@@ -15,11 +17,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.client.errors import METADATA_IS_STALE
-from ottla.wire.errors import KafkaError, error_for
+from ottla.wire.errors import KafkaError, UnknownTopicOrPartition, error_for
 from ottla.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
 NO_TOPIC_ID = bytes(16)
 NOBODY = -1
+#: A topic that was here is taken for deleted when brokers have not known it for so long: one of them may lag behind the others.
+GONE_MS = 5000
 #: A topic that nobody asked about for so long is left out of the next request.
 UNUSED_TOPIC_MS = 5 * 60 * 1000
 
@@ -65,6 +69,8 @@ class Cluster:
         self.names: dict[bytes, str] = {}
         #: The last answer's error for a topic that is asked for and not there.
         self.errors: dict[str, KafkaError] = {}
+        #: Since when topics are not known any more that were here.
+        self._gone_since: dict[str, float] = {}
         self.cluster_id: str | None = None
         self.controller = NOBODY
         #: Grows with each answer.
@@ -96,6 +102,7 @@ class Cluster:
         """What to ask: the topics in use, none if there are none."""
         for topic in [topic for topic, used_ms in self._wanted.items() if now_ms - used_ms > UNUSED_TOPIC_MS]:
             del self._wanted[topic]
+            self._gone_since.pop(topic, None)
         return MetadataRequest(
             topics=[MetadataRequestTopic(name=topic) for topic in self._wanted], allow_auto_topic_creation=self._allow_auto_create
         )
@@ -117,10 +124,13 @@ class Cluster:
         leaderless = False
         for topic in response.topics:
             name = topic.name or ""
+            if topic.error_code == UnknownTopicOrPartition.code and name in self.topics:
+                self._gone_since.setdefault(name, now_ms)
             if topic.error_code:
                 errors[name] = error_for(topic.error_code)
                 leaderless |= topic.error_code in METADATA_IS_STALE
                 continue
+            self._gone_since.pop(name, None)
             topics[name] = merged = _merged(self.topics.get(name), topic)
             leaderless |= any(partition.leader == NOBODY for partition in merged.partitions)
         self.topics, self.errors = topics, errors
@@ -172,6 +182,18 @@ class Cluster:
         error = self.errors.get(topic)
         return None if error is None or error.code in METADATA_IS_STALE or error.retriable else error
 
+    def deleted(self, topic: str, partition: int | None, now_ms: float) -> KafkaError | None:
+        """That a topic, or this partition of it, was here and is no more."""
+        since_ms = self._gone_since.get(topic)
+        if since_ms is not None and now_ms - since_ms >= GONE_MS:
+            return UnknownTopicOrPartition(f"topic {topic} was deleted")
+        count = self.partition_count(topic)
+        if partition is not None and count is not None and partition >= count:
+            return UnknownTopicOrPartition(
+                f"topic {topic} was made again with {count} partitions, there is no partition {partition} any more"
+            )
+        return None
+
     def why_not(self, topic: str, partition: int | None = None) -> str:
         """In words, what is missing of a topic or partition."""
         if topic in self.errors:
@@ -196,6 +218,8 @@ def _merged(was: TopicInfo | None, topic: MetadataResponseTopic) -> TopicInfo:
         while len(partitions) < index:
             partitions.append(PartitionInfo(len(partitions), NOBODY, -1))
         partitions.append(old if old is not None and -1 < new.leader_epoch < old.leader_epoch else _info(new))
+    if was is not None and same and topic.topic_id != NO_TOPIC_ID:
+        partitions += was.partitions[len(partitions) :]
     return TopicInfo(topic.name or "", topic.topic_id, tuple(partitions), topic.is_internal)
 
 

@@ -115,6 +115,13 @@ def commit_errors(response: Any, names: Mapping[bytes, str]) -> dict[TopicPartit
     }
 
 
+def not_a_member(options: ConsumerOptions) -> KafkaError:
+    """Why a consumer that shares its topics with a group cannot commit while it is out of the group."""
+    return CommitFailed(
+        f"group {options.group_id}: this consumer is not a member at the moment; poll until it is, and commit what it reads"
+    )
+
+
 def commit_error(code: int, options: ConsumerOptions, tp: TopicPartition) -> KafkaError:
     """Why a commit failed, with what to do about it."""
     if code in (UnknownMemberId.code, IllegalGeneration.code, FencedMemberEpoch.code):

@@ -243,20 +243,29 @@ class GroupPostman:
 
     def _commit_request(self, offsets: dict[TopicPartition, OffsetAndMetadata], version: int) -> OffsetCommitRequest:
         # Who the member is counts when the request goes out, not when it was asked for.
-        return commits.commit_request(self._options, self._network.cluster, offsets, self.machine.committing)
+        member = self.machine.committing
+        if self.machine.subscribed and member[1] < 0:
+            # A group that has become empty would take it from anybody, and forget what others have committed since.
+            raise commits.not_a_member(self._options)
+        return commits.commit_request(self._options, self._network.cluster, offsets, member)
 
     def _sorted_out(self, left: dict[TopicPartition, OffsetAndMetadata], codes: dict[TopicPartition, int]) -> KafkaError | None:
         """Leave in `left` what was not committed; gives an error that may pass. Raises: one that will not."""
         for tp in [tp for tp in left if tp not in codes]:
             del left[tp]
+        network = self._network
         passing: KafkaError | None = None
         for tp, code in codes.items():
             self.machine.commit_refused(code)
             error = commits.commit_error(code, self._options, tp)
             if code in COORDINATOR_MOVED:
-                self.machine.coordinator.lost(self._network.clock_ms(), error)
+                self.machine.coordinator.lost(network.clock_ms(), error)
             elif code in METADATA_IS_STALE:
-                self._network.cluster.invalidate()
+                network.cluster.invalidate()
+                deleted = network.cluster.deleted(*tp, network.clock_ms())
+                if deleted is not None:
+                    self._changed()
+                    raise deleted
             elif not (error.retriable or code in (COORDINATOR_LOADING, StaleMemberEpoch.code)):
                 self._changed()
                 raise error

@@ -8,7 +8,8 @@
 
 A member joins once the user polls. Before it joins again, what it must give up is given up in the user's poll (`Change`): everything, if
 any of its assignors is eager; with cooperative ones only what it no longer subscribes to, and after the sync what moves elsewhere, upon
-which it joins once more to free that (KIP-429). Heartbeats go on meanwhile, whatever the user does.
+which it joins once more to free that (KIP-429). A static member that is restarted in between no longer knows that it had to: so the leader
+has the group meet again when all have had the time to. Heartbeats go on meanwhile, whatever the user does.
 
     answer                                          | what follows
     NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE      | find the coordinator again; nothing is lost
@@ -106,6 +107,9 @@ class Membership:
         self._members: dict[str, Member] = {}
         self._given: dict[str, int] = {}
         self._skip = False
+        #: As leader: partitions were withheld from their new owners until the old ones give them up.
+        self._withheld = False
+        self._free_at_ms = float("inf")
         self._error: KafkaError | None = None
 
     # -- the user's side
@@ -152,6 +156,11 @@ class Membership:
         else:
             gone = set(change.partitions)
             self.owned = [tp for tp in self.owned if tp not in gone]
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether it shares partitions with the group: then it may commit as a member alone."""
+        return bool(self._topics)
 
     @property
     def committing(self) -> tuple[str, int]:
@@ -201,6 +210,9 @@ class Membership:
             return calls
         if self.phase is Phase.STABLE:
             self._look_at_partitions()
+            if now_ms >= self._free_at_ms:
+                self._free_at_ms = float("inf")
+                self.rejoin("partitions were given up, and nobody has asked for them")
             self._beat(calls, now_ms)
         if self._asked is None and now_ms >= self._pause_until_ms:
             self._go_on(calls)
@@ -213,8 +225,10 @@ class Membership:
         times = [self._poll_until_ms]
         if self.coordinator.place is None:
             times.append(self.coordinator.retry_at_ms)
-        elif self.phase is Phase.STABLE and self._beating is None:
-            times.append(self._beat_at_ms)
+        elif self.phase is Phase.STABLE:
+            times.append(self._free_at_ms)
+            if self._beating is None:
+                times.append(self._beat_at_ms)
         if self._asked is None and (self._rejoin is not None or self.phase is not Phase.STABLE):
             times.append(self._pause_until_ms)
         return min((at_ms for at_ms in times if at_ms > now_ms), default=float("inf"))
@@ -400,6 +414,7 @@ class Membership:
 
     def _follow(self) -> None:
         self._members, self._given = {}, {}
+        self._withheld, self._free_at_ms = False, float("inf")
         self.wanted = self._topics
 
     def _joined(self, response: Any) -> None:
@@ -424,13 +439,21 @@ class Membership:
         self._given = {topic: count or 0 for topic, count in counts.items()}
         assignor = self._assignors.get(self._protocol)
         if self._skip or assignor is None:
+            # A static leader that was restarted does not know what it withheld before.
+            self._withheld = assignor is not None and assignor.cooperative
             return {}
         read = frozenset[str]().union(*(member.topics for member in self._members.values()))
         made = assignor.assign({topic: count for topic, count in self._given.items() if count and topic in read}, self._members)
-        return without_moving(made, self._members) if assignor.cooperative else made
+        if not assignor.cooperative:
+            return made
+        given = without_moving(made, self._members)
+        self._withheld = given != made
+        return given
 
     def _synced(self, response: Any, now_ms: float) -> None:
         self.phase = Phase.STABLE
+        if self._withheld:
+            self._free_at_ms = now_ms + self._options.max_poll_interval_ms
         self._heard_ms = now_ms
         self._beat_at_ms = now_ms + self._options.heartbeat_interval_ms
         self._backoff.succeeded()

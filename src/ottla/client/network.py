@@ -11,6 +11,7 @@ client finds its cluster again even if every broker has moved. Node ids below 0 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from random import Random
@@ -27,6 +28,7 @@ from ottla.wire.framing import decode_response
 from ottla.wire.messages import API, ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
 
 T = TypeVar("T")
+log = logging.getLogger("ottla.client")
 UNSUPPORTED_VERSION = 35
 SOFTWARE_NAME = "ottla"
 SOFTWARE_VERSION = "0.1.0"
@@ -279,7 +281,10 @@ class Network:
         request = self.cluster.request(self.clock_ms())
         asked = [topic.name for topic in request.topics or [] if topic.name is not None]
         response = await self.ask_any(request, at_least=METADATA_VERSION_MIN)
+        before = self.cluster.topics
         self.cluster.apply(cast(MetadataResponse, response), self.clock_ms(), asked=asked)
+        for topic in sorted(before.keys() - self.cluster.topics.keys()):
+            log.warning("%s; it was there before", self.cluster.why_not(topic))
 
     async def ask_any(self, message: Any, *, at_least: int = 0, at_most: int = 1000) -> Any:
         """Ask brokers, one after the other, until one answers. Raises: ConnectionFailed that lists what each said."""

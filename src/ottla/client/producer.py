@@ -214,7 +214,7 @@ async def partitions_of(network: Network, topic: str, partition: int | None, tim
 
     def known() -> int | None:
         count = network.cluster.partition_count(topic)
-        fatal = network.cluster.fatal(topic)
+        fatal = network.cluster.fatal(topic) or network.cluster.deleted(topic, None, network.clock_ms())
         if count is None and fatal is not None:
             raise fatal
         return count if count is not None and (partition is None or partition < count) else None

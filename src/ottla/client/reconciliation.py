@@ -122,6 +122,11 @@ class Reconciliation:
             self.owned = [tp for tp in self.owned if tp not in gone]
 
     @property
+    def subscribed(self) -> bool:
+        """Whether it shares partitions with the group: then it may commit as a member alone."""
+        return bool(self._topics or self._pattern)
+
+    @property
     def committing(self) -> tuple[str, int]:
         """Member id and epoch to commit under."""
         return (self.member_id, self.epoch) if self.epoch > 0 else ("", -1)

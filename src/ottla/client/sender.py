@@ -123,12 +123,15 @@ class Sender:
 
     def _ask_for_leaders(self, leaderless: list[tuple[str, int]], now_ms: float) -> None:
         cluster = self.network.cluster
-        for topic, _ in leaderless:
+        for topic, partition in leaderless:
             cluster.want(topic, now_ms)
             fatal = cluster.fatal(topic)
             if fatal is not None:
                 with self.lock:
                     self.accumulator.refuse(topic, fatal)
+            elif (deleted := cluster.deleted(topic, partition, now_ms)) is not None:
+                with self.lock:
+                    self.accumulator.refuse(topic, deleted, partition=partition)
         cluster.invalidate()
 
     # -- produce

@@ -57,6 +57,17 @@ def read_epochs(data: bytes) -> list[tuple[LeaderEpoch, Offset]] | None:
     return epochs if ordered and all(epoch >= 0 and offset >= 0 for epoch, offset in epochs) else None
 
 
+def holes_file(offset: int) -> bytes:
+    """A holes-checkpoint: from this offset on a log has no holes."""
+    return _lines([str(offset)])
+
+
+def read_holes(data: bytes) -> Offset | None:
+    """From where on a log has no holes; None when the file is malformed."""
+    rows = _rows(data, 1)
+    return Offset(int(rows[0][0])) if rows and len(rows) == 1 and rows[0][0].isdecimal() else None
+
+
 def partition_metadata_file(topic_id: bytes) -> bytes:
     return f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode()
 

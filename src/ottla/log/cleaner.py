@@ -99,7 +99,7 @@ def plan(log: Log, found: Dirt, *, means: Means, now_ms: int) -> CleaningPlan:
     options = log.options
     ends = [*log.bases[1 : len(found.segments)], found.upto]
     producers = {
-        producer_id: (tuple(batch.last_offset for batch in list(producer.batches)[-1:]), producer.epoch)
+        producer_id: (tuple(batch.last_offset for batch in producer.batches), producer.epoch)
         for producer_id, producer in log.producers.by_id.items()
     }
     return CleaningPlan(
@@ -109,6 +109,7 @@ def plan(log: Log, found: Dirt, *, means: Means, now_ms: int) -> CleaningPlan:
         ),
         first_dirty=found.first_dirty,
         upto=found.upto,
+        holes_below=log.holes_below,
         aborted=tuple(log.aborted_transactions(log.bases[0], found.upto)),
         producers=producers,
         now_ms=now_ms,
@@ -156,6 +157,7 @@ def swap(log: Log, found: Dirt, cleaned: Cleaned, now_ms: int) -> tuple[str, ...
         removed += _swap_group(log, group, segments, mark=f".{cleaned.upto}", now_ms=now_ms)
     log.pending.directory(log.directory)
     log.cleaned_upto(cleaned.upto)
+    log.holes_below = max(log.holes_below, Offset(cleaned.groups[-1].end_offset)) if cleaned.groups else log.holes_below
     return tuple(removed)
 
 

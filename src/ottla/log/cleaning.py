@@ -7,13 +7,14 @@
     1. read the dirty part          `--------- the newest offset of each key, into a map of fixed size
     2. read everything   `---------------------' and write what stays to 0.log.cleaned, with indexes; sync
 
-It runs beside the log and touches only names that end in ``.cleaned``; ``cleaner.swap`` puts them in place. Where the dirty part has more
+It runs beside the log and touches only names that end in ``.cleaned``, and at last ``holes-checkpoint``, for ``recover``; ``cleaner.swap``
+puts the new segments in place. Where the dirty part has more
 keys than the map holds, the map ends earlier, and so does what this compaction calls clean: the next one goes on from there.
 
 What goes: records with a newer one for their key, records without a key, records of aborted transactions, tombstones and transaction
-markers behind their delete horizon (``records.retain``). What stays, if only as an empty header: the last batch of each producer
-the log knows, or its next sequence would be out of order after a restart; and the last batch of each new segment, so that
-segments still meet.
+markers behind their delete horizon (``records.retain``). What stays, if only as an empty header: the last five batches of each
+producer the log knows, or its next sequence, or one that it repeats, would be out of order after a restart (Kafka keeps one); and the last
+batch of each new segment, so that segments still meet.
 
 A marker stays for as long as batches of its transaction are there. So it is settled in the order of the log: each reading remembers which
 transactions had a batch so far, and a marker that ends one without any has nothing left to say. Source: KIP-98, KIP-534.
@@ -26,10 +27,11 @@ import msgspec
 
 from ottla.base.ids import Offset
 from ottla.base.ports import Buffer, Disk
+from ottla.log import checkpoints
 from ottla.log.aborted import AbortedTransaction
 from ottla.log.errors import CorruptLog
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
-from ottla.log.names import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX, segment_name
+from ottla.log.names import CLEANED, HOLES, LOG, OFFSET_INDEX, TIME_INDEX, segment_name
 from ottla.log.segment import Segment, timestamp_of
 from ottla.log.walk import whole_batches
 from ottla.records.batch import ATTRIBUTES_AT, BatchHeader, parse_header
@@ -40,6 +42,8 @@ from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 from ottla.records.retain import emptied, map_batch, retain, with_horizon
 
 ENTRY_BYTES = 24
+#: Batches read at once at most: small ones cost Python's time rather than the device's, and that is taken from the event loop.
+BATCHES_MAX = 64
 _SPAN_MAX = (1 << 31) - 1
 
 
@@ -62,6 +66,8 @@ class CleaningPlan(msgspec.Struct):
     first_dirty: Offset
     #: Where the first segment begins that is left alone.
     upto: Offset
+    #: Holes that former compactions left are below.
+    holes_below: Offset
     #: Aborted transactions with records below ``upto``.
     aborted: tuple[AbortedTransaction, ...]
     #: Producer id -> last offsets of the batches whose headers must stay, and its epoch.
@@ -174,6 +180,10 @@ def carry_out(disk: Disk, plan: CleaningPlan) -> Iterator[int | Cleaned]:
                 return
         groups.append(rewriting.result)
         written += rewriting.result.size
+    if groups:
+        # On disk before the log has its first hole there: recovery cuts a log at any other.
+        holes_below = max(plan.holes_below, groups[-1].end_offset)
+        disk.replace_file(f"{plan.directory}/{HOLES}", checkpoints.holes_file(holes_below))
     yield Cleaned(covered, tuple(groups), total - written, written, len(offset_map))
 
 
@@ -191,7 +201,7 @@ def _read_dirty(disk: Disk, plan: CleaningPlan, offset_map: OffsetMap) -> Iterat
     transactions = Transactions(transaction for transaction in plan.aborted if transaction.last_offset >= first)
     for source in sources:
         waiting = 0
-        for header, batch in _batches(disk, plan, source):
+        for number, (header, batch) in enumerate(_batches(disk, plan, source), 1):
             waiting += header.size
             if header.is_control:
                 transactions.marker(header, batch)
@@ -201,7 +211,7 @@ def _read_dirty(disk: Disk, plan: CleaningPlan, offset_map: OffsetMap) -> Iterat
                     yield waiting
                     yield ~known
                     return
-            if waiting >= plan.chunk_bytes:
+            if waiting >= plan.chunk_bytes or number % BATCHES_MAX == 0:
                 yield waiting
                 waiting = 0
         yield waiting
@@ -276,7 +286,7 @@ class Rewriting:
         segment, chunk_bytes = self._segment, self._plan.chunk_bytes
         for source in self._group:
             read = 0
-            for header, batch in _batches(self._disk, self._plan, source):
+            for number, (header, batch) in enumerate(_batches(self._disk, self._plan, source), 1):
                 read += header.size
                 stays = self._control(header, batch) if header.is_control else self._data(header, batch)
                 if stays is None and self._is_needed(header):
@@ -285,6 +295,9 @@ class Rewriting:
                     self._keep(header, stays)
                 if read >= chunk_bytes or self._waiting >= chunk_bytes:
                     yield read + self._write()
+                    read = 0
+                elif number % BATCHES_MAX == 0:
+                    yield read
                     read = 0
             yield read + self._write()
         if not segment.finish():

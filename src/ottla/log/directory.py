@@ -142,6 +142,10 @@ class LogDirectory:
             metadata = self.disk.open(f"{name}/{names.PARTITION_METADATA}", create=True)
             metadata.append(checkpoints.partition_metadata_file(topic_id))
             self.disk.open(f"{name}/{names.LEADER_EPOCHS}", create=True).close()
+            if options.compacts:
+                holes = self.disk.open(f"{name}/{names.HOLES}", create=True)
+                holes.append(checkpoints.holes_file(0))
+                log.pending.file(holes)
         except OSError as error:
             if error.errno == ENOSPC:
                 self.disk.remove_tree(name)
@@ -206,9 +210,13 @@ class LogDirectory:
         return files
 
     def _recovery_point_lowered(self) -> None:
-        """A log was truncated below its recorded recovery point: the record must not outlive this, or a crash would trust new bytes."""
-        if not self.write_checkpoints(kinds=("recovery_points",)):
+        """A log was truncated below its recorded recovery point: the record must not outlive this, or a crash would trust new bytes.
+
+        Nor must the cleaner's: compaction would take tombstones for old ones whose keys it never looked for.
+        """
+        if not self.write_checkpoints(kinds=("recovery_points", "cleaner_offsets")):
             self.disk.unlink(names.RECOVERY_POINTS)
+            self.disk.unlink(names.CLEANER_OFFSETS)
             self.disk.sync_dir()
 
     def close(

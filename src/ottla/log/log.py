@@ -25,11 +25,13 @@ from ottla.base.ports import Disk, File
 from ottla.base.units import INT32_MAX
 from ottla.log import looking, trimming
 from ottla.log.aborted import AbortedTransaction
+from ottla.log.checkpoints import holes_file
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.errors import OffsetOutOfRange
 from ottla.log.flush import FlushPlan, Slice
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
 from ottla.log.looking import TimedOffset
+from ottla.log.names import HOLES
 from ottla.log.options import TopicOptions
 from ottla.log.pending import Pending
 from ottla.log.producers import Duplicate, Producers
@@ -132,6 +134,8 @@ class Log:
         self.clean_offset: Offset | None = None
         #: The same as a power cut now would leave it.
         self._clean_durable: Offset | None = None
+        #: Holes that compaction left are below.
+        self.holes_below = Offset(0)
         #: What opening found after a crash, or amiss; None otherwise.
         self.recovered: Recovered | None = None
         #: Called when a truncation took the recovery point back, before anything is appended.
@@ -191,6 +195,7 @@ class Log:
         epochs = self.epochs
         assert leader_epoch >= epochs.latest or leader_epoch < 0, "a leader's epoch never goes back"
         base_offset = Offset(header.base_offset) if copy else self.end_offset
+        assert base_offset == self.end_offset or base_offset <= self.holes_below, "a hole is allowed before it is made"
         assert base_offset >= self.end_offset, "a log grows at its end"
         last_offset = Offset(base_offset + header.last_offset_delta)
         size = len(batch)
@@ -384,9 +389,6 @@ class Log:
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self._room = None
         self.pending.void()
-        if self.clean_offset is not None and self._clean_durable is not None:
-            self.clean_offset = min(self.clean_offset, self.end_offset)
-            self._clean_durable = min(self._clean_durable, self.end_offset)
         return removed
 
     def restart_at(self, offset: int, now_ms: int) -> tuple[str, ...]:
@@ -398,6 +400,23 @@ class Log:
         self.pending.void()
         self.clean_offset = self._clean_durable = None
         return removed
+
+    def allow_holes(self, below: int) -> None:
+        """What is copied from now on may have holes below this offset, for another log was compacted; on disk when this returns.
+
+        Raises: OSError; after ENOSPC nothing has changed.
+        """
+        if below > self.holes_below:
+            self.disk.replace_file(f"{self.directory}/{HOLES}", holes_file(below))
+            self.holes_below = Offset(below)
+
+    def cut_clean(self) -> None:
+        """What comes behind the end from now on was never compacted, whatever was there before."""
+        self.holes_below = min(self.holes_below, self.end_offset)
+        if self.clean_offset is not None:
+            self.clean_offset = min(self.clean_offset, self.end_offset)
+        if self._clean_durable is not None:
+            self._clean_durable = min(self._clean_durable, self.end_offset)
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:
         """Forgets silent producers without an open transaction; how many."""

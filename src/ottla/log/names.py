@@ -1,4 +1,4 @@
-"""Names of files and directories in a log directory; they are Kafka's.
+"""Names of files and directories in a log directory; they are Kafka's, but for one.
 
 ::
 
@@ -16,6 +16,7 @@
         00000000000000000042.snapshot       producer state before offset 42
         leader-epoch-checkpoint             where each leader epoch began
         partition.metadata                  id of the topic
+        holes-checkpoint                    offset below which compaction may have left holes; Ottla's own, Kafka passes over it
     orders-3.<32 hex digits>-delete/        a partition on its way out
 
 A file being taken out is first renamed to ``*.deleted``; compaction writes ``*.cleaned``, then ``*.swap``.
@@ -31,6 +32,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+HOLES = "holes-checkpoint"
 
 LOG = ".log"
 OFFSET_INDEX = ".index"

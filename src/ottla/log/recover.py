@@ -10,8 +10,20 @@ from the one that holds the last durable record on are read in full::
               `- scanned from here    `- gone: the log ends at 125, nothing behind the first flaw is kept
     `- not touched
 
-A batch counts if it is whole, its CRC fits, its offset follows and its leader epoch does not go back. Where offsets must follow without
-gaps, a hole between segments is a flaw too: the file before it lost its end. (A log that is compacted, or ever was, has holes by right.)
+A batch counts if it is whole, its CRC fits, its offset follows and its leader epoch does not go back. A hole between segments is a flaw
+too: the file before it lost its end. But compaction leaves holes, and if one of those were taken for that, the rest of the log would be cut
+off. So compaction first writes down, in the log's own directory and durably, how far its holes go: ``holes-checkpoint``. All below is on
+disk already.
+
+=================  ==============================  ==================================================
+holes-checkpoint   compacted, by any other sign    a hole
+=================  ==============================  ==================================================
+an offset          (not looked at)                 below it is by right, above it is a flaw
+none, or torn      yes: Kafka may have done it     is by right; from then on the end is written down
+none               no                              is a flaw
+=================  ==============================  ==================================================
+
+Other signs are cleanup.policy, which may change, and cleaner-offset-checkpoint, which speaks of many logs and can be an older one.
 
 What is kept beyond the recovery point is synced before anything is recorded or served: a crash of the process alone leaves it in the page
 cache only. It is read from the medium, not from a page cache in which a failed sync may have left bytes that a second sync would not write.
@@ -19,9 +31,11 @@ Recovery writes only caches, and the epoch table; a full disk takes none of them
 """
 
 from contextlib import suppress
+from errno import ENOSPC
 
 from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk
+from ottla.base.units import INT64_MAX
 from ottla.log import checkpoints
 from ottla.log.aborted import read_entries
 from ottla.log.epochs import LeaderEpochs
@@ -30,6 +44,7 @@ from ottla.log.log import Log, Recovered
 from ottla.log.names import (
     CLEANED,
     DELETED,
+    HOLES,
     INDEXES,
     LEADER_EPOCHS,
     LOG,
@@ -71,6 +86,7 @@ def open_log(
     log = Log(disk, partition, directory, _topic_id(disk, directory, names), options)
     if cleaned is not None:
         log.cleaned_upto(cleaned, durable=True)
+    holes_below = _holes_below(log, names)
     bases = sorted(base for base in (offset_of(name) for name in names if name.endswith(LOG)) if base is not None)
     for base in bases:
         log.segments.append(_segment(log, base, now_ms))
@@ -86,7 +102,7 @@ def open_log(
             raise CorruptLog("not to be trusted")
         _open_clean(log)
     except CorruptLog:
-        _scan(log, recovery_point if first_flaw is None else min(recovery_point, first_flaw + 1), now_ms)
+        _scan(log, recovery_point if first_flaw is None else min(recovery_point, first_flaw + 1), now_ms, holes_below=holes_below)
     replayed = log.recovered is not None
     if log.end_offset < recovery_point:
         log.recovered = log.recovered or Recovered()
@@ -101,6 +117,10 @@ def open_log(
         rebuild_producers(log, log.end_offset, now_ms, names=names)
     _remove_stray_snapshots(log, names)
     _secure(log, recovery_point)
+    if holes_below == INT64_MAX:
+        _bound_holes(log)
+    else:
+        log.holes_below = Offset(min(holes_below, log.end_offset))
     return log
 
 
@@ -129,10 +149,9 @@ def _open_clean(log: Log) -> None:
     log.epochs.end_offset = log.recovery_point = log.end_offset
 
 
-def _scan(log: Log, recovery_point: int, now_ms: int) -> None:
+def _scan(log: Log, recovery_point: int, now_ms: int, *, holes_below: int) -> None:
     """Reads all that may be in doubt, cuts the log at the first flaw, and makes indexes and producer state anew."""
     found = log.recovered = Recovered()
-    dense = "compact" not in log.options.cleanup_policy and log.clean_offset is None
     first = log.segment_of(max(recovery_point - 1, 0))
     log.recovery_point = log.end_offset = log.bases[first]
     log.epochs.truncate_end(log.bases[first])
@@ -140,10 +159,10 @@ def _scan(log: Log, recovery_point: int, now_ms: int) -> None:
     for index in range(first, len(log.segments)):
         segment = log.segments[index]
         end = log.end_offset
-        if segment.base_offset < end or (dense and segment.base_offset > end):
+        if not follows(segment.base_offset, end, holes_below):
             _remove_from(log, index, found)
             break
-        if _scan_segment(log, segment, found, now_ms, dense=dense):
+        if _scan_segment(log, segment, found, now_ms, holes_below=holes_below):
             _remove_from(log, index + 1, found)
             break
     for segment in log.segments[first:-1]:
@@ -152,7 +171,7 @@ def _scan(log: Log, recovery_point: int, now_ms: int) -> None:
     log.pending.directory(log.directory)
 
 
-def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, dense: bool) -> bool:
+def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, holes_below: int) -> bool:
     """Takes in the batches of one segment; whether a flaw was found, behind which the file is cut."""
     file = segment.file
     file.drop_cache()
@@ -163,7 +182,7 @@ def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, 
     epoch = -1
     for position, header, chunk, at in whole_batches(file, 0, size):
         base_offset, _, leader_epoch, _, crc, _, delta, _, _, producer_id, _, _, _ = header
-        if base_offset != expected and (dense or base_offset < expected):
+        if base_offset != expected and not follows(base_offset, expected, holes_below):
             break
         last_offset = base_offset + delta
         end = at + header.size
@@ -190,6 +209,11 @@ def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, 
     found.cut_bytes += size - segment.size
     file.truncate(segment.size)
     return True
+
+
+def follows(base_offset: int, expected: int, holes_below: int) -> bool:
+    """Whether a batch or segment may come where another offset is due: behind a hole that compaction left."""
+    return base_offset == expected or expected < base_offset <= holes_below
 
 
 def crc_fits(batch: memoryview, crc: int) -> bool:
@@ -234,6 +258,24 @@ def _complete_epochs(log: Log) -> None:
     log.epochs = LeaderEpochs(found.entries + [entry for entry in known if entry[0] > found.latest])
     log.epochs.end_offset = log.end_offset
     log.epochs.mark_unsaved()
+
+
+def _holes_below(log: Log, names: list[str]) -> int:
+    """Up to where holes are by right."""
+    if HOLES in names:
+        offset = checkpoints.read_holes(log.disk.read_file(f"{log.directory}/{HOLES}"))
+        return INT64_MAX if offset is None else offset
+    return INT64_MAX if log.options.compacts or log.clean_offset is not None else 0
+
+
+def _bound_holes(log: Log) -> None:
+    """What comes from here on has no holes."""
+    log.holes_below = log.end_offset
+    try:
+        log.disk.replace_file(f"{log.directory}/{HOLES}", checkpoints.holes_file(log.end_offset))
+    except OSError as error:
+        if error.errno != ENOSPC:
+            raise
 
 
 def _read_epochs(disk: Disk, directory: str, names: list[str]) -> list[tuple[LeaderEpoch, Offset]] | None:

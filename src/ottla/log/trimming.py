@@ -74,6 +74,7 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
     log.epochs.truncate_end(log.end_offset)
     log.start_offset = min(log.start_offset, log.end_offset)
     log.recovery_point = min(log.recovery_point, log.end_offset)
+    log.cut_clean()
     rebuild_producers(log, log.end_offset, now_ms)
     log.pending.directory(log.directory)
     if log.recovery_point < former:

@@ -123,10 +123,13 @@ cdef class OffsetMap:
         self.table.entries = <Entry *>ottla_malloc(self.table.slots * sizeof(Entry))
         if self.table.entries == NULL:
             raise MemoryError()
-        memset(self.table.entries, 0xFF, self.table.slots * sizeof(Entry))
+        # Touches every page of what may be more than a hundred megabytes; so does giving them back.
+        with nogil:
+            memset(self.table.entries, 0xFF, self.table.slots * sizeof(Entry))
 
     def __dealloc__(self):
-        free(self.table.entries)
+        with nogil:
+            free(self.table.entries)
 
     def __len__(self):
         return self.table.size

@@ -69,8 +69,6 @@ class Cleaners:
 
     def _work(self, effect: effects.Clean, disk: RealDisk) -> events.Cleaned:
         try:
-            if effect.checkpoint is not None:
-                disk.replace_file(*effect.checkpoint)
             return events.Cleaned(partition=effect.partition, result=self._carry_out(effect, disk.root))
         except CorruptLog as error:
             return events.Cleaned(partition=effect.partition, damage=str(error))

@@ -25,14 +25,15 @@ class HeldDirectory:
     def __init__(self, path: Path) -> None:
         """Makes the directory if need be. Raises: CannotStart."""
         self.path = path.absolute()
-        self._descriptor = -1
+        #: A child that is given it holds the directory too.
+        self.descriptor = -1
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._sign()
         except BlockingIOError:
-            holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+            holder = os.pread(self.descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
             self.release()
             raise CannotStart(f"{self.path} is in use by process {holder}; stop that one, or choose another --data-dir") from None
         except OSError as error:
@@ -43,12 +44,12 @@ class HeldDirectory:
     def _sign(self) -> None:
         """Notes who holds it, in place and in a fixed width, so that it needs no new room on a full disk; a new file may go without."""
         try:
-            os.pwrite(self._descriptor, f"{os.getpid():<19}\n".encode(), 0)
+            os.pwrite(self.descriptor, f"{os.getpid():<19}\n".encode(), 0)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
 
     def release(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from errno import ENOSPC
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.ids import ConnectionId
 from ottla.base.ports import Store, StoreResult
 from ottla.broker import effects, events
 from ottla.log.flush import Slice
@@ -22,22 +22,14 @@ from ottla.server.cleaning import Cleaners
 from ottla.server.disk import RealDisk
 from ottla.server.flusher import Flusher, Marks
 from ottla.server.observe import Counters
+from ottla.server.peers import Peers
 from ottla.wire.framing import encode_response
 from ottla.wire.messages.fetch import FetchResponse, PartitionData
-
-if TYPE_CHECKING:
-    from ottla.server.shell import Shell
 
 log = logging.getLogger("ottla.server")
 
 SYNC_FILE_RANGE_WRITE = 2
 SPACE_INTERVAL_S = 1.0
-
-
-class Peers(Protocol):
-    """The other brokers of this process."""
-
-    def get(self, broker: BrokerId, /) -> "Shell | None": ...
 
 
 class Performer:
@@ -311,11 +303,7 @@ class Performer:
         def answered(message: Any) -> None:
             self._loop.call_soon(self._peer_answered, effect.ticket, message)
 
-        peer = self._peers.get(effect.broker)
-        if peer is None:
-            answered(None)
-        else:
-            self._loop.call_soon(peer.asked, effect.message, effect.api_version, answered)
+        self._peers.ask(effect.broker, effect.message, effect.api_version, answered)
 
     def _peer_answered(self, ticket: int, message: Any) -> None:
         self.hear(events.PeerAnswered(ticket=ticket, message=message))

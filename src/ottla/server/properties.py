@@ -18,7 +18,6 @@ _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
 
 _ASYNC = "there are no network threads: one event loop serves all connections"
-_STORE = "the coordination store is embedded"
 _KRAFT = "the controller is part of every broker"
 _TRANSACTIONS = "this version has no transactions"
 _REPLICATION = "this version does not have it"
@@ -29,7 +28,8 @@ _TIERED = "this version has no tiered storage"
 
 #: Names, or beginnings of names that end in a dot, dropped with a warning: why.
 MEANINGLESS = {
-    "zookeeper.": _STORE,
+    "zookeeper.max.in.flight.requests": "requests to the store are not held back",
+    "zookeeper.metadata.migration.enable": "the store is ZooKeeper, or embedded",
     "num.network.threads": _ASYNC,
     "background.threads": _ASYNC,
     "queued.max.requests": _ASYNC,
@@ -38,7 +38,7 @@ MEANINGLESS = {
     "process.roles": _KRAFT,
     "controller.": _KRAFT,
     "metadata.": _KRAFT,
-    "inter.broker.listener.name": "brokers of one process do not talk over sockets",
+    "inter.broker.listener.name": "brokers have one listener each, for clients and brokers",
     "inter.broker.protocol.version": "there is one version",
     "log.message.format.version": "there is one record format",
     "log.message.downconversion.enable": "there is one record format",
@@ -73,7 +73,7 @@ MEANINGLESS = {
     "confluent.": "it is Confluent's",
     "remote.log.": _TIERED,
     "log.local.": _TIERED,
-    "request.timeout.ms": "brokers of one process do not talk over sockets",
+    "request.timeout.ms": "brokers talk over their one listener, and give a controller 30 s to answer",
     "connection.failed.authentication.delay.ms": "this version has no authentication",
     "controlled.shutdown.": "a stop hands nothing over before the broker is gone",
     "fetch.purgatory.purge.interval.requests": "what waits is dropped when it is over",
@@ -85,6 +85,9 @@ MEANINGLESS = {
 
 #: Names that are refused, since going on without them would give less than was asked for.
 REFUSED = {
+    "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
+    "zookeeper.clientCnxnSocket": "Java classes cannot be loaded here; leave the setting out",
+    "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
     "ssl.": "this version has no TLS; put it behind a TLS proxy or leave the setting out",
     "sasl.": "this version has no authentication; leave the setting out",
     "listener.name.": "this version has plaintext listeners only; leave the setting out",

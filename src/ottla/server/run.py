@@ -3,13 +3,13 @@
 ::
 
     DIR/.lock                       held while a process uses the directory
-    DIR/meta/ottla-store.sqlite     the coordination store
+    DIR/meta/ottla-store.sqlite     the coordination store, where it is not ZooKeeper
     DIR/broker-N/                   log directory of broker N, unless log.dirs says otherwise
     DIR/flight-*.jsonl              records of failures
 
-A start makes or opens the store, binds the sockets, opens the logs, lets the brokers hear what the store holds, registers them, and accepts
-connections when each of them leads what it should. A stop goes the other way: no new connections, waiting requests answered,
-everything on disk, marked as left in order.
+A start opens the store (``coordination.py``), binds the sockets, opens the logs, lets the brokers hear what the store holds, registers
+them, and accepts connections when each of them leads what it should. A stop goes the other way: no new connections, waiting requests
+answered, everything on disk, marked as left in order.
 """
 
 import asyncio
@@ -23,7 +23,6 @@ import signal
 import sys
 import time
 import traceback
-from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +33,7 @@ from typing import NoReturn
 
 from ottla.base.ids import BrokerId
 from ottla.base.options import ConfigError
-from ottla.base.ports import NodeState, Op, StoreResult
+from ottla.base.ports import NodeState, Op, SessionState, Store
 from ottla.broker import events
 from ottla.broker.configs import ServerOptions, Settings, topic_options
 from ottla.broker.image import NO_LEADER, Image
@@ -44,14 +43,15 @@ from ottla.log.errors import LogError
 from ottla.net.commons import DUPLICATES_MAX, Commons, Limits
 from ottla.net.listener import Listener, bound_socket
 from ottla.server.addresses import Address, address_text, listener_text, only_listener
-from ottla.server.directory import STORE, CannotStart, HeldDirectory
+from ottla.server.coordination import Coordination, cluster_id, connection, coordination, read, submitted
+from ottla.server.directory import CannotStart, HeldDirectory
 from ottla.server.disk import RealDisk
 from ottla.server.observe import Counters, Watchdog
+from ottla.server.peers import Peers
 from ottla.server.perform import Performer
 from ottla.server.recorder import FlightRecorder
 from ottla.server.shell import Shell
 from ottla.store import layout
-from ottla.store.embedded import EmbeddedSession, EmbeddedStore, StoreFileError
 
 #: Exit codes: stopped as asked, cannot go on, our own mistake (BSD's EX_SOFTWARE).
 STOPPED, FAILED, BROKEN = 0, 1, 70
@@ -105,7 +105,7 @@ class Plan:
 class Broker:
     """One broker and all that is its own."""
 
-    def __init__(self, process: "Process", number: int, address: Address) -> None:
+    def __init__(self, process: "Process", number: int, address: Address, session: Store) -> None:
         """Raises: ConfigError, CannotStart."""
         plan = process.plan
         try:
@@ -135,13 +135,14 @@ class Broker:
             now_ms=process.now_ms(),
             wall_ms=wall_ms(),
         )
-        self.session: EmbeddedSession = process.store.session()
+        self.session = session
+        self.peers = Peers(process.shells, self._registered_address)
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
             executor=process.sync_threads,
             threads=options.num_io_threads,
-            peers=process.shells,
+            peers=self.peers,
             counters=process.counters,
             halted=process.halt,
             crashed=lambda error: process.crash(self.shell, error),
@@ -154,6 +155,9 @@ class Broker:
             recorder=FlightRecorder(options.recorder_bytes),
             counters=process.counters,
             crashed=process.crash,
+            session=session,
+            # The last sign of life may have been sent a third of the timeout before the pause.
+            pause_max_ms=options.zookeeper_session_timeout_ms // 2 if options.zookeeper_connect else 0,
         )
         self.performer.hear = self.shell.hear
         self.listener = Listener(self.socket, process.commons, self.shell)
@@ -161,9 +165,17 @@ class Broker:
     def watch(self) -> None:
         """Hear the store, beginning with its present state."""
         self.session.watch("/", self._changed)
+        self.session.listen(self._session_changed)
 
     def _changed(self, state: NodeState) -> None:
         self.shell.hear(events.StoreChanged(state=state))
+
+    def _session_changed(self, state: SessionState) -> None:
+        self.shell.hear(events.SessionChanged(state=state))
+
+    def _registered_address(self, broker: BrokerId) -> Address | None:
+        found = self.node.image.brokers.get(broker)
+        return None if found is None else (found.host, found.port)
 
     def close_logs(self) -> None:
         """Leaves the log directories in order, but those that failed."""
@@ -178,7 +190,6 @@ class Broker:
 class Process:
     """All brokers of a process, and what they share. Made and used on one loop."""
 
-    store: EmbeddedStore
     cluster_id: str
 
     def __init__(self, plan: Plan, *, die: Callable[[int], NoReturn] = os._exit) -> None:
@@ -189,6 +200,9 @@ class Process:
         self.plan = plan
         options = plan.options()
         self._listen = plan.listen()
+        if options.zookeeper_connect:
+            connection(options)
+        self.coordination: Coordination | None = None
         self._held = [HeldDirectory(plan.data_dir)]
         self._die = die
         self._started_ns = time.monotonic_ns()
@@ -209,27 +223,25 @@ class Process:
 
     async def start(self) -> list[Address]:
         """Opens everything and serves; returns where. To be followed by ``stop``, whatever it raises: ConfigError, CannotStart."""
-        path = self.plan.data_dir / STORE
-        try:
-            path.parent.mkdir(exist_ok=True)
-            self.store = EmbeddedStore(path, failed=lambda reason: self.halt(f"the coordination store failed: {reason}"))
-        except (OSError, StoreFileError) as error:
-            raise CannotStart(str(error)) from None
-        self.cluster_id = await cluster_id(self.store)
-        for state in self.store.tree.snapshot("/"):
-            self._image.apply(state)
+        self.coordination = coordination(self.plan.options(), self.plan.data_dir, self.halt)
+        session = await self.coordination.session()
+        self.cluster_id = await cluster_id(session)
+        await read(session, "/", self._image.apply)
+        session.close()
         for number, address in enumerate(self._listen):
-            broker = Broker(self, number, address)
+            broker = Broker(self, number, address, await self.coordination.session())
             self.brokers.append(broker)
             self.shells[broker.id] = broker.shell
             broker.watch()
-        await self.store.settled()
+        for broker in self.brokers:
+            await submitted(broker.session, Op("check", layout.BROKERS))
         self._started = True
         for broker in self.brokers:
             broker.performer.measure()
             broker.shell.start()
         await self._readiness()
-        self._tell_absent(self.brokers[0].node.image)
+        if not self.plan.options().zookeeper_connect:
+            self._tell_absent(self.brokers[0].node.image)
         for broker in self.brokers:
             if anew := broker.node.partitions.anew:
                 where = ", ".join(directory.root for directory in broker.directories)
@@ -294,8 +306,9 @@ class Process:
             self._watchdog.stop()
         for broker in self.brokers:
             broker.close_logs()
-        if hasattr(self, "store"):
-            await self.store.close()
+            await broker.peers.close()
+        if self.coordination is not None:
+            await self.coordination.close()
         self.commons.close()
         for broker in self.brokers:
             broker.performer.close()
@@ -373,22 +386,6 @@ def raise_descriptor_limit() -> int:
         except (OSError, ValueError):
             return soft
     return hard
-
-
-async def cluster_id(store: EmbeddedStore) -> str:
-    """The cluster's id, 22 characters as Kafka's; made at the first start, and on disk before any log directory is marked with it."""
-    found = store.tree.nodes.get(layout.CLUSTER_ID)
-    if found is not None:
-        return layout.decode_cluster_id(found.data)
-    made = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
-    answers: list[StoreResult] = []
-    session = store.session()
-    session.submit([Op("create", layout.CLUSTER_ID, layout.encode_cluster_id(made))], answers.append)
-    session.close()
-    await store.settled()
-    if answers[0].error is not None:
-        raise CannotStart(f"the coordination store does not keep what is written to it: {store.failure or answers[0].error}")
-    return made
 
 
 def wall_ms() -> int:

@@ -11,6 +11,9 @@ Steps do not nest: whatever performing an effect causes is heard in a later turn
 What a step raises is our mistake. A broken promise (AssertionError), and anything raised while no client can be blamed, ends the process
 with a flight record, since nothing in memory can be trusted then. Any other error during a request costs that client its connection,
 so that one malformed message that we did not foresee does not take the broker from all others.
+
+A process that stood still for long (a machine that was suspended, a debugger) may have lost its session with the store before anybody
+tells it. So after such a pause the broker is first told that its session is suspended, and leads again once the store has answered.
 """
 
 import asyncio
@@ -20,13 +23,15 @@ from itertools import count
 from typing import Any
 
 from ottla.base.ids import ConnectionId
+from ottla.base.ports import Op, Store, StoreResult
 from ottla.broker import effects, events
-from ottla.broker.node import Node
+from ottla.broker.node import PEER, Node
 from ottla.net.server import Connection
 from ottla.server.intake import Refused, read_request
 from ottla.server.observe import Counters
 from ottla.server.perform import Performer
 from ottla.server.recorder import FlightRecorder
+from ottla.store import layout
 from ottla.wire.declare import MalformedMessage, schema_of
 
 log = logging.getLogger("ottla.server")
@@ -48,8 +53,13 @@ class Shell:
         recorder: FlightRecorder,
         counters: Counters,
         crashed: Callable[["Shell", BaseException], None],
+        session: Store | None = None,
+        pause_max_ms: int = 0,
     ) -> None:
-        """``crashed`` is told of an error after which the process cannot go on, and does not return."""
+        """``crashed`` is told of an error after which the process cannot go on, and does not return.
+
+        After a pause of more than ``pause_max_ms`` the ``session`` is doubted; 0: never, since it lives as long as the process.
+        """
         self.node = node
         self.performer = performer
         self.recorder = recorder
@@ -66,6 +76,10 @@ class Shell:
         #: Requests of other brokers of this process have connection ids of their own, below zero.
         self._peer_ids = count(-1, -1)
         self._stopped = False
+        self._session = session
+        self._pause_max_ms = pause_max_ms or 1 << 62
+        #: When something was heard last.
+        self._heard_ms = now_ms()
 
     def start(self) -> None:
         """To be called once the store's state has been heard."""
@@ -84,8 +98,13 @@ class Shell:
     def hear(self, event: events.Event, frame: memoryview | None = None) -> None:
         """One step, and what it asks for. ``frame`` is the request that the event was decoded from."""
         assert not self._stepping, "a step begins only after the last one is carried out"
-        self._stepping = True
         now_ms = self._now_ms()
+        if now_ms - self._heard_ms > self._pause_max_ms:
+            self._doubt_session(now_ms)
+            # That was a step of its own.
+            now_ms = self._now_ms()
+        self._heard_ms = now_ms
+        self._stepping = True
         self.recorder.note(now_ms, event, frame)
         try:
             asked = self.node.step(event, now_ms)
@@ -98,6 +117,21 @@ class Shell:
         due_ms = self.node.next_deadline_ms()
         if due_ms is not None and due_ms < self._tick_ms:
             self._set_tick(due_ms)
+
+    def _doubt_session(self, now_ms: int) -> None:
+        """The process stood still: the store may take this broker for dead."""
+        pause_ms, self._heard_ms = now_ms - self._heard_ms, now_ms
+        if self._session is None or self._tick is None:
+            return
+        log.warning("the process stood still for %d ms; the session with the store is looked after first", pause_ms)
+
+        def answered(result: StoreResult) -> None:
+            # Otherwise the session itself tells what has become of it.
+            if result.error is None:
+                self.hear(events.SessionChanged(state="connected"))
+
+        self.hear(events.SessionChanged(state="suspended"))
+        self._session.submit((Op("check", layout.BROKERS),), answered)
 
     def tick(self) -> None:
         """Tells the broker the time, and when to be told again."""
@@ -149,7 +183,7 @@ class Shell:
         key = schema_of(type(message)).key
         assert key is not None, f"{type(message).__name__} is a request"
         self.performer.peer_waits[number] = answered
-        request = events.RequestArrived(connection=number, correlation_id=0, api_key=key, api_version=version, client_id=None, body=message)
+        request = events.RequestArrived(connection=number, correlation_id=0, api_key=key, api_version=version, client_id=PEER, body=message)
         self.hear(request)
 
     # What comes of it.

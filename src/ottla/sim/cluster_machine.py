@@ -3,8 +3,8 @@
 ::
 
     process ends     the session goes SESSION_MS later, or when the next process of this broker begins
-    long pause       the session goes in the middle of it; woken, the broker believes in its old world for a moment (a zombie), then its
-                     shell hears that the session is gone, and begins anew
+    long pause       the session goes in the middle of it; woken, the broker goes on with what it had heard until it hears of that, and gets
+                     another session after a while
     cut link         what two brokers say to each other is lost, and each hears that the other cannot be reached; both still reach the
                      store, and users reach both
 """
@@ -24,8 +24,8 @@ from ottla.wire.compile import decode
 from ottla.wire.messages import API
 
 SESSION_MS = 1_500
-#: How long a broker may go on after its session went, at most.
-ZOMBIE_MS = 400
+#: How long a broker may be without a session after it lost one, at most.
+RENEWED_MS = 400
 #: After which a broker that cannot be reached is given up.
 UNREACHABLE_MS = 100
 
@@ -77,22 +77,20 @@ class ClusterMachine(Machine):
 
     def pause(self, duration_ms: int) -> None:
         super().pause(duration_ms)
-        session, incarnation = self._session, self.incarnation
+        session = self._session
         if duration_ms <= SESSION_MS or session is None:
             return
+        wakes_ms = self.world.now_ms + duration_ms
 
         def lost() -> None:
-            if session is self._session:
+            if session is self._session and session.alive:
                 session.expire()
                 self.world.note(f"{self.broker_id}: session lost")
-                until = max(0, self._paused_until_ms - self.world.now_ms) + self._rng.randint(0, ZOMBIE_MS)
-                self.world.after(until, begin_anew)
+                self.world.after(max(0, wakes_ms - self.world.now_ms) + self._rng.randint(0, RENEWED_MS), renew)
 
-        def begin_anew() -> None:
-            if self.node is not None and incarnation == self.incarnation:
-                self._end("session lost")
-                self.disk = self.disk.restart()
-                self.start()
+        def renew() -> None:
+            if session is self._session and not session.alive:
+                session.renew()
 
         self.world.after(SESSION_MS, lost)
 

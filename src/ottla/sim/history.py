@@ -45,19 +45,21 @@ class Verdict:
     acknowledged: int = 0
     faults: int = 0
     virtual_ms: int = 0
+    #: What was told: of ``logs``, or of ``groups``.
+    story: str = "logs"
 
 
 class History:
     """See the module's theory. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from."""
 
     def __init__(
-        self, seed: int, *, performer: Performer | None = None, kinds: Sequence[str] = FAULT_KINDS, compacted: bool = False
+        self, seed: int, *, performer: Performer | None = None, kinds: Sequence[str] = FAULT_KINDS, compacted: bool | None = None
     ) -> None:
-        """``compacted``: whether the topic is, and its records keyed."""
+        """``compacted``: whether the topic is, and its records keyed; one history in four by default."""
         self.world = World(seed)
         rng = self.world.rng("profile")
         odds = self.world.rng("compaction")
-        self.compacted = compacted
+        self.compacted = odds.random() < 0.25 if compacted is None else compacted
         self.checkers: list[Checker] = [kind() for kind in (COMPACTED if self.compacted else ALL)]
         self.complaints: list[str] = []
         self.acknowledged_count = 0

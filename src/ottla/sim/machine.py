@@ -27,7 +27,7 @@ from ottla.log.flush import FlushPlan, Slice
 from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
-from ottla.sim.world import EPOCH_MS, World
+from ottla.sim.world import EPOCH_MS, Gate, World
 from ottla.store import layout
 from ottla.store.memory import MemorySession, MemoryStore
 from ottla.wire import framing
@@ -94,10 +94,12 @@ class Machine:
         self._tickets = 0
         #: Whether the requests in work of a connection are Produce requests.
         self._producing: dict[int, bool] = {}
-        self._paused_until_ms = 0
+        self._gate = Gate(world)
         self.halted = 0
         #: Each file operation off the loop takes most of a second.
         self.slow_disk = False
+        #: Told of a process that is about to end.
+        self.last_look: Callable[[Node], None] = lambda node: None
         store.wake = self._store_speaks
 
     # Life and death.
@@ -134,6 +136,7 @@ class Machine:
         self._session = self.store.session()
         incarnation = self.incarnation
         self._session.watch("/", lambda state: self._if_alive(incarnation, lambda: self.hear(events.StoreChanged(state=state))))
+        self._session.listen(lambda state: self._if_alive(incarnation, lambda: self.hear(events.SessionChanged(state=state))))
         self._session.deliver()
         self._perform(self.node.start(self.world.now_ms))
         self._tick(incarnation)
@@ -166,12 +169,13 @@ class Machine:
     def pause(self, duration_ms: int) -> None:
         """SIGSTOP, and SIGCONT after a while."""
         self.world.note(f"pause {duration_ms}")
-        self._paused_until_ms = max(self._paused_until_ms, self.world.now_ms + duration_ms)
+        self._gate.shut(duration_ms)
 
     def _end(self, how: str) -> None:
         if self.node is None:
             return
         self.world.note(how)
+        self.last_look(self.node)
         self.node = None
         self._directory = None
         if self._session is not None:
@@ -193,12 +197,11 @@ class Machine:
         self._perform(self.node.step(event, self.world.now_ms))
 
     def _if_alive(self, incarnation: int, act: Callable[[], None]) -> None:
-        if self.node is None or incarnation != self.incarnation:
-            return
-        if self.world.now_ms < self._paused_until_ms:
-            self.world.after(self._paused_until_ms - self.world.now_ms, lambda: self._if_alive(incarnation, act))
-        else:
-            act()
+        def heard() -> None:
+            if self.node is not None and incarnation == self.incarnation:
+                act()
+
+        self._gate.enter(heard)
 
     def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
         incarnation = self.incarnation
@@ -395,13 +398,7 @@ class Machine:
 
     def _begin_clean(self, effect: effects.Clean) -> None:
         """A compaction goes on piece by piece, with time between; whatever happens meanwhile happens between two pieces."""
-        try:
-            if effect.checkpoint is not None:
-                self.disk.replace_file(*effect.checkpoint)
-        except OSError as error:
-            self._cleaned(effect, error)
-        else:
-            self._clean_on(effect, self.performer.clean(self.disk, effect))
+        self._clean_on(effect, self.performer.clean(self.disk, effect))
 
     def _clean_on(self, effect: effects.Clean, work: Iterator[int | Cleaned]) -> None:
         try:

@@ -1,37 +1,45 @@
 """Many seeds, on all cores; a failure is a report that somebody can act on."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+from ottla.sim.group_history import GroupHistory
 from ottla.sim.history import History, Verdict
 
+#: What a seed can be told as.
+STORIES: dict[str, type[History] | type[GroupHistory]] = {"logs": History, "groups": GroupHistory}
 
-def run_seed(seed: int) -> Verdict:
+
+def run_seed(seed: int, story: str = "logs") -> Verdict:
     """One history; an exception in it is its first problem."""
-    history = History(seed)
+    history = STORIES[story](seed)
     try:
         return history.run()
     except Exception as error:
         import traceback
 
         tail = [*history.world.tail, *traceback.format_exc().splitlines()[-12:]]
-        return Verdict(seed=seed, problems=[f"{type(error).__name__}: {error}"], tail=tail, trace_hash=history.world.trace_hash())
+        problems = [f"{type(error).__name__}: {error}"]
+        return Verdict(seed=seed, story=story, problems=problems, tail=tail, trace_hash=history.world.trace_hash())
 
 
-def run_seeds(seeds: range, *, jobs: int) -> Iterator[Verdict]:
-    """The verdicts of these seeds, in their order."""
+def run_seeds(seeds: range, *, jobs: int, stories: Sequence[str] = tuple(STORIES)) -> Iterator[Verdict]:
+    """The verdicts of these seeds, in their order, each of the stories after the other."""
+    asked = [(seed, story) for seed in seeds for story in stories]
     if jobs <= 1:
-        yield from map(run_seed, seeds)
+        for seed, story in asked:
+            yield run_seed(seed, story)
         return
     with ProcessPoolExecutor(max_workers=jobs) as pool:
-        yield from pool.map(run_seed, seeds, chunksize=4)
+        yield from pool.map(run_seed, *zip(*asked, strict=True), chunksize=4)
 
 
 def report(verdict: Verdict) -> str:
     """Why a seed failed, what happened last, and how to see it again."""
-    lines = [f"seed {verdict.seed} failed after {verdict.virtual_ms} ms and {verdict.faults} faults (Python {platform.python_version()}):"]
+    after = f"after {verdict.virtual_ms} ms and {verdict.faults} faults (Python {platform.python_version()})"
+    lines = [f"seed {verdict.seed}, {verdict.story}, failed {after}:"]
     lines += [f"  {problem}" for problem in verdict.problems]
     lines += ["  what happened last:", *(f"  | {line}" for line in verdict.tail)]
-    lines.append(f"  to see it again: ottla sim run --seed {verdict.seed}")
+    lines.append(f"  to see it again: ottla sim run --seed {verdict.seed} --story {verdict.story}")
     return "\n".join(lines)

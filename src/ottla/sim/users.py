@@ -7,6 +7,7 @@ unique.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ottla.records.batch import crc_ok, headers
@@ -111,9 +112,11 @@ class Producer:
         batches: int,
         idempotent: bool,
         keyed: bool = False,
+        pauses_ms: Sequence[int] = (0, 5, 20, 100),
     ) -> None:
-        """``keyed``: its records have keys, and some are tombstones."""
+        """``keyed``: its records have keys, and some are tombstones. ``pauses_ms``: times that may pass between two batches."""
         self._world = world
+        self._pauses_ms = pauses_ms
         self._history = history
         self._rng = world.rng(f"producer {number}")
         self._caller = Caller(world, network, machine, f"producer-{number}", self._broken)
@@ -150,7 +153,7 @@ class Producer:
         self._queue.append(Batch(self._sequence, values, codec))
         self._sequence += count
         self._history.sent(self._number, self._partition, values, idempotent=self._idempotent)
-        self._world.after(self._rng.choice((0, 5, 20, 100)), self._write)
+        self._world.after(self._rng.choice(self._pauses_ms), self._write)
         self._pump()
 
     def _begin(self) -> None:

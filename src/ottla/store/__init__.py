@@ -1,1 +1,1 @@
-"""Coordination behind one port: what is kept where (layout), and the stores that keep it (embedded, memory)."""
+"""Coordination behind one port: what is kept where (layout), and the stores that keep it (embedded, memory, zookeeper)."""

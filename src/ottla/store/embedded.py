@@ -6,8 +6,9 @@ an answer means that the change is on disk), then the loop tells watches and ans
 begins. A watch first shows the tree as it stands at ``watch()``, told in the same order, so that nothing is shown twice or left out.
 
 Sessions end with ``close()`` or with the process: what is ephemeral is never written to the file. When a transaction fails nothing
-more is believed: the store answers ``unavailable`` until the process is started again. So that a full disk is no reason for that, some
-room is kept beside the file (``Ballast``), and the write-ahead log is folded into the file before it outgrows that room.
+more is believed: sessions are suspended, and the store answers ``unavailable``, until the process is started again. So that a full disk
+is no reason for that, some room is kept beside the file (``Ballast``), and the write-ahead log is folded into the file before it outgrows
+that room.
 
 The file::
 
@@ -23,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from ottla.base.ports import NodeState, Op, StoreResult
+from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.base.units import MiB
 from ottla.store.ballast import Ballast
 from ottla.store.layout import PERSISTENT_PATHS
@@ -144,6 +145,8 @@ class EmbeddedStore:
                     await loop.run_in_executor(self._thread, self._write, rows, zxid)
                 except sqlite3.Error as error:
                     self.failure = str(error)
+                    for session in self._sessions:
+                        told += session.suspended()
                     if self._failed is not None:
                         self._failed(self.failure)
             for first in range(0, len(told), TURN_CHANGES):
@@ -187,6 +190,7 @@ class EmbeddedSession:
         self.number = number
         self._open = True
         self._watches: list[tuple[str, Callable[[NodeState], None]]] = []
+        self._listeners: list[Callable[[SessionState], None]] = []
 
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         if not self._open or self.store.failure is not None:
@@ -200,10 +204,17 @@ class EmbeddedSession:
             self.store.tell(partial(self._show, changed, state))
         self._watches.append((prefix, changed))
 
+    def listen(self, told: Callable[[SessionState], None]) -> None:
+        self._listeners.append(told)
+
     def close(self) -> None:
         if self._open:
             self._open = False
             self.store.end(self)
+
+    def suspended(self) -> list[Callable[[], None]]:
+        """What is to be told when the file can no longer be written."""
+        return [partial(told, "suspended") for told in self._listeners]
 
     def hear(self, state: NodeState) -> None:
         """Queues a change for those of the session's watches that it concerns."""

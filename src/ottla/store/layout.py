@@ -12,6 +12,8 @@
     /config/TYPE/NAME                       overrides; TYPE topics, brokers, users, clients, ips; NAME <default> for all
     /config/changes/config_change_S         announces that an override changed (Kafka's brokers watch it; ours watch the node itself)
     /admin/delete_topics/T                  empty; the topic is being deleted
+    /admin/reassign_partitions              replicas that an operator's tool wishes for, until they are taken over
+    /admin/preferred_replica_election       partitions that are to be led by their first replica
     /latest_producer_id_block               the block of producer ids handed out last
     /isr_change_notification/isr_change_S   partitions whose state changed
     /log_dir_event_notification/log_dir_event_S   a broker lost a log directory
@@ -23,7 +25,7 @@ KIP-455 (adding and removing replicas), KIP-584 (features), KIP-730 (producer id
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
@@ -41,6 +43,8 @@ CONFIG = "/config"
 CONFIG_CHANGES = "/config/changes"
 ADMIN = "/admin"
 DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
 CLUSTER = "/cluster"
 CLUSTER_ID = "/cluster/id"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
@@ -218,9 +222,7 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
 
     def registration_of(self, broker: int) -> int:
         """The broker epoch under which this broker is in the ISR; -1 when it is not, or nobody knows."""
-        if broker not in self.isr or len(self.isr_epochs) != len(self.isr):
-            return -1
-        return self.isr_epochs[self.isr.index(broker)]
+        return dict(zip(self.isr, self.isr_epochs, strict=False)).get(broker, -1)
 
 
 class ProducerIdBlock(NamedTuple):
@@ -421,17 +423,55 @@ class _PlaceJson(msgspec.Struct):
     partition: int
 
 
-class _IsrChangeJson(msgspec.Struct):
+class _PlacesJson(msgspec.Struct):
     partitions: list[_PlaceJson]
 
 
+def _encode_places(places: Iterable[TopicPartition]) -> bytes:
+    return msgspec.json.encode({"version": 1, "partitions": [{"topic": name, "partition": number} for name, number in places]})
+
+
+def _decode_places(data: bytes, path: str) -> list[TopicPartition]:
+    return [TopicPartition(place.topic, place.partition) for place in _decode(data, _PlacesJson, path).partitions]
+
+
 def encode_isr_change(changed: Iterable[TopicPartition]) -> bytes:
-    return msgspec.json.encode({"version": 1, "partitions": [{"topic": name, "partition": number} for name, number in changed]})
+    return _encode_places(changed)
 
 
 def decode_isr_change(data: bytes) -> list[TopicPartition]:
     """Raises MalformedNode."""
-    return [TopicPartition(place.topic, place.partition) for place in _decode(data, _IsrChangeJson, ISR_CHANGES).partitions]
+    return _decode_places(data, ISR_CHANGES)
+
+
+def encode_preferred_election(wanted: Iterable[TopicPartition]) -> bytes:
+    return _encode_places(wanted)
+
+
+def decode_preferred_election(data: bytes) -> list[TopicPartition]:
+    """Raises MalformedNode."""
+    return _decode_places(data, PREFERRED_ELECTION)
+
+
+class _ReplicasJson(msgspec.Struct):
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+
+
+class _ReassignmentJson(msgspec.Struct):
+    partitions: list[_ReplicasJson]
+
+
+def encode_reassignment(replicas: Mapping[TopicPartition, Iterable[int]]) -> bytes:
+    content = [{"topic": name, "partition": number, "replicas": list(ids)} for (name, number), ids in replicas.items()]
+    return msgspec.json.encode({"version": 1, "partitions": content})
+
+
+def decode_reassignment(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    """Raises MalformedNode."""
+    read = _decode(data, _ReassignmentJson, REASSIGN_PARTITIONS)
+    return {TopicPartition(one.topic, one.partition): one.replicas for one in read.partitions}
 
 
 class _LogDirJson(msgspec.Struct):

@@ -3,14 +3,18 @@
 ``MemoryStore`` is the ensemble; ``session()`` opens a session, which is the ``Store`` that a broker sees. A change takes effect at
 once; what a session is told about it (watches, then its answer) waits in that session's one queue, as on a ZooKeeper client's one
 connection, until someone delivers it: ``run()`` delivers everything, a simulator calls ``deliver()`` of a session when its time has come.
+
+A session can be cut off (``suspend``), be heard of again (``resume``), and be lost (``expire``), after which ``renew`` begins another one
+under the same owner, as a ZooKeeper client does by itself. What a watch missed is told when it can be, and as it stands by then.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from ottla.base.ports import NodeState, Op, StoreResult
+from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.store.layout import PERSISTENT_PATHS
+from ottla.store.shown import Shown
 from ottla.store.tree import Tree, below, creations
 
 
@@ -26,10 +30,13 @@ class MemoryStore:
         self.tree.apply(creations(self.tree, paths), 0)
 
     def session(self) -> "MemorySession":
-        self._last_session += 1
-        opened = MemorySession(self, self._last_session)
+        opened = MemorySession(self, self.next_number())
         self.sessions.append(opened)
         return opened
+
+    def next_number(self) -> int:
+        self._last_session += 1
+        return self._last_session
 
     def run(self) -> None:
         """Delivers until nothing waits anywhere; also what the callbacks themselves caused."""
@@ -42,22 +49,41 @@ class MemoryStore:
             session.hear(changes)
 
 
+class _Watch:
+    """What one call of ``watch`` asked for, and what it was told."""
+
+    __slots__ = ("changed", "prefix", "shown")
+
+    def __init__(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
+        self.prefix = prefix
+        self.changed = changed
+        self.shown = Shown()
+
+    def tell(self, state: NodeState, zxid: int) -> None:
+        if self.shown.takes(state, zxid):
+            self.changed(state)
+
+
 class MemorySession:
     """One session with a MemoryStore; a ``Store``."""
 
     def __init__(self, store: MemoryStore, number: int) -> None:
         self.store = store
+        #: The owner of its ephemeral nodes; another one after a ``renew``.
         self.number = number
         #: Whether the ensemble still knows the session.
         self.alive = True
+        #: Whether it hears and is heard.
+        self.connected = True
         #: What the owner has not heard yet, in order; for an answer also whom it is for.
         self.pending: deque[tuple[Callable[[StoreResult], None] | None, Callable[[], None]]] = deque()
-        self._watches: list[tuple[str, Callable[[NodeState], None]]] = []
+        self._watches: list[_Watch] = []
+        self._listeners: list[Callable[[SessionState], None]] = []
         self._fail_next: bool | None = None
 
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
-        if not self.alive:
-            self._answer(done, StoreResult((), "session"))
+        if not self.alive or not self.connected:
+            self._answer(done, StoreResult((), "unavailable" if self.alive else "session"))
             return
         fail_next, self._fail_next = self._fail_next, None
         if fail_next is False:
@@ -70,24 +96,57 @@ class MemorySession:
     def watch(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
         if not self.alive:
             return
-        for state in self.store.tree.snapshot(prefix):
-            self._queue(None, partial(changed, state))
-        self._watches.append((prefix, changed))
+        watch = _Watch(prefix, changed)
+        self._watches.append(watch)
+        if self.connected:
+            for state in self.store.tree.snapshot(prefix):
+                self._queue(None, partial(watch.tell, state, 0))
+
+    def listen(self, told: Callable[[SessionState], None]) -> None:
+        self._listeners.append(told)
 
     def close(self) -> None:
         if self.alive:
             self._end()
-            self.pending.clear()
+        self.pending.clear()
+        self._watches.clear()
+        self._listeners.clear()
+
+    def suspend(self) -> None:
+        """The owner and the ensemble do not hear each other: outcomes not yet heard become unknown, watches fall silent."""
+        if self.connected:
+            self.connected = False
+            self._fall_silent()
+            self._tell_state("suspended")
+
+    def resume(self) -> None:
+        """The session goes on; first the owner hears what it missed. A session that expired meanwhile is renewed."""
+        if not self.alive:
+            self.renew()
+        elif not self.connected:
+            self._connect()
 
     def expire(self) -> None:
-        """The ensemble forgets the session: outcomes not yet heard become unknown, watches fall silent, ephemeral nodes go."""
-        if not self.alive:
-            return
-        self._end()
-        waiting = [done for done, _ in self.pending if done is not None]
-        self.pending.clear()
-        for done in waiting:
-            self._answer(done, StoreResult((), "unavailable"))
+        """The ensemble forgets the session, and the owner learns it: as in ``suspend``, and ephemeral nodes go."""
+        if self.alive:
+            self._end()
+            self.connected = False
+            self._fall_silent()
+            self._tell_state("lost")
+
+    def expire_unheard(self) -> None:
+        """The ensemble forgets a session that is suspended; the owner learns it with ``resume``."""
+        assert not self.connected, "a session that is heard does not expire"
+        if self.alive:
+            self._end()
+
+    def renew(self) -> None:
+        """Another session begins for the owner of one that was lost, with the same watches."""
+        assert not self.alive, "a session is renewed after it was lost"
+        self._tell_state("lost")
+        self.number = self.store.next_number()
+        self.alive = True
+        self._connect()
 
     def fail_next(self, *, applied: bool) -> None:
         """The next submit answers ``unavailable``, having been carried out or not: the connection broke after or before it."""
@@ -105,15 +164,36 @@ class MemorySession:
 
     def hear(self, changes: Sequence[NodeState]) -> None:
         """Queues those of the changes that this session watches, in their order."""
+        if not self.connected:
+            return
         for state in changes:
-            for prefix, changed in self._watches:
-                if below(state.path, prefix):
-                    self._queue(None, partial(changed, state))
+            for watch in self._watches:
+                if below(state.path, watch.prefix):
+                    # One more: what is created and deleted by one multi has its zxid.
+                    self._queue(None, partial(watch.tell, state, self.store.tree.zxid + 1))
+
+    def _connect(self) -> None:
+        self.connected = True
+        for watch in self._watches:
+            for state, zxid in watch.shown.differences(self.store.tree.snapshot(watch.prefix)):
+                self._queue(None, partial(watch.tell, state, zxid))
+        self._tell_state("connected")
+
+    def _fall_silent(self) -> None:
+        waiting = [done for done, _ in self.pending if done is not None]
+        self.pending.clear()
+        for done in waiting:
+            self._answer(done, StoreResult((), "unavailable"))
 
     def _end(self) -> None:
         self.alive = False
-        self._watches.clear()
+        connected, self.connected = self.connected, False
         self.store.tell(self.store.tree.end_session(self.number))
+        self.connected = connected
+
+    def _tell_state(self, state: SessionState) -> None:
+        for told in self._listeners:
+            self._queue(None, partial(told, state))
 
     def _answer(self, done: Callable[[StoreResult], None], result: StoreResult) -> None:
         self._queue(done, partial(done, result))

@@ -1,6 +1,7 @@
 """DeleteGroups: groups without members go, with their offsets.
 
-Behaviour: each group has its own answer: NON_EMPTY_GROUP with members, GROUP_ID_NOT_FOUND where there is none. Source: KIP-229.
+Behaviour: each group has its own answer: NON_EMPTY_GROUP with members, GROUP_ID_NOT_FOUND where there is none. The group without a name,
+for which old clients keep offsets, can be deleted like any other. Source: KIP-229.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -29,8 +29,6 @@ def delete_groups(node: "Node", call: RequestArrived) -> Any:
     for group_id in call.body.groups_names:
         result = DeletableGroupResult(group_id=group_id)
         try:
-            if not group_id:
-                raise errors.InvalidGroupId("the id of a group that is deleted has at least one character")
             shard = node.groups.shard_of(group_id)
             shards.append((shard, group_id))
             shard.machine.delete(group_id)

@@ -95,5 +95,7 @@ class Writes:
                 return exists("somebody else was faster")
             case "version" | "missing":
                 return errors.UnknownServerError("what was to be changed had changed meanwhile; try again")
+            case "too_large":
+                return errors.PolicyViolation("the store takes about 3,500 new partitions at once; create fewer, and add the others later")
             case _:
                 return errors.UnknownServerError(f"the store refused: {result.error}")

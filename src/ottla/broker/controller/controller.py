@@ -8,11 +8,10 @@ Only one round of elections is under way at a time; what changes meanwhile is lo
 """
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import LeaderEpoch, TopicPartition
-from ottla.base.ports import Op, StoreResult
+from ottla.base.ports import Op, StoreErrorKind, StoreResult
 from ottla.broker.controller.election import election, elections, is_sound
 from ottla.broker.image import NO_LEADER, Change
 from ottla.store import layout
@@ -20,10 +19,12 @@ from ottla.store import layout
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Partitions that one write to the store elects for: a ZooKeeper takes 1 MiB at once.
-ELECTIONS_MAX = 500
 #: Stands for the state of a partition that is just being created.
 NO_STATE = layout.PartitionState(leader=NO_LEADER, leader_epoch=LeaderEpoch(-1), isr=(), controller_epoch=0)
+
+
+#: Elections written by one multi: a store takes a megabyte of them, and each has some two hundred bytes.
+OPS_AT_ONCE = 2_000
 
 
 class Controller:
@@ -41,9 +42,13 @@ class Controller:
         self._retry = False
 
     def start(self) -> None:
-        """Want the office from now on."""
-        if self._node.image.controller is None:
+        """Want the office from now on. One that this broker holds by an earlier session, or without knowing, is taken anew."""
+        if not self.active and self._vacant():
             self._campaign()
+
+    def step_down(self) -> None:
+        """Another broker may hold the office, for all this one knows."""
+        self.active = False
 
     def settled(self) -> bool:
         """Everything that this broker should lead has a leader, and no election is under way here."""
@@ -73,8 +78,7 @@ class Controller:
         """Time passed: try again what the store did not answer."""
         if self._retry:
             self._retry = False
-            if self._node.image.controller is None:
-                self._campaign()
+            self.start()
             self._hold_elections()
 
     def write(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
@@ -95,9 +99,14 @@ class Controller:
     def _office_changed(self, holder: object) -> None:
         if holder is None and not self._node.stopping:
             self.active = False
-            self._campaign()
+            self.start()
         elif holder != self._node.broker_id:
             self.active = False
+
+    def _vacant(self) -> bool:
+        """Whether this broker may take the office: it is registered, and nobody else has it."""
+        node = self._node
+        return node.standing.connected and node.standing.epoch is not None and node.image.controller in (None, node.broker_id)
 
     def _campaign(self) -> None:
         if self._campaigning:
@@ -111,15 +120,17 @@ class Controller:
             raised = Op("create", layout.CONTROLLER_EPOCH, epoch)
         else:
             raised = Op("set", layout.CONTROLLER_EPOCH, epoch, version=version)
-        node.submit((claim, raised), self._campaigned)
+        freed = () if node.image.controller is None else (Op("delete", layout.CONTROLLER),)
+        node.submit((*freed, claim, raised), self._campaigned)
 
     def _campaigned(self, result: StoreResult) -> None:
         self._campaigning = False
         if result.error is None:
-            self.active = True
-            self._fence = result.states[1].version
+            # Heard while suspended, it is an office that this broker will have to take anew.
+            self.active = self._node.standing.connected
+            self._fence = result.states[-1].version
             self._hold_elections()
-        elif self._node.image.controller is None:
+        elif self._node.image.controller in (None, self._node.broker_id):
             self._retry = True
 
     # Elections.
@@ -138,7 +149,7 @@ class Controller:
         if self._electing or not self.active:
             return
         image = self._node.image
-        changes = islice(elections(image, unclean=self._unclean), ELECTIONS_MAX)
+        changes = elections(image, unclean=self._unclean)
         ops = [
             Op(
                 "set",
@@ -151,13 +162,22 @@ class Controller:
         if not ops:
             return
         self._electing = True
+        parts = range(0, len(ops), OPS_AT_ONCE)
+        left, failed = len(parts), set[StoreErrorKind]()
 
         def answered(result: StoreResult) -> None:
+            nonlocal left
+            left -= 1
+            if result.error is not None:
+                failed.add(result.error)
+            if left:
+                return
             self._electing = False
-            if result.error in ("unavailable", "session"):
+            if failed & {"unavailable", "session"}:
                 self._retry = True
             else:
-                # Look again: at the rest, and at what changed meanwhile, which the image shows before the store answers.
+                # Look again: at what changed meanwhile, which the image shows before the store answers.
                 self._hold_elections()
 
-        self.write(ops, answered)
+        for first in parts:
+            self.write(ops[first : first + OPS_AT_ONCE], answered)

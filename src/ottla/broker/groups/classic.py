@@ -450,7 +450,8 @@ class ClassicGroup:
         self._shard.write(self.group_id, [(GroupMetadataKey(group=self.group_id), value)])
 
     def take(self, value: GroupMetadataValue) -> None:
-        """Be what a record says. Members that it names and we know stay as they are, but for their assignment."""
+        """Be what a record says. Members that it names and we serve stay as they are, but for their assignment: they told us the rest.
+        While a log is loaded nobody has told us anything, and the record alone says what a member is."""
         state = STABLE if value.members else EMPTY
         made_from_record = self._groups.loading or (self.state is EMPTY and not self.recorded)
         if state is not self.state and not made_from_record:
@@ -460,7 +461,7 @@ class ClassicGroup:
         self.protocol_type = value.protocol_type or None
         self.since_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
         self._topics = None
-        named = {said.member_id: said for said in value.members}
+        named = () if self._groups.loading else {said.member_id for said in value.members}
         for gone in [member for member in self.members if member.member_id not in named]:
             self.members.remove(gone)
         for said in value.members:

@@ -35,6 +35,9 @@ from ottla.wire.messages.consumer_group_heartbeat import (
 
 #: So many members may come at the same moment.
 TOGETHER_MAX = 20
+#: Members of a larger group come after this share of the interval even when nothing moves. What moves next touches several of them, and the
+#: last to hear of it counts: in a small group that is half of the interval after the change, in a large one all of it.
+LARGE_SHARE = 0.7
 
 
 def check(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Iterable[str]) -> None:
@@ -207,9 +210,10 @@ def _subscribes(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 def _interval_ms(group: ConsumerGroup, terms: Terms, member: Member) -> int:
     moving = member.state != STABLE or group.epoch > member.epoch or terms.now_ms < group.changed_ms + terms.heartbeat_interval_ms
-    interval_ms = min(terms.unsettled_interval_ms, terms.heartbeat_interval_ms) if moving else terms.heartbeat_interval_ms
-    if len(group.members) <= TOGETHER_MAX or interval_ms < 2:
+    large = len(group.members) > TOGETHER_MAX
+    calm_ms = int(terms.heartbeat_interval_ms * LARGE_SHARE) if large else terms.heartbeat_interval_ms
+    interval_ms = min(terms.unsettled_interval_ms, calm_ms) if moving else calm_ms
+    if not large or interval_ms < 2:
         return interval_ms
     # Whoever comes at its own moment is asked to come again after the whole interval, and so at its own moment again.
-    spread_ms = interval_ms // 2
-    return interval_ms - (terms.now_ms - crc32(member.member_id.encode())) % spread_ms
+    return interval_ms - (terms.now_ms - crc32(member.member_id.encode())) % (interval_ms // 2)

@@ -30,6 +30,7 @@ left out.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ottla.base.units import KiB
 from ottla.broker.coordinator import Coordinator, Record, Reply, Shard, State
 from ottla.broker.groups import consumer
 from ottla.broker.groups import offsets as offsets_of
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 OFFSETS_TOPIC = "__consumer_offsets"
+#: Tombstones written in one batch: half of what a batch may have (max.message.bytes).
+FORGOTTEN_BYTES = 512 * KiB
+#: One tombstone at most, without its group's id: a topic's name and what surrounds it.
+TOMBSTONE_BYTES = 300
 
 
 class Groups:
@@ -143,14 +148,14 @@ class Groups:
         """A group and its offsets. Raises: GroupIdNotFound, NonEmptyGroup, and what a write may."""
         group = self.find(group_id)
         group.check_delete()
-        self.shard.write(group_id, [*self.offsets.tombstones(group_id), *group.tombstones()])
+        self._forget(group_id, [*self.offsets.tombstones(group_id), *group.tombstones()])
 
     def delete_offsets(self, group_id: str, topic: str, partitions: list[int]) -> None:
         """Raises: GroupSubscribedToTopic, and what a write may."""
         if self.find(group_id).subscribed(topic):
             raise errors.GroupSubscribedToTopic(f"group {group_id!r} reads {topic!r}")
         known = [partition for partition in partitions if self.offsets.of(group_id, topic, partition) is not None]
-        self.shard.write(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in known])
+        self._forget(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in known])
 
     def forget_unused(self, group: ClassicGroup) -> None:
         """A group that was only thought of goes without a record."""
@@ -185,9 +190,17 @@ class Groups:
             self._try_to_write(group_id, gone)
         self._check_expiry_later()
 
-    def _try_to_write(self, group_id: str, records: list[Record]) -> None:
+    def _forget(self, group_id: str, tombstones: list[Record]) -> None:
+        """Write tombstones in order, in several batches if they do not fit into one. Those before one that is refused hold. Raises: as a
+        write.
+        """
+        at_once = max(FORGOTTEN_BYTES // (len(group_id.encode()) + TOMBSTONE_BYTES), 1)
+        for begin in range(0, len(tombstones), at_once):
+            self.shard.write(group_id, tombstones[begin : begin + at_once])
+
+    def _try_to_write(self, group_id: str, tombstones: list[Record]) -> None:
         try:
-            self.shard.write(group_id, records)
+            self._forget(group_id, tombstones)
         except KafkaError:
             # Nobody asked for it; the next check, or the next loading, does.
             return

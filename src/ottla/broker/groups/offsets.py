@@ -70,7 +70,7 @@ def tombstone(group_id: str, topic: str, partition: int) -> Record:
 
 
 def commit(groups: "Groups", request: OffsetCommitRequest, version: int) -> Refused:
-    """Keep the offsets of a request whose topics are known and named; those refused, with their errors.
+    """Keep the offsets of a request whose topics are named; those refused, with their errors.
 
     Raises: KafkaError when the sender may not commit, or nothing could be written.
     """
@@ -80,7 +80,12 @@ def commit(groups: "Groups", request: OffsetCommitRequest, version: int) -> Refu
     refused: Refused = {}
     records: list[Record] = []
     for topic in request.topics:
+        known = groups.shard.image.topics.get(topic.name)
+        count = len(known.replicas) if known is not None else 0
         for asked in topic.partitions:
+            if not 0 <= asked.partition_index < count:
+                refused[topic.name, asked.partition_index] = errors.UnknownTopicOrPartition.code
+                continue
             text = asked.committed_metadata or ""
             if len(text) > text_max:
                 refused[topic.name, asked.partition_index] = errors.OffsetMetadataTooLarge.code

@@ -1,0 +1,480 @@
+"""One simulated history of consumer groups: members come, read, commit, fall ill and die while the broker does.
+
+Phases: the topic is created; producers write and groups read while faults happen; then everything is healed. From then on each group has
+``SETTLED_BY_MS`` to come to rest, with every partition read by one member, up to its end. At last the power goes once more, and what was
+committed must still be there.
+
+Beside the groups there are two users who join none: an auditor who asks for committed offsets all the time, and a bookkeeper who commits
+from outside and deletes. Whenever the broker's process ends, its coordinator is held against a replay of its log (``replayed.py``).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ottla.broker.coordinator import State
+from ottla.broker.groups.classic import ClassicGroup
+from ottla.broker.groups.consumer import ServedConsumerGroup
+from ottla.broker.node import Node
+from ottla.client.options import ConsumerOptions, from_keywords
+from ottla.log.errors import LogError
+from ottla.records.errors import RecordsError
+from ottla.sim.caller import Caller
+from ottla.sim.checkers import ALL, Checker
+from ottla.sim.checkers.groups import (
+    CommittedIsKept,
+    GenerationsAreDisjoint,
+    GroupChecker,
+    NothingIsSkipped,
+    OneOwner,
+    Write,
+    ZombiesAreFenced,
+)
+from ottla.sim.disk import SimDisk
+from ottla.sim.faults import FAULT_KINDS, Faults
+from ottla.sim.history import CLEANER, HEALED_BY_MS, READ_BY_MS, Verdict, read_log
+from ottla.sim.machine import Machine, Performer
+from ottla.sim.members import Member
+from ottla.sim.network import Network
+from ottla.sim.outsiders import Auditor, Bookkeeper
+from ottla.sim.replayed import differences
+from ottla.sim.users import TOPIC, Admin, Producer
+from ottla.sim.world import World
+from ottla.store.memory import MemoryStore
+from ottla.wire.messages import CreatePartitionsRequest, CreatePartitionsTopic
+
+FAULTS_UNTIL_MS = 6_000
+#: From the end of the faults on: the longest pause, a session, and rebalances.
+SETTLED_BY_MS = 30_000
+MEMBER_FAULTS = ("member killed", "member paused", "member leaves", "member lost", "member replaced", "member joins")
+GROWTH = "topic grows"
+GROUP_FAULT_KINDS = (*FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS, GROWTH)
+STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
+#: What members of a group speak: one protocol, or each life its own.
+PROTOCOLS = (("classic",), ("classic",), ("consumer",), ("classic", "consumer"))
+LEDGER = "ledger"
+MEMBERS_MAX = 5
+PARTITIONS_MAX = 6
+
+
+class Seat:
+    """A member as its user thinks of it: one life after the other, of which a former one may not know that it is over."""
+
+    def __init__(self, story: "GroupHistory", group: "SimGroup", number: int, *, static: bool) -> None:
+        self._story = story
+        self._group = group
+        self._name = f"{group.name}.{number}"
+        self._instance = f"{group.name}-{number}" if static else ""
+        self.lives: list[Member] = []
+
+    @property
+    def living(self) -> list[Member]:
+        return [life for life in self.lives if not life.dead]
+
+    def begin(self) -> None:
+        """Another life, beside the former one if that is not over."""
+        story, number = self._story, len(self.lives)
+        name = f"{self._name}.{number}"
+        rng = story.world.rng(name)
+        options = self._group.options(rng.choice(self._group.protocols), self._instance)
+        life = Member(story.world, story.network, story.machine, story, options, name=name, rng=rng)
+        story.members[name] = life
+        story.seats[name] = self
+        self.lives.append(life)
+
+    def begin_unless_alive(self) -> None:
+        if not self.living:
+            self.begin()
+
+
+class SimGroup:
+    """A group with its seats."""
+
+    def __init__(self, story: "GroupHistory", name: str, *, protocols: Sequence[str]) -> None:
+        rng = story.world.rng("profile")
+        self.name = name
+        self.protocols = protocols
+        self._strategy = rng.choice(STRATEGIES)
+        self._session_ms = rng.choice((600, 1_000, 2_000))
+        self._rebalance_ms = rng.choice((1_000, 3_000))
+        self._story = story
+        self.static = rng.random() < 0.4
+        self.seats: list[Seat] = []
+        for _ in range(rng.randint(1, 4)):
+            self.grow()
+
+    def grow(self) -> None:
+        """Someone new comes."""
+        if len(self.seats) < MEMBERS_MAX:
+            self.seats.append(Seat(self._story, self, len(self.seats), static=self.static))
+            self.seats[-1].begin()
+
+    @property
+    def living(self) -> list[Member]:
+        return [life for seat in self.seats for life in seat.living]
+
+    def options(self, protocol: str, instance: str) -> ConsumerOptions:
+        own: dict[str, Any] = {}
+        if protocol == "classic":
+            own = {
+                "session_timeout_ms": self._session_ms,
+                "heartbeat_interval_ms": self._session_ms // 4,
+                "partition_assignment_strategy": self._strategy,
+            }
+        return from_keywords(
+            ConsumerOptions,
+            {
+                "group_id": self.name,
+                "group_instance_id": instance,
+                "group_protocol": protocol,
+                "max_poll_interval_ms": self._rebalance_ms,
+                "request_timeout_ms": 1_500,
+                "retry_backoff_ms": 20,
+                "retry_backoff_max_ms": 200,
+                **own,
+            },
+        )
+
+    def settled(self, ends: dict[int, int]) -> bool:
+        """Whether each partition has one reader, who has read all of it."""
+        living = self.living
+        owned = sorted(partition for member in living for partition in member.owned)
+        return (
+            owned == sorted(ends)
+            and all(member.machine.settled for member in living)
+            and all(member.positions.get(partition) == ends[partition] for member in living for partition in member.owned)
+        )
+
+
+class GroupHistory:
+    """See the module's theory. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from;
+    ``protocols`` what the members of each group speak."""
+
+    topic = TOPIC
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        performer: Performer | None = None,
+        kinds: Sequence[str] = GROUP_FAULT_KINDS,
+        protocols: Sequence[Sequence[str]] = PROTOCOLS,
+    ) -> None:
+        self.world = World(seed)
+        rng = self.world.rng("profile")
+        self._protocols = protocols
+        self.calm = False
+        self.complaints: list[str] = []
+        self.acknowledged_count = 0
+        self.network = Network(self.world)
+        disk = SimDisk(now_ms=lambda: self.world.now_ms)
+        self.machine = Machine(self.world, MemoryStore(), disk, self._settings(), performer)
+        self.machine.last_look = self._hold_against_replay
+        self._partitions = rng.randint(1, 4)
+        chosen = rng.sample(kinds, rng.randint(1, len(kinds)))
+        #: Whether what a user sent before it hung up may be carried out later.
+        self._late = "late requests" in chosen
+        more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in MEMBER_FAULTS}  # type: ignore[misc]
+        more[GROWTH] = self._grow
+        self.faults = Faults(self.world, self.machine, self.network, chosen, more)
+        configs = {"segment.bytes": str(rng.choice((10_000, 1 << 20))), "retention.ms": "-1"}
+        self.admin = Admin(self.world, self.network, self.machine, self.partitions, configs)
+        self.producers: list[Producer] = []
+        self.groups: list[SimGroup] = []
+        #: All members that ever were, by name.
+        self.members: dict[str, Member] = {}
+        self.seats: dict[str, Seat] = {}
+        self.auditor: Auditor | None = None
+        self.bookkeeper: Bookkeeper | None = None
+        self._open_writes: list[Write] = []
+        self.log_checkers: list[Checker] = [kind() for kind in ALL]
+        self.checkers: list[GroupChecker] = [OneOwner(self._lawful), CommittedIsKept(), ZombiesAreFenced(), NothingIsSkipped()]
+        #: Besides, for groups that stay with the classic protocol.
+        self._generations = GenerationsAreDisjoint()
+
+    def _settings(self) -> dict[str, str]:
+        rng = self.world.rng("profile")
+        return {
+            "ottla.disk.reserve.bytes": "65536",
+            "group.min.session.timeout.ms": "100",
+            "group.initial.rebalance.delay.ms": str(rng.choice((0, 100, 500))),
+            "offsets.topic.num.partitions": str(rng.randint(1, 3)),
+            "offsets.topic.segment.bytes": str(rng.choice((2_000, 20_000, 1 << 20))),
+            **CLEANER,
+            "log.cleaner.min.cleanable.ratio": "0.1",
+            "log.cleaner.delete.retention.ms": str(rng.choice((0, 300))),
+            "group.consumer.session.timeout.ms": "1000",
+            "group.consumer.min.session.timeout.ms": "100",
+            "group.consumer.heartbeat.interval.ms": "250",
+            "group.consumer.min.heartbeat.interval.ms": "10",
+            "ottla.group.consumer.unsettled.heartbeat.interval.ms": "50",
+            "group.consumer.assignment.interval.ms": str(rng.choice((0, 100))),
+        }
+
+    def run(self) -> Verdict:
+        """Live through the whole history."""
+        self.machine.start()
+        self._run(HEALED_BY_MS, lambda: self.admin.done, "the topic was never created")
+        self._people()
+        self.faults.plan()
+        self.world.run(self.world.now_ms + FAULTS_UNTIL_MS)
+        self.faults.heal()
+        self.calm = True
+        for group in self.groups:
+            if not group.living:
+                group.seats[0].begin()
+        self._run(HEALED_BY_MS, lambda: all(producer.done for producer in self.producers), "producers did not finish after the faults")
+        self._run(SETTLED_BY_MS, self._settled, "groups did not settle after the faults")
+        self._finish()
+        problems = [*self.complaints, *(problem for checker in self._all_checkers() for problem in checker.problems[:3])]
+        return Verdict(
+            seed=self.world.seed,
+            story="groups",
+            problems=problems,
+            tail=list(self.world.tail),
+            trace_hash=self.world.trace_hash(),
+            acknowledged=self.acknowledged_count,
+            faults=self.faults.count,
+            virtual_ms=self.world.now_ms,
+        )
+
+    def _people(self) -> None:
+        rng = self.world.rng("profile")
+        for partition in range(self.partitions):
+            producer = Producer(
+                self.world,
+                self.network,
+                self.machine,
+                self,
+                number=partition,
+                partition=partition,
+                batches=rng.randint(5, 40),
+                idempotent=True,
+                pauses_ms=(20, 100, 400),
+            )
+            self.producers.append(producer)
+        for number in range(rng.randint(1, 2)):
+            self.groups.append(SimGroup(self, f"group{number}", protocols=rng.choice(self._protocols)))
+        self.bookkeeper = Bookkeeper(self.world, self.network, self.machine, self, LEDGER)
+        self.auditor = Auditor(self.world, self.network, self.machine, self, [*(group.name for group in self.groups), LEDGER])
+
+    def _run(self, within_ms: int, done: Callable[[], bool], otherwise: str) -> None:
+        if not self.world.run(self.world.now_ms + within_ms, done):
+            self.complaints.append(otherwise)
+            for group in self.groups if done == self._settled else ():
+                self.complaints += [f"  {member} reads {member.owned} at {member.positions}" for member in group.living]
+
+    def _befall(self, kind: str) -> None:
+        rng = self.world.rng("member faults")
+        seat = rng.choice([seat for group in self.groups for seat in group.seats])
+        if kind == "member joins":
+            rng.choice(self.groups).grow()
+        elif not seat.living:
+            seat.begin()
+        elif kind == "member killed":
+            seat.living[-1].kill()
+            self.world.after(rng.choice((10, 200, 3_000)), seat.begin_unless_alive)
+        elif kind == "member lost":
+            seat.living[-1].kill()
+        elif kind == "member paused":
+            seat.living[-1].pause(rng.choice((300, 2_000, 5_000)))
+        elif kind == "member leaves":
+            seat.living[-1].leave()
+        elif kind == "member replaced":
+            seat.living[-1].pause(rng.choice((300, 2_000, 5_000)))
+            seat.begin()
+
+    def _grow(self) -> None:
+        """Somebody adds a partition; nobody looks whether that worked.
+
+        Not where a group has a static leader: one that is restarted meanwhile does not assign anew, and so notices at the next rebalance
+        only, as with Kafka's client.
+        """
+        count = self.partitions + 1
+        if count <= PARTITIONS_MAX and not any(group.static and "classic" in group.protocols for group in self.groups):
+            wish = CreatePartitionsTopic(name=TOPIC, count=count, assignments=None)
+            caller = Caller(self.world, self.network, self.machine, "operator")
+            caller.call(CreatePartitionsRequest(topics=[wish], timeout_ms=1_000), 37, lambda response: caller.hang_up())
+
+    # The end.
+
+    def _ends(self) -> dict[int, int]:
+        node = self.machine.node
+        leaders = node.partitions.leaders if node is not None else {}
+        return {tp.partition: leader.high_watermark for tp, leader in leaders.items() if tp.topic == TOPIC}
+
+    def _settled(self) -> bool:
+        ends = self._ends()
+        return len(ends) == self.partitions and all(group.settled(ends) for group in self.groups)
+
+    def _finish(self) -> None:
+        assert self.auditor is not None and self.bookkeeper is not None, "people came"
+        self.bookkeeper.closed = True
+        for group in self.groups:
+            for member in group.living:
+                member.kill()
+        if self.machine.node is None:
+            self.complaints.append("the broker is down at the end")
+            return
+        self.machine.power_cut()
+        self.machine.start()
+        self._run(READ_BY_MS, lambda: self.machine.node is not None and self.machine.node.ready, "the broker did not come back at the end")
+        auditor, wanted = self.auditor, {group.name for group in self.groups} | {LEDGER}
+        auditor.heard.clear()
+        self._run(READ_BY_MS, lambda: auditor.heard >= wanted, "committed offsets could not be asked for at the end")
+        node = self.machine.node
+        if node is None:
+            return
+        self._hold_against_replay(node)
+        try:
+            final = {tp.partition: read_log(leader.log) for tp, leader in node.partitions.leaders.items() if tp.topic == TOPIC}
+        except (RecordsError, LogError) as error:
+            self.complaints.append(f"a log cannot be read back: {error}")
+            return
+        for checker in self.log_checkers:
+            checker.finish(final)
+        ends = {partition: log[-1][0] + 1 if log else 0 for partition, log in final.items()}
+        for group_checker in self.checkers:
+            group_checker.finish(ends, [group.name for group in self.groups])
+
+    def _all_checkers(self) -> list[Checker | GroupChecker]:
+        return [*self.checkers, self._generations, *self.log_checkers]
+
+    # The broker's inside.
+
+    def _hold_against_replay(self, node: Node) -> None:
+        try:
+            for line in differences(node):
+                self.complaint(line)
+        except (OSError, LogError, RecordsError) as error:
+            self.world.note(f"no replay: {error}")
+
+    def _lawful(self, name: str) -> bool | None:
+        """Whether the coordinator would take a commit from a member now; None when there is no coordinator."""
+        node = self.machine.node
+        member = self.members[name]
+        number = node.groups.partition_of(member.group) if node is not None else None
+        shard = node.groups.shards.get(number) if node is not None and number is not None else None
+        if shard is None or shard.state is not State.ACTIVE:
+            return None
+        member_id, epoch = member.machine.committing
+        group = shard.machine.by_id.get(member.group)
+        if isinstance(group, ClassicGroup):
+            return member_id in group.members.by_id and group.generation == epoch
+        if isinstance(group, ServedConsumerGroup):
+            found = group.told.members.get(member_id)
+            return found is not None and found.epoch == epoch
+        return False
+
+    def _look_at_topic(self) -> None:
+        node = self.machine.node
+        topic = node.image.topics.get(TOPIC) if node is not None else None
+        if topic is not None:
+            self._topic_id: bytes = topic.topic_id
+            self._partitions = max(self._partitions, len(topic.replicas))
+
+    def topic_id(self) -> bytes:
+        self._look_at_topic()
+        return self._topic_id
+
+    @property
+    def partitions(self) -> int:
+        self._look_at_topic()
+        return self._partitions
+
+    # GroupListener.
+
+    def _checkers_of(self, group: str) -> list[GroupChecker]:
+        classic = any(each.name == group and list(each.protocols) == ["classic"] for each in self.groups)
+        return [*self.checkers, self._generations] if classic else self.checkers
+
+    def assigned(self, who: Member, partitions: list[int]) -> None:
+        epoch, lawful = who.machine.committing[1], self._lawful(who.name)
+        self.world.note(f"{who} is given {partitions} in {epoch}{'' if lawful else ', too late'}")
+        for checker in self._checkers_of(who.group):
+            checker.assigned(who.group, who.name, epoch, partitions, lawful=lawful, now_ms=self.world.now_ms)
+
+    def released(self, who: Member, partitions: list[int], *, lost: bool) -> None:
+        self.world.note(f"{who} {'loses' if lost else 'gives up'} {partitions}")
+        for checker in self.checkers:
+            checker.released(who.group, who.name, partitions)
+
+    def died(self, who: Member) -> None:
+        for checker in self.checkers:
+            checker.released(who.group, who.name, list(range(self.partitions)))
+        for write in [write for write in self._open_writes if write.by is not None and write.by[0] == who.name]:
+            self._answered(write, "unclear")
+
+    def ended(self, who: Member) -> None:
+        """Somebody starts it again."""
+        seat = self.seats[who.name]
+        self.world.after(self.world.rng("member faults").choice((500, 3_000)), seat.begin_unless_alive)
+
+    def synced(self, who: Member, asked_ms: int, generation: int) -> None:
+        for checker in self._checkers_of(who.group):
+            checker.synced(who.group, who.name, generation, asked_ms, self.world.now_ms)
+
+    def began(self, who: Member, partition: int, offset: int) -> None:
+        self.world.note(f"{who} begins at {partition}:{offset}")
+        for checker in self.checkers:
+            checker.began(who.group, who.name, partition, offset)
+
+    def delivered(self, who: Member, partition: int, offset: int, value: bytes) -> None:
+        for log_checker in self.log_checkers:
+            log_checker.read(0, partition, offset, value)
+        for checker in self.checkers:
+            checker.delivered(who.group, who.name, partition, offset)
+
+    def commit_sent(self, group: str, who: tuple[str, int] | None, offsets: dict[int, int]) -> dict[int, Write]:
+        writes = {partition: Write(group, partition, offset, who, self.world.now_ms) for partition, offset in offsets.items()}
+        for write in writes.values():
+            self._open_writes.append(write)
+            for checker in self.checkers:
+                checker.commit_sent(write)
+        return writes
+
+    def commit_answered(self, ticket: dict[int, Write], partition: int, outcome: str) -> None:
+        write = ticket[partition]
+        self.world.note(f"{write.by[0] if write.by else 'bookkeeper'} commits {partition}:{write.offset}: {outcome}")
+        self._answered(write, outcome)
+
+    def _answered(self, write: Write, outcome: str) -> None:
+        if write not in self._open_writes:
+            return
+        self._open_writes.remove(write)
+        write.outcome = outcome
+        if outcome == "acknowledged":
+            write.done_ms = self.world.now_ms
+        elif outcome == "unclear" and not self._late:
+            write.by_ms = min(write.by_ms, self.world.now_ms)
+        for checker in self.checkers:
+            checker.commit_answered(write)
+
+    def fetch_sent(self, group: str) -> tuple[str, int]:
+        return group, self.world.now_ms
+
+    def fetch_answered(self, ticket: tuple[str, int], offsets: dict[int, int]) -> None:
+        group, asked_ms = ticket
+        for partition, offset in offsets.items():
+            for checker in self.checkers:
+                checker.read(group, partition, offset, asked_ms=asked_ms, now_ms=self.world.now_ms)
+
+    # Listener: what producers tell.
+
+    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
+        for checker in self.log_checkers:
+            checker.sent(producer, partition, values, idempotent=idempotent)
+
+    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
+        self.acknowledged_count += len(values)
+        for checker in self.log_checkers:
+            checker.acknowledged(partition, base_offset, values)
+
+    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
+        raise AssertionError("nobody reads but members")
+
+    def watermark(self, reader: int, partition: int, offset: int) -> None:
+        raise AssertionError("nobody reads but members")
+
+    def complaint(self, text: str) -> None:
+        if text not in self.complaints:
+            self.complaints.append(text)

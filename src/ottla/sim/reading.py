@@ -1,0 +1,17 @@
+"""What simulated users make of the records they fetch."""
+
+from collections.abc import Iterator
+
+from ottla.records.batch import crc_ok, headers
+from ottla.records.errors import RecordsError
+from ottla.records.read import records
+
+
+def decoded(batches: memoryview, position: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, value) from an offset on; a torn tail is left out. Raises: RecordsError for a damaged batch."""
+    for place, header in headers(batches):
+        if place + header.size > len(batches):
+            break
+        if not crc_ok(batches, place):
+            raise RecordsError("checksum")
+        yield from ((offset, value or b"") for offset, _, _, value, _ in records(batches, place) if offset >= position)

@@ -1,0 +1,209 @@
+"""A broker whose session with the store falls silent, is lost, and begins anew."""
+
+from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values
+
+from ottla.base.ids import TopicPartition
+from ottla.base.ports import Op
+from ottla.broker.controller import controller
+from ottla.broker.node import PEER
+from ottla.sim.disk import SimDisk
+from ottla.store import layout
+from ottla.wire import errors
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+
+T0 = TopicPartition("t", 0)
+ZOOKEEPER = {"zookeeper.connect": "zk:2181", "zookeeper.session.timeout.ms": "6000"}
+
+
+def suspended(broker: Broker) -> Broker:
+    broker.session.suspend()
+    broker.cluster.run()
+    return broker
+
+
+def resumed(broker: Broker) -> Broker:
+    broker.session.resume()
+    broker.cluster.run()
+    return broker
+
+
+def test_a_suspended_broker_takes_nothing_and_acknowledges_nothing() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.flushing = False
+    waiting = broker.send(produce_request(batch(b"a")), 12)
+    suspended(broker)
+    assert waiting.answer.responses[0].partition_responses[0].error_code == errors.NotLeaderOrFollower.code
+    broker.flush()
+    assert produce(broker, batch(b"b")).error_code == errors.NotLeaderOrFollower.code
+    assert fetch(broker).error_code == errors.NotLeaderOrFollower.code
+
+
+def test_a_session_that_lived_on_gives_back_what_was_led_and_all_that_was_acknowledged() -> None:
+    cluster = Cluster(brokers=3)
+    broker = cluster.topic()
+    assert produce(broker, batch(b"a")).error_code == 0
+    registration = broker.node.standing.epoch
+    resumed(suspended(broker))
+    assert broker.node.standing.epoch == registration
+    assert broker.leader("t").epoch == 0, "nothing changed, whoever took the office meanwhile"
+    assert produce(broker, batch(b"b")).error_code == 0
+    assert values(fetch(broker).records) == [b"a", b"b"]
+
+
+def test_a_lost_session_is_followed_by_a_new_registration_and_a_larger_leader_epoch() -> None:
+    cluster = Cluster(brokers=3)
+    broker = cluster.topic()
+    assert produce(broker, batch(b"a")).error_code == 0
+    epoch, registration = broker.leader("t").epoch, broker.node.standing.epoch
+    assert registration is not None
+    suspended(broker).session.expire_unheard()
+    cluster.run()
+    assert broker.broker_id not in cluster.controller.node.image.brokers
+    resumed(broker)
+    assert broker.node.standing.epoch is not None and broker.node.standing.epoch > registration
+    assert broker.leader("t").epoch > epoch
+    assert values(fetch(broker).records) == [b"a"]
+    assert broker.halted is None
+
+
+def test_after_a_lost_session_a_broker_does_not_lead_under_the_old_epoch() -> None:
+    """Nobody noticed that it was gone, so the store still names it; another broker may be about to be elected."""
+    cluster = Cluster(brokers=2)
+    broker = cluster.topic()
+    other = next(one for one in cluster.brokers.values() if one is not broker)
+    suspended(broker).session.expire_unheard()
+    suspended(other)
+    resumed(broker)
+    if broker.node.controller.active:
+        assert broker.leader("t").epoch > 0
+    else:
+        assert T0 not in broker.node.partitions.leaders
+    resumed(other)
+    assert broker.leader("t").epoch > 0
+
+
+def test_a_suspended_controller_writes_nothing_and_takes_the_office_anew_when_it_is_heard_again() -> None:
+    cluster = Cluster(brokers=2)
+    first = cluster.controller
+    epoch = first.node.image.controller_epoch
+    suspended(first)
+    assert not first.node.controller.active
+    create = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
+    assert first.ask(create, 7).topics[0].error_code == errors.NotController.code
+    resumed(first)
+    assert first.node.controller.active and first.node.image.controller_epoch == epoch + 1
+    assert first.ask(create, 7).topics[0].error_code == 0
+
+
+def test_the_office_goes_to_another_when_the_controllers_session_is_lost() -> None:
+    cluster = Cluster(brokers=2)
+    first = cluster.controller
+    suspended(first).session.expire_unheard()
+    cluster.run()
+    assert cluster.controller is not first
+    second = cluster.controller
+    resumed(first)
+    assert cluster.controller is second and not first.node.controller.active
+    assert first.node.image.controller == second.broker_id
+
+
+def test_an_office_won_without_an_answer_is_taken_again() -> None:
+    cluster = Cluster(brokers=2)
+    first = cluster.controller
+    other = next(one for one in cluster.brokers.values() if one is not first)
+    other.session.fail_next(applied=True)
+    cluster.kill(first.broker_id)
+    assert other.node.image.controller == other.broker_id and not other.node.controller.active
+    cluster.pass_ms(2000)
+    assert other.node.controller.active
+
+
+def test_a_registration_that_the_store_did_not_answer_is_made_again() -> None:
+    for applied in (True, False):
+        cluster = Cluster(settings=ZOOKEEPER)
+        broker = cluster.topic()
+        suspended(broker).session.expire_unheard()
+        broker.session.fail_next(applied=applied)
+        resumed(broker)
+        cluster.pass_ms(2000)
+        assert broker.node.ready and broker.halted is None
+        assert produce(broker, batch(b"a")).error_code == 0
+
+
+def test_a_former_life_at_the_same_address_is_replaced_at_once() -> None:
+    cluster = Cluster(settings=ZOOKEEPER)
+    gone = cluster.brokers.pop(1)
+    gone.halted = "killed, and its session lives on"
+    back = cluster.start(1, ZOOKEEPER, [SimDisk("new")])
+    assert back.node.ready and back.node.controller.active
+    assert back.node.standing.epoch is not None and back.node.standing.epoch > (gone.node.standing.epoch or 0)
+
+
+def registered_elsewhere(cluster: Cluster) -> None:
+    description = layout.BrokerRegistration(host="elsewhere", port=1, endpoints=("PLAINTEXT://elsewhere:1",), timestamp_ms=0)
+    cluster.store.session().submit(
+        (Op("create", "/brokers/ids/1", layout.encode_broker(description), ephemeral=True),), lambda result: None
+    )
+
+
+def test_another_broker_of_the_same_number_is_waited_for_as_long_as_a_session_lives_and_then_refused() -> None:
+    cluster = Cluster(0)
+    registered_elsewhere(cluster)
+    twin = cluster.start(1, ZOOKEEPER, [SimDisk("twin")])
+    cluster.pass_ms(8_000)
+    assert twin.halted is None
+    cluster.pass_ms(3_000)
+    assert twin.halted is not None and "broker id 1 is already registered in this cluster, at elsewhere:1" in twin.halted
+
+
+def test_a_former_life_at_another_address_is_succeeded_when_its_session_ends() -> None:
+    cluster = Cluster(0)
+    registered_elsewhere(cluster)
+    broker = cluster.start(1, ZOOKEEPER, [SimDisk("disk")])
+    cluster.pass_ms(3_000)
+    cluster.store.sessions[0].expire()
+    cluster.run()
+    assert broker.node.ready and broker.halted is None
+
+
+def test_a_broker_whose_number_another_one_took_over_stops() -> None:
+    cluster = Cluster(settings=ZOOKEEPER)
+    broker = cluster[1]
+    description = layout.BrokerRegistration(host="host1", port=9092, endpoints=("PLAINTEXT://host1:9092",), timestamp_ms=0)
+    taken = Op("create", "/brokers/ids/1", layout.encode_broker(description), ephemeral=True)
+    cluster.store.session().submit((Op("delete", "/brokers/ids/1"), taken), lambda result: None)
+    cluster.run()
+    assert broker.halted is not None and "already registered in this cluster, at host1:9092" in broker.halted
+
+
+def test_a_registration_that_somebody_deleted_is_made_again() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.store.session().submit((Op("delete", "/brokers/ids/1"),), lambda result: None)
+    cluster.run()
+    assert broker.node.ready and broker.leader("t").epoch > 0
+
+
+def test_what_another_broker_asks_of_a_controller_that_is_none_is_not_handed_on() -> None:
+    cluster = Cluster(brokers=2)
+    other = next(one for one in cluster.brokers.values() if one is not cluster.controller)
+    create = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
+    assert other.send(create, 7, client_id=PEER).answer.topics[0].error_code == errors.NotController.code
+    assert other.send(create, 7).answer.topics[0].error_code == 0
+
+
+def test_more_elections_than_one_multi_takes_are_written_in_several() -> None:
+    cluster = Cluster(brokers=2)
+    most, controller.OPS_AT_ONCE = controller.OPS_AT_ONCE, 2
+    try:
+        cluster.topic(partitions=7)
+        (gone,) = [number for number, broker in cluster.brokers.items() if broker is not cluster.controller]
+        led = [number for number, state in cluster.controller.node.image.topics["t"].states.items() if state.leader == gone]
+        before = cluster.store.tree.zxid
+        cluster.kill(gone)
+        states = cluster.controller.node.image.topics["t"].states
+        assert [states[number].leader for number in led] == [-1] * len(led)
+        assert cluster.store.tree.zxid - before == 1 + (len(led) + 1) // 2
+    finally:
+        controller.OPS_AT_ONCE = most

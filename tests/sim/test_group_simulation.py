@@ -1,0 +1,60 @@
+"""Groups in the simulator, on the broker and the client as they are: everything must hold, and a seed must always tell the same story."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ottla.sim.group_history import GROUP_FAULT_KINDS, GroupHistory
+from ottla.sim.history import Verdict
+from ottla.sim.sweep import report, run_seed, run_seeds
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_groups_keep_their_place_and_settle_whatever_happens(first: int) -> None:
+    for seed in range(first, first + 10):
+        verdict = run_seed(seed, "groups")
+        assert not verdict.problems, report(verdict)
+        assert verdict.acknowledged > 0, f"seed {seed} tested nothing"
+
+
+@pytest.mark.parametrize("kind", sorted(set(GROUP_FAULT_KINDS)))
+def test_groups_survive_each_kind_of_fault_alone(kind: str) -> None:
+    for seed in range(2):
+        verdict = GroupHistory(seed, kinds=(kind,)).run()
+        assert not verdict.problems, report(verdict)
+        assert verdict.faults > 0
+
+
+def test_every_group_is_given_every_record_by_members_of_both_protocols() -> None:
+    history = GroupHistory(3, kinds=("member killed", "kill"), protocols=(("classic", "consumer"),))
+    assert not history.run().problems
+    assert {member.options.group_protocol for member in history.members.values()} == {"classic", "consumer"}
+
+
+def test_a_sweep_tells_all_stories_of_a_seed_in_order() -> None:
+    told = [(verdict.seed, verdict.story, verdict.problems) for verdict in run_seeds(range(2), jobs=1)]
+    assert told == [(0, "logs", []), (0, "groups", []), (1, "logs", []), (1, "groups", [])]
+
+
+def test_a_failure_names_the_story_that_shows_it_again() -> None:
+    verdict = Verdict(seed=7, story="groups", problems=["something is wrong"])
+    assert report(verdict).endswith("ottla sim run --seed 7 --story groups")
+
+
+@pytest.mark.slow
+def test_a_group_story_is_the_same_whatever_the_hash_seed() -> None:
+    def hashes(hash_seed: str) -> list[str]:
+        code = "from ottla.sim.sweep import run_seed\nfor seed in range(40): print(seed, run_seed(seed, 'groups').trace_hash)"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    first = hashes("1")
+    assert len({line.split()[1] for line in first}) == 40, "different seeds tell different stories"
+    assert first == hashes("4242")

@@ -1,0 +1,159 @@
+"""What becomes of a session with a real ZooKeeper when its servers, its connection or it itself is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+
+import pytest
+
+from ottla.base.ports import NodeState, Op, SessionState, StoreResult
+from ottla.server.ensemble import Ensemble
+from ottla.store.zookeeper import Connect, ZooKeeperSession, ZooKeeperUnavailable, open_session
+
+pytestmark = pytest.mark.server
+CHROOTS = count(1)
+
+
+class Watched:
+    """A session, and all that it was told, in order."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self.session = session
+        self.told: list[NodeState | SessionState] = []
+        session.watch("/a", self.told.append)
+        session.listen(self.told.append)
+
+    @property
+    def states(self) -> list[str]:
+        return [told for told in self.told if isinstance(told, str)]
+
+    @property
+    def nodes(self) -> dict[str, bytes]:
+        """What a reader of all that was told believes."""
+        found: dict[str, bytes] = {}
+        for told in self.told:
+            if isinstance(told, NodeState) and told.data is None:
+                del found[told.path]
+            elif isinstance(told, NodeState) and told.data is not None:
+                found[told.path] = told.data
+        return found
+
+    async def submit(self, *ops: Op) -> StoreResult:
+        answer: asyncio.Future[StoreResult] = asyncio.get_running_loop().create_future()
+        self.session.submit(ops, answer.set_result)
+        return await answer
+
+
+async def until(true: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not true():  # noqa: ASYNC110  (what is waited for is another process)
+            await asyncio.sleep(0.01)
+
+
+class Sessions:
+    def __init__(self) -> None:
+        self.chroot = f"/sessions-{next(CHROOTS)}"
+        self.opened: list[ZooKeeperSession] = []
+
+    async def open(self, hosts: str, *, session_timeout_ms: int = 4_000) -> Watched:
+        connect = Connect.parse(hosts + self.chroot, session_timeout_ms=session_timeout_ms, connection_timeout_ms=20_000)
+        self.opened.append(await open_session(connect))
+        return Watched(self.opened[-1])
+
+
+@pytest.fixture
+async def sessions() -> AsyncIterator[Sessions]:
+    made = Sessions()
+    yield made
+    for session in made.opened:
+        session.close()
+        await session.closed()
+
+
+async def expire(session: ZooKeeperSession) -> None:
+    """Another client takes the session over and closes it."""
+    from kazoo.client import KazooClient
+
+    def act() -> None:
+        thief = KazooClient(hosts=session.connect.hosts, client_id=session.client.client_id)
+        thief.start()
+        thief.stop()
+        thief.close()
+
+    await asyncio.get_running_loop().run_in_executor(None, act)
+
+
+async def test_a_session_outlives_its_server_and_hears_what_it_missed(zookeepers: Ensemble, sessions: Sessions) -> None:
+    servers = zookeepers.servers
+    one = await sessions.open(f"127.0.0.1:{servers[0].address[1]},127.0.0.1:{servers[1].address[1]}")
+    other = await sessions.open(f"127.0.0.1:{servers[2].address[1]}")
+    await one.submit(Op("create", "/a"), Op("create", "/a/eph", ephemeral=True), Op("create", "/a/gone"), Op("create", "/a/old", b"old"))
+    # The one that this session is connected to.
+    port = one.session.client._connection._socket.getpeername()[1]
+    server = next(server for server in servers if server.address[1] == port)
+    zookeepers.kill(server)
+    try:
+        await until(lambda: one.states[:1] == ["suspended"])
+        assert (await one.submit(Op("check", "/a"))).error in ("unavailable", None)
+        replace = (Op("delete", "/a/gone"), Op("delete", "/a/old"), Op("create", "/a/old", b"new"))
+        while (await other.submit(*replace)).error == "unavailable":  # noqa: ASYNC110
+            # Without its leader the ensemble elects another one, and hangs up on everyone meanwhile.
+            await asyncio.sleep(0.05)
+        await until(lambda: one.states[-1:] == ["connected"])
+        await one.submit(Op("check", "/a"))
+        assert one.states == ["suspended", "connected"]
+        assert one.nodes == {"/a": b"", "/a/eph": b"", "/a/old": b"new"} == other.nodes
+    finally:
+        zookeepers.spawn(server)
+        zookeepers.await_ready(server)
+
+
+async def test_a_lost_session_is_told_so_and_goes_on_as_a_new_one_without_its_ephemeral_nodes(
+    zookeeper: Ensemble, sessions: Sessions
+) -> None:
+    one, other = await sessions.open(zookeeper.connect), await sessions.open(zookeeper.connect)
+    await one.submit(Op("create", "/a"), Op("create", "/a/eph", ephemeral=True))
+    await expire(one.session)
+    await until(lambda: one.states[-1:] == ["connected"])
+    assert "lost" in one.states
+    assert one.told[-2:] == [NodeState("/a/eph", None), "connected"], "what changed is told before the session counts as connected"
+    assert (await one.submit(Op("create", "/a/eph", b"2", ephemeral=True))).error is None
+    await until(lambda: other.nodes == {"/a": b"", "/a/eph": b"2"})
+    assert one.nodes == other.nodes
+
+
+async def test_a_multi_larger_than_a_server_takes_is_refused_and_costs_no_connection(zookeeper: Ensemble, sessions: Sessions) -> None:
+    one = await sessions.open(zookeeper.connect)
+    assert (await one.submit(Op("create", "/a", bytes(1 << 20)))).error == "too_large"
+    assert (await one.submit(Op("create", "/a", bytes((1 << 20) - 1000)))).error is None
+    assert one.states == []
+
+
+async def test_ten_thousand_partitions_are_shown_in_seconds(zookeeper: Ensemble, sessions: Sessions) -> None:
+    writer = await sessions.open(zookeeper.connect)
+    await writer.submit(Op("create", "/a"))
+    for topic in range(100):
+        parts = [Op("create", f"/a/{topic}")]
+        for number in range(100):
+            parts += [Op("create", f"/a/{topic}/{number}"), Op("create", f"/a/{topic}/{number}/state", bytes(80))]
+        writer.session.submit(parts, lambda result: None)
+    await writer.submit(Op("check", "/a"))
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    reader = await sessions.open(zookeeper.connect)
+    await reader.submit(Op("check", "/a"))
+    assert len(reader.nodes) == 1 + 100 + 2 * 10_000
+    assert loop.time() - begun_s < 10.0
+    assert reader.nodes == writer.nodes
+
+
+async def test_no_ensemble_is_said_with_its_address() -> None:
+    connect = Connect.parse("127.0.0.1:1/x", session_timeout_ms=1_000, connection_timeout_ms=300)
+    with pytest.raises(ZooKeeperUnavailable, match=r"no ZooKeeper answers at 127\.0\.0\.1:1 within 300 ms"):
+        await open_session(connect)
+
+
+@pytest.mark.parametrize("text", ["", ":2181", "host:0", "host:x", "a:1,,b:2", "h:1//x"])
+def test_an_address_that_cannot_be_one_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Connect.parse(text, session_timeout_ms=1, connection_timeout_ms=1)
