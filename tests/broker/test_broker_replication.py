@@ -398,3 +398,13 @@ def test_fetch_of_a_consumer_at_a_follower_is_sent_to_the_leader() -> None:
     follower = cluster[next(iter(followers(cluster)))]
     answer = follower.ask(fetch_request(), 12)
     assert answer.responses[0].partitions[0].error_code == errors.NotLeaderOrFollower.code
+
+
+def test_followers_compact_their_own_logs() -> None:
+    cluster, leader = a_pair(replicas=2, cleanup_policy="compact", segment_bytes="200", min_cleanable_dirty_ratio="0")
+    for number in range(20):
+        assert produce(leader, batch(b"%d" % number, key=b"k")).error_code == 0
+    cluster.pass_ms(60 * SECOND_MS)
+    (follower,) = followers(cluster).values()
+    assert follower.log.clean_offset is not None and follower.log.clean_offset > 10
+    assert follower.log.end_offset == leader.leader("t").log.end_offset == 20

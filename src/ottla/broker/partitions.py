@@ -70,6 +70,10 @@ class Partitions:
         yield from self.leaders.values()
         yield from self.followers.values()
 
+    def replica(self, partition: TopicPartition) -> Leader | Follower | None:
+        """The partition as it is held here, if its log directory works."""
+        return self.leaders.get(partition) or self.followers.get(partition)
+
     def high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
         """As known now, for the checkpoint of a directory."""
         return {replica.partition: replica.high_watermark for replica in self.replicas() if replica.directory is directory}
@@ -289,7 +293,7 @@ class Partitions:
             raise self.append_failed(leader, error) from error
         self.dropped(leader, dropped)
 
-    def dropped(self, leader: Leader, paths: tuple[str, ...]) -> None:
+    def dropped(self, leader: Leader | Follower, paths: tuple[str, ...]) -> None:
         """The log begins later than before: readers below hear of it at once; these files go once nobody sends from them any more."""
         self._node.upkeep.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
         self.dirty[leader.partition] = leader
@@ -313,7 +317,7 @@ class Partitions:
         risen = []
         for partition, upto in marks:
             asked = self._flushing.pop(partition, None)
-            leader = self.leaders.get(partition) or self.followers.get(partition)
+            leader = self.replica(partition)
             if leader is None:
                 continue
             if leader is asked and leader.flushed(upto):
