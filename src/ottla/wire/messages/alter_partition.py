@@ -29,19 +29,18 @@ class AlterPartitionRequestPartition(Struct):
     leader_epoch: Int32 = 0
     new_isr: Annotated[list[Int32], Until(2)] = []
     new_isr_with_epochs: Annotated[list[BrokerState], Since(3)] = []
-    leader_recovery_state: Annotated[Int8, Since(1)] = 0
+    leader_recovery_state: Int8 = 0
     partition_epoch: Int32 = 0
 
 
 class AlterPartitionRequestTopic(Struct):
     """The partitions of one topic."""
 
-    topic_name: Annotated[str, Until(1), Ignorable] = ""
-    topic_id: Annotated[Uuid, Since(2), Ignorable] = ZERO_UUID
+    topic_id: Annotated[Uuid, Ignorable] = ZERO_UUID
     partitions: list[AlterPartitionRequestPartition] = []
 
 
-@message(key=56, since=0, until=3, flexible_since=0)
+@message(key=56, since=2, until=3, flexible_since=2)
 class AlterPartitionRequest(Struct):
     """What one broker, of this registration, asks for."""
 
@@ -58,19 +57,18 @@ class AlterPartitionResponsePartition(Struct):
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
     isr: list[Int32] = []
-    leader_recovery_state: Annotated[Int8, Since(1), Ignorable] = 0
+    leader_recovery_state: Annotated[Int8, Ignorable] = 0
     partition_epoch: Int32 = 0
 
 
 class AlterPartitionResponseTopic(Struct):
     """The answers for one topic."""
 
-    topic_name: Annotated[str, Until(1), Ignorable] = ""
-    topic_id: Annotated[Uuid, Since(2), Ignorable] = ZERO_UUID
+    topic_id: Annotated[Uuid, Ignorable] = ZERO_UUID
     partitions: list[AlterPartitionResponsePartition] = []
 
 
-@message(key=56, since=0, until=3, flexible_since=0)
+@message(key=56, since=2, until=3, flexible_since=2)
 class AlterPartitionResponse(Struct):
     """An error of the whole request, or one for each partition."""
 
