@@ -141,6 +141,52 @@ def test_kafkas_own_tool_reads_every_record_and_finds_no_fault_in_an_index(apach
 
 
 @pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """A partition that Ottla compacted: batches with holes, and headers that lost all of their records."""
+    topic = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.1"}
+    with Serving(tmp_path_factory.mktemp("compacted") / "data", settings={"log.cleaner.backoff.ms": "100"}) as server:
+        create_topics(server.address, {"made": 1}, topic)
+        for number in range(200):
+            batch = batch_of([(NOW_MS, b"key-%d" % ((number + i) % 7), b"x" * 200) for i in range(3)], base_sequence=3 * number, **PRODUCER)
+            assert produce(server.address, "made", 0, batch) == (0, 3 * number)
+        directory = server.data_dir / "broker-1" / "made-0"
+        deadline = time.monotonic() + 20
+        while sum(file.stat().st_size for file in directory.glob("*.log")) > 60_000 or list(directory.glob("*.cleaned")):
+            assert time.monotonic() < deadline, "the topic is compacted"
+            time.sleep(0.05)
+        server.stop()
+        server.start()
+        records = [record for batch in fetch_all(server.address, "made") for record in batch.records]
+        server.stop()
+    return Left(directory, records)
+
+
+def test_kafkas_own_tool_reads_what_compaction_made(apache_kafka: apache.Distribution, compacted: Left) -> None:
+    assert (compacted.directory / "holes-checkpoint").exists() and len(compacted.records) < 300
+    said = dump(apache_kafka, sorted(compacted.directory.glob("*.log")), "--deep-iteration", "--print-data-log")
+    assert len(re.findall(r"^\| offset: ", said, re.MULTILINE)) == len(compacted.records)
+    valid = re.findall(r"isvalid: (\w+)", said)
+    assert valid and set(valid) == {"true"} and " count: 0 " in said
+
+
+def test_kafka_goes_on_with_a_partition_that_ottla_compacted(apache_kafka: apache.Distribution, compacted: Left, tmp_path: Path) -> None:
+    def address(bootstrap: str) -> tuple[str, int]:
+        host, _, port = bootstrap.rpartition(":")
+        return host, int(port)
+
+    with apache.running(apache_kafka, tmp_path) as (bootstrap, _):
+        create_topics(address(bootstrap), {"adopted": 1}, {"cleanup.policy": "compact"})
+    adopt(compacted, tmp_path / "logs" / "adopted-0")
+    with apache.running(apache_kafka, tmp_path) as (bootstrap, _):
+        found = [record for batch in fetch_all(address(bootstrap), "adopted", check_crc=False) for record in batch.records]
+        assert found == compacted.records
+        again = batch_of([(NOW_MS, b"key-1", b"repeat")] * 3, base_sequence=3 * 199, **PRODUCER)
+        assert produce(address(bootstrap), "adopted", 0, again) == (0, 3 * 199), "a repeat is known"
+        following = batch_of([(NOW_MS, b"key-1", b"more")] * 3, base_sequence=600, **PRODUCER)
+        assert produce(address(bootstrap), "adopted", 0, following) == (0, 600)
+
+
+@pytest.fixture(scope="module")
 def of_kafka(apache_kafka: apache.Distribution, of_ottla: Left, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Left, str]]:
     """Kafka writes a partition and is stopped; then it is given Ottla's, and started again. It is killed in the end."""
     root = tmp_path_factory.mktemp("kafka")
