@@ -72,7 +72,7 @@ IMPURE_ALLOWED = {
 LENGTH_MAX = 500
 TABLES = ("wire/messages/", "wire/errors.py", "broker/configs.py", "log/options.py", "client/options.py", "base/options.py")
 #: file -> why it may be longer than that.
-LONGER: dict[str, str] = {}
+LONGER: dict[str, str] = {"store/layout.py": "a table: every path of the store and what its node holds, one after the other"}
 FUNCTION_LINES_MAX = 60
 #: file: function -> why it may be longer than that.
 LONGER_FUNCTIONS = {

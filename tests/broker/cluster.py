@@ -262,12 +262,15 @@ class Broker:
 
     def _ask_peer(self, effect: effects.Ask) -> None:
         peer = self.cluster.brokers.get(effect.broker)
-        if peer is None:
-            self.hear(events.PeerAnswered(ticket=effect.ticket, message=None))
-            return
-        peer.send(
-            effect.message, effect.api_version, answered=lambda answer: self.hear(events.PeerAnswered(ticket=effect.ticket, message=answer))
-        )
+        link = frozenset((self.broker_id, int(effect.broker)))
+
+        def answered(answer: Any) -> None:
+            self.hear(events.PeerAnswered(ticket=effect.ticket, message=None if link in self.cluster.cut else answer))
+
+        if peer is None or link in self.cluster.cut:
+            answered(None)
+        else:
+            peer.send(effect.message, effect.api_version, answered=answered)
 
     def _check(self) -> None:
         marks = {}
@@ -294,6 +297,8 @@ class Cluster:
         self.numbers = count(1)
         #: Brokers killed so far: the next one has luck of its own.
         self.deaths = 0
+        #: Pairs of brokers that do not reach each other; the store they all do.
+        self.cut: set[frozenset[int]] = set()
         self._later: deque[Callable[[], None]] = deque()
         self._running = False
         for broker_id in range(1, brokers + 1):
@@ -330,6 +335,10 @@ class Cluster:
         gone.halted = "killed"
         self.run()
         return gone
+
+    def cut_off(self, broker_id: int) -> None:
+        """No other broker reaches this one, nor is reached by it."""
+        self.cut |= {frozenset((broker_id, other)) for other in self.brokers if other != broker_id}
 
     def restart(self, broker_id: int) -> Broker:
         gone = self.kill(broker_id)
@@ -370,12 +379,12 @@ class Cluster:
             broker.hear(events.Ticked(wall_ms=self.wall_ms))
         self.run()
 
-    def topic(self, name: str = "t", partitions: int = 1, configs: Mapping[str, str] | None = None) -> Broker:
+    def topic(self, name: str = "t", partitions: int = 1, configs: Mapping[str, str] | None = None, *, replicas: int = 1) -> Broker:
         """Create a topic; the broker that leads its partition 0."""
         wish = CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=1,
+            replication_factor=replicas,
             configs=[Config(name=key, value=value) for key, value in (configs or {}).items()],
         )
         answer = self.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7)

@@ -139,60 +139,83 @@ def test_a_broker_id_is_taken_once() -> None:
     assert twin.halted is not None and "already registered" in twin.halted
 
 
-def test_the_states_in_the_store_are_kafkas() -> None:
+def test_the_states_in_the_store_are_kafkas_and_name_the_registrations_of_the_isr() -> None:
     cluster = Cluster()
     cluster.topic()
     state = json.loads(cluster.store.tree.nodes["/brokers/topics/t/partitions/0/state"].data)
+    registered = cluster.store.tree.nodes["/brokers/ids/1"].created_zxid
+    assert state.pop("isr_broker_epochs") == [registered]
     assert state == {"version": 1, "leader": 1, "leader_epoch": 0, "controller_epoch": 1, "isr": [1]}
 
 
 # Elections as a function.
 
 
-def an_image(leader: int, isr: tuple[int, ...], alive: dict[int, int], replicas: tuple[int, ...] = (1, 2, 3)) -> Image:
-    """A topic of one partition; ``alive`` gives the registration epoch of each live broker."""
+def an_image(leader: int, isr: dict[int, int], alive: dict[int, int], replicas: tuple[int, ...] = (1, 2, 3)) -> Image:
+    """A topic of one partition; ``isr`` gives the registration under which each member was counted in, ``alive`` those of now."""
     image = Image()
     image.controller_epoch = 9
     for broker, epoch in alive.items():
         image.brokers[BrokerId(broker)] = Registration(BrokerId(broker), "h", 1, None, epoch)
-    state = PartitionState(leader=leader, leader_epoch=LeaderEpoch(5), isr=isr, controller_epoch=1)
+    state = PartitionState(leader=leader, leader_epoch=LeaderEpoch(5), isr=tuple(isr), isr_epochs=tuple(isr.values()), controller_epoch=1)
     image.topics["t"] = Topic("t", TopicId(bytes(16)), {0: replicas}, 0, {0: state}, {0: 0})
     return image
 
 
 @pytest.mark.parametrize(
-    ("leader", "isr", "alive", "known", "outcome"),
+    ("leader", "isr", "alive", "unclean", "outcome"),
     [
-        (1, (1, 2), {1: 7, 2: 7}, {1: 7, 2: 7}, None),
-        (1, (1, 2), {1: 8, 2: 7}, {1: 7, 2: 7}, (1, (1, 2))),
-        (1, (1, 2, 3), {2: 7, 3: 7}, {2: 7, 3: 7}, (2, (2, 3))),
-        (1, (3, 1), {2: 7, 3: 7}, {2: 7, 3: 7}, (3, (3,))),
-        (1, (1,), {2: 7, 3: 7}, {2: 7, 3: 7}, (-1, (1,))),
-        (-1, (1,), {2: 7}, {2: 7}, None),
-        (-1, (1,), {1: 9, 2: 7}, {2: 7}, (1, (1,))),
-        (1, (1, 2), {}, {}, (-1, (1, 2))),
+        (1, {1: 7, 2: 7}, {1: 7, 2: 7}, False, None),
+        (1, {1: 7, 2: 7, 3: 7}, {1: 7, 2: 7}, False, (1, (1, 2), 5)),
+        (1, {1: 7, 2: 7}, {1: 7, 2: 8}, False, (1, (1,), 5)),
+        (1, {1: 7, 2: 7}, {1: 8, 2: 7}, False, (2, (2,), 6)),
+        (1, {1: 7}, {1: 8, 2: 7}, False, (1, (1,), 6)),
+        (1, {1: 7, 2: 7, 3: 7}, {2: 7, 3: 7}, False, (2, (2, 3), 6)),
+        (1, {3: 7, 1: 7}, {2: 7, 3: 7}, False, (3, (3,), 6)),
+        (1, {1: 7}, {2: 7, 3: 7}, False, (-1, (1,), 6)),
+        (1, {1: 7}, {3: 7, 2: 7}, True, (2, (2,), 6)),
+        (-1, {1: 7}, {2: 7}, False, None),
+        (-1, {1: 7}, {1: 9, 2: 7}, False, (1, (1,), 6)),
+        (2, {1: 7, 2: 7}, {1: 8, 2: 8}, False, (2, (2,), 6)),
+        (1, {1: 7, 2: 7}, {}, False, (-1, (1, 2), 6)),
     ],
     ids=[
-        "a live leader that is known stays",
-        "a leader that registered anew begins an epoch",
+        "a live leader stays, whoever is controller",
+        "a follower that is gone leaves the ISR",
+        "a follower that registered anew leaves the ISR until it has caught up",
+        "a leader that registered anew hands over to a member that was not away",
+        "a leader that registered anew and is alone in the ISR begins an epoch",
         "the first live replica of the ISR follows",
         "a live replica outside of the ISR does not lead",
         "without a live member of the ISR there is no leader",
+        "unless losing records is allowed",
         "no leader is elected once",
         "the last member of the ISR leads again when it is back",
+        "the last leader comes first where all were away",
         "the ISR keeps its members when all are gone",
     ],
 )
 def test_elections(
-    leader: int, isr: tuple[int, ...], alive: dict[int, int], known: dict[int, int], outcome: tuple[int, tuple[int, ...]] | None
+    leader: int, isr: dict[int, int], alive: dict[int, int], unclean: bool, outcome: tuple[int, tuple[int, ...], int] | None
 ) -> None:
-    found = list(elections(an_image(leader, isr, alive), {BrokerId(broker): epoch for broker, epoch in known.items()}))
+    found = list(elections(an_image(leader, isr, alive), unclean=lambda topic: unclean))
     if outcome is None:
         assert found == []
     else:
         ((partition, state),) = found
         assert partition == TopicPartition("t", 0)
-        assert (state.leader, state.isr, state.leader_epoch, state.controller_epoch) == (*outcome, 6, 9)
+        assert (state.leader, state.isr, state.leader_epoch, state.controller_epoch) == (*outcome, 9)
+        assert all(state.registration_of(broker) == alive[broker] for broker in state.isr if state.leader >= 0)
+
+
+def test_a_new_controller_leaves_what_is_in_order_as_it_is() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.topic(partitions=6)
+    office = cluster.controller.broker_id
+    before = {number: state for number, state in cluster[office].node.image.topics["t"].states.items() if state.leader != office}
+    cluster.kill(office)
+    after = cluster.controller.node.image.topics["t"].states
+    assert before and all(after[number] == state for number, state in before.items())
 
 
 # Placement.

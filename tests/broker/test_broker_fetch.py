@@ -247,9 +247,9 @@ def test_an_unknown_topic_id_is_its_own_error() -> None:
     assert fetch(broker, topic="nowhere", version=12).error_code == errors.UnknownTopicOrPartition.code
 
 
-def test_replicas_do_not_fetch_here() -> None:
+def test_who_holds_no_replica_does_not_fetch_as_one() -> None:
     broker = Cluster().topic()
-    assert broker.ask(fetch_request(replica_id=1), 12).error_code == errors.NotLeaderOrFollower.code
+    assert fetch(broker, replica_id=1).error_code == errors.NotLeaderOrFollower.code
 
 
 # Sessions.

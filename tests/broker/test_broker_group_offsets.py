@@ -291,7 +291,7 @@ def test_a_deleted_topic_takes_its_offsets_with_it() -> None:
 
 def test_a_topic_deleted_while_the_coordinator_was_away_takes_its_offsets_with_it() -> None:
     """Line 69."""
-    cluster = cluster_of_groups(brokers=2)
+    cluster = cluster_of_groups(brokers=2, offsets_topic_replication_factor="1")
     broker = coordinating(cluster)
     for number in range(4):
         cluster.topic(f"u{number}")

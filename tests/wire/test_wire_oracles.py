@@ -15,8 +15,8 @@ from ottla.wire.declare import schema_of
 from random_messages import label, messages, random_message
 
 CASES = messages()
-#: The group protocol of KIP-848.
-UNKNOWN_TO_KAFKA_PYTHON = (68, 69)
+#: What brokers ask one another, and the group protocol of KIP-848.
+UNKNOWN_TO_KAFKA_PYTHON = (56, 68, 69)
 ROUNDS = 6
 
 

@@ -6,7 +6,7 @@
                                               off the loop     └─ or abandoned: the log is not the one it was, or there was no room
 
 One compaction of a partition is under way at most, whoever leads it meanwhile: its files have the names of the partition. What it made is
-thrown away when the log was truncated, dropped or is no longer led here; nothing refers to it before the swap.
+thrown away when the log was truncated or dropped, or its leader changed; nothing refers to it before the swap. Followers compact their own.
 
 A log with a damaged batch is left alone from then on, and the operator is told once: its readers meet the damage where it is, and what
 compaction would do behind it nobody could tell. A restart tries again.
@@ -18,6 +18,7 @@ import msgspec
 
 from ottla.base.ids import TopicPartition
 from ottla.broker import effects, events
+from ottla.broker.follower import Follower
 from ottla.broker.leader import Leader
 from ottla.log.cleaner import Dirt, Means, dirt, is_due, leftovers, plan, swap
 from ottla.log.cleaning import CleaningPlan
@@ -33,7 +34,7 @@ SECRET_BYTES = 16
 class Work(msgspec.Struct):
     """A compaction under way."""
 
-    leader: Leader
+    replica: Leader | Follower
     found: Dirt
     plan: CleaningPlan
 
@@ -49,33 +50,33 @@ class Compaction:
 
     def tick(self) -> None:
         """Every log.cleaner.backoff.ms: begin what is due, and let go of work that nobody wants any more."""
-        leaders = self._node.partitions.leaders
+        held = self._node.partitions.replica
         for partition, work in self.under_way.items():
-            work.plan.wanted = leaders.get(partition) is work.leader
+            work.plan.wanted = held(partition) is work.replica
         for partition, log in list(self.uncleanable.items()):
-            leader = leaders.get(partition)
-            if leader is not None and leader.log is not log:
+            replica = held(partition)
+            if replica is not None and replica.log is not log:
                 del self.uncleanable[partition]
         self._begin_due()
 
     def cleaned(self, event: events.Cleaned) -> None:
         """A compaction was carried out, or could not be."""
         work = self.under_way.pop(event.partition)
-        leader, log = work.leader, work.leader.log
-        led = self._node.partitions.leaders.get(event.partition) is leader
-        if event.damage and led and log.truncations == work.found.truncations:
-            self._leave_alone(leader, event.damage)
-        if leader.directory.failed is not None:
+        replica, log = work.replica, work.replica.log
+        ours = self._node.partitions.replica(event.partition) is replica
+        if event.damage and ours and log.truncations == work.found.truncations:
+            self._leave_alone(replica, event.damage)
+        if replica.directory.failed is not None:
             return
         removed: tuple[str, ...] | None = None
-        with self._node.partitions.guarded(leader.directory):
-            if event.result is not None and led:
+        with self._node.partitions.guarded(replica.directory):
+            if event.result is not None and ours:
                 removed = swap(log, work.found, event.result, self._node.wall_ms)
             if removed is None:
                 for path in leftovers(work.plan):
                     log.disk.unlink(path)
         if removed is not None:
-            self._node.partitions.dropped(leader, removed)
+            self._node.partitions.dropped(replica, removed)
             self._begin_due()
 
     def _begin_due(self) -> None:
@@ -83,46 +84,47 @@ class Compaction:
         free = options.log_cleaner_threads - len(self.under_way)
         if not options.log_cleaner_enable or self._node.stopping or free <= 0:
             return
-        due: list[tuple[Leader, Dirt]] = []
-        for partition, leader in list(self._node.partitions.leaders.items()):
-            if leader.options.compacts and partition not in self.under_way and partition not in self.uncleanable:
-                found = self._dirt(leader)
-                if found is not None and is_due(leader.log, found):
-                    due.append((leader, found))
+        due: list[tuple[Leader | Follower, Dirt]] = []
+        for replica in list(self._node.partitions.replicas()):
+            partition = replica.partition
+            if replica.options.compacts and partition not in self.under_way and partition not in self.uncleanable:
+                found = self._dirt(replica)
+                if found is not None and is_due(replica.log, found):
+                    due.append((replica, found))
         due.sort(key=lambda entry: entry[1].ratio, reverse=True)
-        for leader, found in due[:free]:
-            with self._node.partitions.guarded(leader.directory):
-                self._begin(leader, found)
+        for replica, found in due[:free]:
+            with self._node.partitions.guarded(replica.directory):
+                self._begin(replica, found)
 
-    def _dirt(self, leader: Leader) -> Dirt | None:
-        with self._node.partitions.guarded(leader.directory):
+    def _dirt(self, replica: Leader | Follower) -> Dirt | None:
+        with self._node.partitions.guarded(replica.directory):
             try:
-                return dirt(leader.log, high_watermark=leader.high_watermark, now_ms=self._node.wall_ms)
+                return dirt(replica.log, high_watermark=replica.high_watermark, now_ms=self._node.wall_ms)
             except CorruptLog as error:
-                self._leave_alone(leader, str(error))
+                self._leave_alone(replica, str(error))
         return None
 
-    def _begin(self, leader: Leader, found: Dirt) -> None:
-        node, log, options = self._node, leader.log, self._node.options
+    def _begin(self, replica: Leader | Follower, found: Dirt) -> None:
+        node, log, options = self._node, replica.log, self._node.options
         means = Means(
             buffer_bytes=options.log_cleaner_dedupe_buffer_size // options.log_cleaner_threads,
             load_factor=options.log_cleaner_load_factor,
             chunk_bytes=options.log_cleaner_io_buffer_size // options.log_cleaner_threads,
             secret=node.rng.randbytes(SECRET_BYTES),
         )
-        work = Work(leader, found, plan(log, found, means=means, now_ms=node.wall_ms))
-        self.under_way[leader.partition] = work
+        work = Work(replica, found, plan(log, found, means=means, now_ms=node.wall_ms))
+        self.under_way[replica.partition] = work
         node.effects.append(
             effects.Clean(
-                partition=leader.partition,
-                directory=leader.directory.root,
+                partition=replica.partition,
+                directory=replica.directory.root,
                 plan=work.plan,
                 bytes_per_second=options.log_cleaner_io_max_bytes_per_second,
             )
         )
 
-    def _leave_alone(self, leader: Leader, damage: str) -> None:
-        self.uncleanable[leader.partition] = leader.log
+    def _leave_alone(self, replica: Leader | Follower, damage: str) -> None:
+        self.uncleanable[replica.partition] = replica.log
         self._node.effects.append(
-            effects.Warn(message=f"{leader.partition} in {leader.directory.root} is not compacted any more until a restart: {damage}")
+            effects.Warn(message=f"{replica.partition} in {replica.directory.root} is not compacted any more until a restart: {damage}")
         )

@@ -96,6 +96,29 @@ class ClusterOptions(Options):
     default_replication_factor: int = option(
         "default.replication.factor", 1, at_least=1, doc="Replicas of a partition whose creator does not say."
     )
+    num_replica_fetchers: int = option(
+        "num.replica.fetchers", 1, at_least=1, doc="Requests at once with which this broker copies what one other leads."
+    )
+    replica_fetch_max_bytes: int = option(
+        "replica.fetch.max.bytes", MiB, at_least=0, doc="Bytes of one partition that a follower asks for at once; one batch comes whole."
+    )
+    replica_fetch_response_max_bytes: int = option(
+        "replica.fetch.response.max.bytes", 10 * MiB, at_least=0, doc="Bytes in all that a follower asks for at once."
+    )
+    replica_fetch_wait_max_ms: int = option(
+        "replica.fetch.wait.max.ms", SECOND_MS // 2, at_least=1, doc="How long a leader may wait for records before it answers a follower."
+    )
+    replica_fetch_min_bytes: int = option("replica.fetch.min.bytes", 1, at_least=1, doc="Bytes for which a leader answers a follower.")
+    replica_fetch_backoff_ms: int = option(
+        "replica.fetch.backoff.ms", SECOND_MS, at_least=1, doc="Longest time between two tries to follow after an error."
+    )
+    replica_lag_time_max_ms: int = option(
+        "replica.lag.time.max.ms",
+        30 * SECOND_MS,
+        long=True,
+        at_least=1,
+        doc="A follower that did not catch up with its leader for this long leaves the ISR.",
+    )
     auto_create_topics_enable: bool = option(
         "auto.create.topics.enable", True, doc="Create a topic when a client that allows it asks for its metadata."
     )
@@ -179,7 +202,7 @@ class ClusterOptions(Options):
         "offsets.topic.replication.factor",
         3,
         at_least=1,
-        doc="Replicas of __consumer_offsets, but no more than a partition can have: in this version, one.",
+        doc="Replicas of __consumer_offsets, but no more than there are brokers. Counts when the topic is created.",
     )
     offsets_topic_segment_bytes: int = option(
         "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets. Counts when the topic is created."

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
 #: Bytes of log applied in one step: some thousand records, a few milliseconds.
 LOAD_BYTES = 64 * KiB
-#: In this version each partition has one replica.
-REPLICAS_MAX = 1
 
 #: A record of a machine's own: key and value as messages; value None is a tombstone.
 Record = tuple[Any, Any]
@@ -398,7 +396,7 @@ class Coordinator(Generic[M]):
         """Have the topic created, unless that is under way. Raises: KafkaError, when the controller is here and says no."""
         options = self._node.options
         configs = [CreatableTopicConfig(name=name, value=value) for name, value in self._configs(options).items()]
-        replicas = min(self._replicas(options), len(self._node.image.brokers), REPLICAS_MAX)
+        replicas = min(self._replicas(options), len(self._node.image.brokers))
         wish = CreatableTopic(name=self.topic, num_partitions=self._partitions(options), replication_factor=replicas, configs=configs)
         begin_creation(self._node, wish)
 

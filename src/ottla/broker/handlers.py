@@ -46,6 +46,8 @@ class Served:
     run: Handler
     refuse: Refusal
     at_controller: bool
+    #: Brokers ask for it; clients are not told of it.
+    between_brokers: bool
 
     @property
     def name(self) -> str:
@@ -58,14 +60,16 @@ HANDLERS: dict[int, Served] = {}
 H = TypeVar("H", bound=Handler)
 
 
-def handles(request: type[Any], versions: tuple[int, int], *, refuse: Refusal, at_controller: bool = False) -> Callable[[H], H]:
+def handles(
+    request: type[Any], versions: tuple[int, int], *, refuse: Refusal, at_controller: bool = False, between_brokers: bool = False
+) -> Callable[[H], H]:
     """Serve requests of this class in the versions given, both ends included."""
 
     def register(run: H) -> H:
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
-        HANDLERS[key] = Served(key, request, schema.since, versions, run, refuse, at_controller)
+        HANDLERS[key] = Served(key, request, schema.since, versions, run, refuse, at_controller, between_brokers)
         return run
 
     return register

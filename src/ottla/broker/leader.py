@@ -6,13 +6,17 @@
     |-- readable, read_committed --|-- readable --|                   |-- not on disk yet --|
     +------------------------------+--------------+-------------------+--------------------+
 
-With one replica the high watermark is the recovery point: a record may be read, and is acknowledged at acks=all, once it is on disk. With
-``write.caching`` it is the log end. The high watermark never falls while the leader lives, and after a crash it starts at the recovered
-end.
+The high watermark is the smallest recovery point of the in-sync replicas: a record may be read, and is acknowledged at acks=all, once it is
+on the disk of each. A follower tells its recovery point as the offset it fetches from. With ``write.caching`` log ends stand in for
+recovery points. The high watermark never falls while the leader lives. With one replica it starts at the recovered end after a crash, else
+at what was known of it, and tells the truth once it has reached the end that the log had when the leader's epoch began.
+
+Which replicas are in sync is for the controller to say: ``insync.py``.
 
 Follows Kafka's ``Partition`` and ``LogValidator``; differences: acks=all means fsync, and so does reading (above).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -21,6 +25,7 @@ import msgspec
 from ottla.base.ids import NO_EPOCH, Offset, TopicPartition
 from ottla.base.ports import File
 from ottla.base.units import MiB
+from ottla.broker.insync import InSync
 from ottla.broker.refusals import refusal_of
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
@@ -87,6 +92,7 @@ class Leader:
         "_codec",
         "_decompressed_max",
         "_flush_wanted",
+        "_me",
         "_require_keys",
         "_stamps",
         "_unflushed_since_ms",
@@ -94,30 +100,46 @@ class Leader:
         "caching",
         "directory",
         "epoch",
+        "epoch_start",
         "high_watermark",
-        "isr",
+        "insync",
         "log",
         "options",
         "partition",
         "ratio_max",
+        "replicas",
     )
 
     def __init__(
-        self, partition: TopicPartition, log: Log, directory: LogDirectory, options: TopicOptions, state: PartitionState, ratio_max: int
+        self,
+        partition: TopicPartition,
+        log: Log,
+        directory: LogDirectory,
+        options: TopicOptions,
+        state: PartitionState,
+        ratio_max: int,
+        *,
+        replicas: Sequence[int] = (),
+        version: int = -1,
+        known_watermark: int = 0,
+        now_ms: int = 0,
     ) -> None:
+        """``known_watermark``: what this replica last knew of the high watermark; counts when there are others."""
         self.partition = partition
         self.log = log
         self.directory = directory
         self.follow_options(options)
         self.ratio_max = ratio_max
-        self.epoch = state.leader_epoch
-        self.isr = state.isr
-        #: Everything in the log when it was opened is on disk: recovery syncs what it keeps.
-        self.high_watermark: int = max(log.start_offset, log.end_offset if options.write_caching else log.recovery_point)
+        self._me = state.leader
+        #: In the order of the assignment.
+        self.replicas = tuple(replicas) or (state.leader,)
+        # Everything in the log when it was opened is on disk: recovery syncs what it keeps.
+        own = log.end_offset if options.write_caching else log.recovery_point
+        self.high_watermark: int = max(log.start_offset, own if len(self.replicas) == 1 else min(known_watermark, log.end_offset))
         self._written_back = log.active.size
         self._flush_wanted = False
         self._unflushed_since_ms: int | None = None
-        self._lead(state)
+        self._lead(state, version, now_ms)
 
     def follow_options(self, options: TopicOptions) -> None:
         """What holds for the topic from now on, its log included."""
@@ -135,15 +157,53 @@ class Leader:
         #: None keeps the producer's.
         self._codec = CODEC_OF.get(options.compression_type)
 
-    def follow_state(self, state: PartitionState) -> None:
-        """The controller wrote a new state in which this broker still leads."""
+    def follow_state(self, state: PartitionState, version: int, now_ms: int) -> bool:
+        """The controller wrote a new state in which this broker still leads; returns whether the high watermark rose."""
         if state.leader_epoch > self.epoch:
-            self._lead(state)
-        self.isr = state.isr
+            self._lead(state, version, now_ms)
+        else:
+            self.insync.follow(state.isr, version)
+        return self._advance()
 
-    def _lead(self, state: PartitionState) -> None:
+    def _lead(self, state: PartitionState, version: int, now_ms: int) -> None:
         self.epoch = state.leader_epoch
         self.log.epochs.assign(state.leader_epoch, self.log.end_offset)
+        #: The log end when the epoch began; nothing above was ever committed before.
+        self.epoch_start: int = self.log.end_offset
+        self.insync = InSync(self._me, self.replicas, state.isr, version, now_ms)
+
+    # Followers.
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """As the controller last said."""
+        return self.insync.isr
+
+    def fetched(self, broker: int, *, offset: int, broker_epoch: int, now_ms: int) -> bool:
+        """A follower of this epoch fetches from ``offset``, below which it has everything; returns whether the high watermark rose."""
+        self.insync.fetched(broker, offset=offset, end_offset=self.log.end_offset, broker_epoch=broker_epoch, now_ms=now_ms)
+        return self._advance()
+
+    def wanted_isr(self, now_ms: int, *, lag_max_ms: int, sound: Callable[[int, int], bool]) -> tuple[int, ...] | None:
+        """The ISR to ask the controller for; None when the present one is right. Nobody joins before it has the high watermark, and all
+        that the epoch began with, for that may have been committed. See ``InSync.wanted``."""
+        joins_at = max(self.high_watermark, self.epoch_start)
+        return self.insync.wanted(now_ms, end_offset=self.log.end_offset, joins_at=joins_at, lag_max_ms=lag_max_ms, sound=sound)
+
+    def follow_isr(self, isr: tuple[int, ...], version: int) -> bool:
+        """As of this version of the state, that is the ISR; returns whether the high watermark rose."""
+        self.insync.follow(isr, version)
+        return self._advance()
+
+    @property
+    def enough_in_sync(self) -> bool:
+        """Whether acks=all may be answered. Source: min.insync.replicas."""
+        return len(self.insync.isr) >= self.options.min_insync_replicas
+
+    @property
+    def knows_watermark(self) -> bool:
+        """Whether the high watermark is the true one, and not only what this replica had heard of it before it led."""
+        return len(self.replicas) == 1 or self.high_watermark >= self.epoch_start
 
     # Append.
 
@@ -152,7 +212,7 @@ class Leader:
 
         Raises: KafkaError, and nothing was written; OSError from the disk.
         """
-        if acks == -1 and len(self.isr) < self.options.min_insync_replicas:
+        if acks == -1 and not self.enough_in_sync:
             raise errors.NotEnoughReplicas(
                 f"{self.partition} has {len(self.isr)} in-sync replicas; {self.options.min_insync_replicas} are needed"
             )
@@ -176,7 +236,7 @@ class Leader:
             raise refusal_of(error) from error
         end_offset = done.last_offset + 1
         if self.caching:
-            self.high_watermark = end_offset
+            self._advance()
         return Accepted(done.base_offset, end_offset, wall_ms if self._stamps else -1, True)
 
     def _refuse_size(self, records: memoryview) -> NoReturn:
@@ -192,7 +252,7 @@ class Leader:
         Raises: NotEnoughReplicas, MessageTooLarge, and nothing was written; OSError from the disk.
         """
         options, size = self.options, len(batch)
-        if len(self.isr) < options.min_insync_replicas:
+        if not self.enough_in_sync:
             raise errors.NotEnoughReplicas(
                 f"{self.partition} has {len(self.isr)} in-sync replicas; {options.min_insync_replicas} are needed"
             )
@@ -200,7 +260,7 @@ class Leader:
             raise errors.MessageTooLarge(f"the batch has {size} bytes; {self.partition.topic} takes {options.max_message_bytes}")
         done = self.log.append(batch, parse_header(batch), leader_epoch=self.epoch, now_ms=wall_ms)
         if options.write_caching:
-            self._advance(self.log.end_offset)
+            self._advance()
         return done.last_offset + 1
 
     def _prepared(self, records: memoryview, seen: Examination, wall_ms: int) -> tuple[memoryview, BatchHeader]:
@@ -243,7 +303,7 @@ class Leader:
         self._flush_wanted = False
         self._unflushed_since_ms = None
         self.log.flushed(upto)
-        return not self.caching and self._advance(upto)
+        return not self.caching and self._advance()
 
     def wants_flush(self) -> bool:
         """Whether to begin a flush if there is anything to flush. Under write caching records alone are no reason for one."""
@@ -273,7 +333,10 @@ class Leader:
         self._written_back = end
         return segment.file, start, end - start
 
-    def _advance(self, upto: int) -> bool:
+    def _advance(self) -> bool:
+        upto: int = self.log.end_offset if self.caching else self.log.recovery_point
+        if self.insync.standings:
+            upto = self.insync.committed(upto, min_insync=self.options.min_insync_replicas)
         if upto <= self.high_watermark:
             return False
         self.high_watermark = upto
@@ -293,19 +356,33 @@ class Leader:
         """The offset that readers of this isolation level stop at, exclusive."""
         return self.log.last_stable_offset(self.high_watermark) if isolation_level == READ_COMMITTED else self.high_watermark
 
-    def read(self, offset: int, *, max_bytes: int, at_least_one: bool, isolation_level: int, last_fetched_epoch: int = NO_EPOCH) -> Read:
-        """Batches from the one that contains ``offset``, as a slice of the log file; no records at the end.
+    def agrees(self, offset: int, last_fetched_epoch: int) -> bool:
+        """Whether a log that ends at ``offset`` with a batch of this epoch (-1: unknown) can be part of ours. Source: KIP-595."""
+        if last_fetched_epoch == NO_EPOCH:
+            return True
+        end = self.log.epochs.end_of(last_fetched_epoch)
+        return end is not None and end[0] == last_fetched_epoch and end[1] >= offset
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        at_least_one: bool,
+        isolation_level: int,
+        last_fetched_epoch: int = NO_EPOCH,
+        replica: bool = False,
+    ) -> Read:
+        """Batches from the one that contains ``offset``, as a slice of the log file; no records at the end. A replica reads all there is.
 
         Raises: KafkaError (offset out of range).
         """
         log = self.log
-        upto = self.readable_end(isolation_level)
+        upto = log.end_offset if replica else self.readable_end(isolation_level)
         found = Read(self.high_watermark, log.last_stable_offset(self.high_watermark), log.start_offset)
-        if last_fetched_epoch != NO_EPOCH:
-            end = log.epochs.end_of(last_fetched_epoch)
-            if end is None or end[0] < last_fetched_epoch or end[1] < offset:
-                found.diverging = end or (NO_EPOCH, -1)
-                return found
+        if not self.agrees(offset, last_fetched_epoch):
+            found.diverging = log.epochs.end_of(last_fetched_epoch) or (NO_EPOCH, -1)
+            return found
         if not log.start_offset <= offset <= log.end_offset:
             raise errors.OffsetOutOfRange(f"{self.partition} holds offsets {log.start_offset} to {log.end_offset}, not {offset}")
         if offset < upto and (max_bytes > 0 or at_least_one):

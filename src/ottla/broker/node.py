@@ -20,9 +20,11 @@ from ottla.broker.compaction import Compaction
 from ottla.broker.configs import Settings, broker_options, topic_options
 from ottla.broker.controller.controller import Controller
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.fetchers import Fetchers
 from ottla.broker.groups.groups import group_coordinator, topic_changed
 from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
 from ottla.broker.image import Image
+from ottla.broker.isr import IsrChanges
 from ottla.broker.partitions import Partitions
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Parked, Purgatory
@@ -81,6 +83,8 @@ class Node:
         self.purgatory = Purgatory()
         self.sessions = FetchSessions(self.options.fetch_sessions_max, self.options.fetch_session_partitions_max)
         self.standing = Standing(self)
+        self.fetchers = Fetchers(self)
+        self.isr_changes = IsrChanges(self)
         self.partitions = Partitions(self)
         self.controller = Controller(self)
         self.producer_ids = ProducerIds(self)
@@ -101,7 +105,9 @@ class Node:
         self._tickets = 0
         self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
         self._log_waits: dict[int, Callable[[bytes | None], None]] = {}
-        self._asked: dict[int, tuple[events.RequestArrived | None, Parked]] = {}
+        #: Requests of clients that the controller has, and requests of our own, by ticket.
+        self._asked: dict[int, tuple[events.RequestArrived, Parked]] = {}
+        self._asks: dict[int, tuple[Parked, Callable[[Any], None]]] = {}
         #: Whether a Settled is on its way.
         self._settling = False
         self._routes = self._table()
@@ -141,6 +147,7 @@ class Node:
         assert now_ms >= self.now_ms, f"time goes forward: {now_ms} follows {self.now_ms}"
         self.now_ms, self.effects = now_ms, []
         self._routes[type(event)](event)
+        self.fetchers.go_on()
         if self.partitions.dirty and not self._settling:
             self._settling = True
             self.effects.append(effects.Settle())
@@ -154,6 +161,11 @@ class Node:
         self.purgatory.expire_all()
         self.submit((Op("delete", layout.broker(self.broker_id)),), lambda result: None)
         return self.effects
+
+    @property
+    def epoch(self) -> int | None:
+        """The broker epoch: the registration of now, None while there is none. What was decided for an earlier one does not bind us."""
+        return self.standing.epoch
 
     @property
     def ready(self) -> bool:
@@ -193,17 +205,22 @@ class Node:
         controller = self.image.controller
         if controller is None:
             done()
-            return
+        else:
+            self.ask(controller, message, version=version, timeout_ms=FORWARD_MS, done=lambda response: done())
+
+    def ask(self, broker: BrokerId, message: Any, *, version: int, timeout_ms: int, done: Callable[[Any], None]) -> None:
+        """Send another broker, or this one, a request of our own; ``done`` gets the response, None when there was none in time."""
         self._tickets += 1
         ticket = self._tickets
 
-        def answered(expired: bool) -> None:
-            self._asked.pop(ticket, None)
-            done()
+        def unanswered(expired: bool) -> None:
+            self._asks.pop(ticket, None)
+            done(None)
 
-        self._asked[ticket] = (None, Parked((), lambda: False, answered))
-        self.purgatory.park(self._asked[ticket][1], self.now_ms + FORWARD_MS)
-        self.effects.append(effects.Ask(broker=controller, ticket=ticket, api_version=version, message=message))
+        parked = Parked((), lambda: False, unanswered)
+        self._asks[ticket] = (parked, done)
+        self.purgatory.park(parked, self.now_ms + timeout_ms)
+        self.effects.append(effects.Ask(broker=broker, ticket=ticket, api_version=version, message=message))
 
     def answer(self, call: events.RequestArrived, message: Any) -> None:
         """Answer a request whose handler returned PARKED."""
@@ -275,11 +292,16 @@ class Node:
         self.effects.append(effects.Ask(broker=controller, ticket=ticket, api_version=call.api_version, message=call.body))
 
     def _peer_answered(self, event: events.PeerAnswered) -> None:
+        own, done = self._asks.pop(event.ticket, (None, None))
+        if own is not None and done is not None:
+            self.purgatory.cancel(own)
+            done(event.message)
+            return
         call, parked = self._asked.pop(event.ticket, (None, None))
-        if parked is None or parked.done:
+        if parked is None or call is None or parked.done:
             return
         self.purgatory.cancel(parked)
-        if event.message is None or call is None:
+        if event.message is None:
             parked.finish(True)
         else:
             self.answer(call, event.message)

@@ -1,6 +1,8 @@
 """The partitions this broker holds: begun and ended as the image says, flushed, and taken offline with their log directory.
 
-A partition is led here when the image names this broker as its leader; its log is opened or created then. A topic that leaves the image
+A partition is held here when its assignment names this broker; its log is opened or created then. It is led here when its state names this
+broker as leader, under the registration it has now: what was decided for an earlier life of it does not bind this one, which may have
+lost what that one had. Else it is followed, from its leader if it has one. A topic that leaves the image
 takes its logs with it: their directories are renamed at once and removed off the loop. Logs that the store does not know are left alone.
 
 One flush of a partition is under way at most, whoever leads it meanwhile: what a former log of the same name has on disk says nothing
@@ -14,12 +16,14 @@ from typing import TYPE_CHECKING
 
 from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
 from ottla.broker import effects
+from ottla.broker.follower import Follower
 from ottla.broker.image import Topic
 from ottla.broker.leader import Leader
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
+from ottla.store.layout import PartitionState
 from ottla.wire import errors
 
 if TYPE_CHECKING:
@@ -33,12 +37,14 @@ class Partitions:
         self._node = node
         #: Partitions led here, whose log directory works.
         self.leaders: dict[TopicPartition, Leader] = {}
+        #: Partitions followed, or without a leader, whose log directory works.
+        self.followers: dict[TopicPartition, Follower] = {}
         #: Partitions whose log directory failed, with the reason.
         self.offline: dict[TopicPartition, str] = {}
         #: Partitions that may have something to flush, since flushes were begun last.
-        self.dirty: dict[TopicPartition, Leader] = {}
-        #: The leader for which a flush is under way; it may have gone since.
-        self._flushing: dict[TopicPartition, Leader] = {}
+        self.dirty: dict[TopicPartition, Leader | Follower] = {}
+        #: The leader or follower for which a flush is under way; it may have gone since.
+        self._flushing: dict[TopicPartition, Leader | Follower] = {}
         #: Partitions of an earlier life of which no log was found here; they begin anew, empty.
         self.anew: dict[TopicPartition, None] = {}
         #: Partitions whose log found no room on any disk; they are offline until there is some.
@@ -58,6 +64,19 @@ class Partitions:
         if not self._node.image.has(topic, partition):
             raise errors.UnknownTopicOrPartition(f"there is no partition {partition} of topic {topic}")
         raise errors.NotLeaderOrFollower(f"broker {self._node.broker_id} does not lead {topic}-{partition}")
+
+    def replicas(self) -> Iterator[Leader | Follower]:
+        """Every partition held here whose log directory works."""
+        yield from self.leaders.values()
+        yield from self.followers.values()
+
+    def replica(self, partition: TopicPartition) -> Leader | Follower | None:
+        """The partition as it is held here, if its log directory works."""
+        return self.leaders.get(partition) or self.followers.get(partition)
+
+    def high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        """As known now, for the checkpoint of a directory."""
+        return {replica.partition: replica.high_watermark for replica in self.replicas() if replica.directory is directory}
 
     def hosted(self) -> Iterator[tuple[LogDirectory, TopicPartition]]:
         """Every log on a working directory, led or not."""
@@ -90,60 +109,106 @@ class Partitions:
     def state_changed(self, partition: TopicPartition) -> None:
         """The controller wrote who leads a partition."""
         state = self._node.image.state(partition)
-        if state is None or state.leader != self._node.broker_id or not self._node.standing.may_lead:
-            self._resign(partition)
-            return
-        if partition in self.leaders:
-            self.leaders[partition].follow_state(state)
+        if state is None or not self._names_us(state):
+            self._follow(partition, state)
+        elif partition in self.leaders:
+            topic = self._node.image.topics[partition.topic]
+            self.leaders[partition].follow_state(state, topic.versions[partition.partition], self._node.now_ms)
             self._node.purgatory.poke(partition)
         elif partition not in self.offline:
-            self._lead(partition)
+            self._lead(partition, state)
+
+    def _names_us(self, state: PartitionState) -> bool:
+        """Whether this broker leads by this state, in this life."""
+        node = self._node
+        if state.leader != node.broker_id or node.epoch is None or not node.standing.may_lead:
+            return False
+        return state.registration_of(node.broker_id) in (node.epoch, -1)
 
     def step_down(self) -> None:
         """Lead nothing for the moment: whoever waits is sent to look for the leader."""
         for partition in list(self.leaders):
-            self._resign(partition)
+            self._follow(partition, self._node.image.state(partition))
 
     def resume(self) -> None:
-        """Lead again what the image says, after ``step_down``."""
+        """Lead what the image says, under the registration of now."""
         for topic in list(self._node.image.topics.values()):
             for number in topic.states:
                 self.state_changed(TopicPartition(topic.name, number))
 
-    def _resign(self, partition: TopicPartition) -> None:
-        leader = self.leaders.pop(partition, None)
-        if leader is not None:
-            self._node.groups.partition_changed(partition)
-            self._node.purgatory.poke(partition)
-
     def options_changed(self, topic: str) -> None:
         """The overrides of a topic changed."""
         options = self._node.topic_options(topic)
-        for partition, leader in self.leaders.items():
-            if partition.topic == topic:
-                leader.follow_options(options)
+        for replica in self.replicas():
+            if replica.partition.topic == topic:
+                replica.follow_options(options)
 
     def defaults_changed(self) -> None:
         """Broker settings that topics inherit may have changed."""
         found: dict[str, TopicOptions] = {}
-        for partition, leader in self.leaders.items():
-            options = found.get(partition.topic)
+        for replica in self.replicas():
+            options = found.get(replica.partition.topic)
             if options is None:
-                options = found[partition.topic] = self._node.topic_options(partition.topic)
-            leader.follow_options(options)
+                options = found[replica.partition.topic] = self._node.topic_options(replica.partition.topic)
+            replica.follow_options(options)
 
-    def _lead(self, partition: TopicPartition) -> None:
+    def _lead(self, partition: TopicPartition, state: PartitionState) -> None:
         node = self._node
-        topic, state = node.image.topics[partition.topic], node.image.state(partition)
-        assert state is not None, f"{partition} has a state when it is led"
-        options = node.topic_options(partition.topic)
+        topic, options = node.image.topics[partition.topic], node.topic_options(partition.topic)
         found = self._find(partition, topic) or self._create(partition, topic, options)
-        if found is not None:
-            directory, log = found
-            leader = Leader(partition, log, directory, options, state, node.options.max_decompressed_ratio)
-            self.leaders[partition] = self.dirty[partition] = leader
+        if found is None:
+            return
+        directory, log = found
+        former = self.followers.pop(partition, None)
+        node.fetchers.forget(partition)
+        leader = self.leaders[partition] = self.dirty[partition] = Leader(
+            partition,
+            log,
+            directory,
+            options,
+            state,
+            node.options.max_decompressed_ratio,
+            replicas=topic.replicas[partition.partition],
+            version=topic.versions[partition.partition],
+            known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
+            now_ms=node.now_ms,
+        )
+        if former is not None and former.counted[0] == leader.epoch:
+            leader.insync.propose(former.counted[1])
+        node.groups.partition_changed(partition)
+        node.purgatory.poke(("led", partition))
+        if leader.caching:
+            node.purgatory.poke(partition)
+
+    def _follow(self, partition: TopicPartition, state: PartitionState | None) -> None:
+        """Follow whoever leads by this state; a partition without a state, or of which we are no replica, is let go of."""
+        node = self._node
+        led = self.leaders.pop(partition, None)
+        if led is not None:
             node.groups.partition_changed(partition)
-            node.purgatory.poke(("led", partition))
+            node.purgatory.poke(partition)
+        topic = node.image.topics.get(partition.topic)
+        if state is None or topic is None or node.broker_id not in topic.replicas.get(partition.partition, ()):
+            self.followers.pop(partition, None)
+            node.fetchers.forget(partition)
+            return
+        follower = self.followers.get(partition)
+        if follower is not None:
+            follower.follow_state(state)
+        elif partition in self.offline:
+            return
+        else:
+            options = node.topic_options(partition.topic)
+            found = self._find(partition, topic) or self._create(partition, topic, options)
+            if found is None:
+                return
+            directory, log = found
+            known = directory.high_watermarks.get(partition, Offset(0)) if led is None else led.high_watermark
+            follower = self.followers[partition] = Follower(partition, log, directory, options, state, known)
+        if led is not None:
+            follower.counted = (led.epoch, tuple(led.insync.maximal))
+        self.dirty[partition] = follower
+        node.fetchers.follow(follower)
 
     def _find(self, partition: TopicPartition, topic: Topic) -> tuple[LogDirectory, Log] | None:
         for directory in self._working():
@@ -188,17 +253,26 @@ class Partitions:
         return [directory for directory in self._node.directories if directory.failed is None]
 
     def _drop(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        self.leaders.pop(partition, None)
+        self._let_go(partition)
         with self.guarded(directory):
             path = directory.remove(partition)
             self._node.effects.append(effects.Remove(directory=directory.root, paths=(path,)))
         self._node.groups.partition_changed(partition)
         self._node.purgatory.poke(partition)
 
+    def _let_go(self, partition: TopicPartition) -> None:
+        self.leaders.pop(partition, None)
+        self.followers.pop(partition, None)
+        self.dirty.pop(partition, None)
+        self._node.fetchers.forget(partition)
+
     # Durability.
 
     def wrote(self, leader: Leader) -> None:
         """A batch was appended: a flush, or early write-back, may be due."""
+        if leader.insync.standings:
+            # Followers may fetch what consumers must not see yet.
+            self._node.purgatory.poke(("appended", leader.partition))
         if not leader.caching:
             self.dirty[leader.partition] = leader
             return
@@ -219,7 +293,7 @@ class Partitions:
             raise self.append_failed(leader, error) from error
         self.dropped(leader, dropped)
 
-    def dropped(self, leader: Leader, paths: tuple[str, ...]) -> None:
+    def dropped(self, leader: Leader | Follower, paths: tuple[str, ...]) -> None:
         """The log begins later than before: readers below hear of it at once; these files go once nobody sends from them any more."""
         self._node.upkeep.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
         self.dirty[leader.partition] = leader
@@ -243,13 +317,14 @@ class Partitions:
         risen = []
         for partition, upto in marks:
             asked = self._flushing.pop(partition, None)
-            leader = self.leaders.get(partition)
+            leader = self.replica(partition)
             if leader is None:
                 continue
             if leader is asked and leader.flushed(upto):
                 risen.append(partition)
             if leader is not asked or leader.log.unflushed:
                 self.dirty[partition] = leader
+            self._node.fetchers.flushed(partition)
         # Only now, so that a request that waits for several of them is found ready at once.
         for partition in risen:
             self._node.purgatory.poke(partition)
@@ -262,7 +337,7 @@ class Partitions:
         except OSError as error:
             self.directory_failed(directory.root, str(error))
 
-    def append_failed(self, leader: Leader, error: OSError) -> errors.KafkaError:
+    def append_failed(self, leader: Leader | Follower, error: OSError) -> errors.KafkaError:
         """What to answer when an append met the disk's refusal: full is not broken, all else is."""
         if error.errno == ENOSPC:
             return errors.KafkaStorageError(f"the disk of {leader.directory.root} is full; nothing was written")
@@ -278,8 +353,7 @@ class Partitions:
         directory.failed = reason
         self._flushing = {partition: leader for partition, leader in self._flushing.items() if leader.directory is not directory}
         for partition in directory.logs:
-            self.leaders.pop(partition, None)
-            self.dirty.pop(partition, None)
+            self._let_go(partition)
             self.offline[partition] = reason
         for partition in directory.logs:
             node.groups.partition_changed(partition)

@@ -135,6 +135,8 @@ class Standing:
             self.epoch = result.states[-1].created_zxid
             self._patience_ms = None
             self._ousted = False
+            node.partitions.resume()
+            node.fetchers.stir_all()
             node.controller.start()
         elif result.error in ("unavailable", "session"):
             self._retry = True

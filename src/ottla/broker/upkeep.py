@@ -28,6 +28,7 @@ class Upkeep:
             "controller": SECOND_MS,
             "standing": SECOND_MS,
             "flush_ms": SECOND_MS,
+            "isr": max(min(options.replica_lag_time_max_ms // 2, SECOND_MS), 1),
             "compaction": max(options.log_cleaner_backoff_ms, 1),
         }
         self._work = {
@@ -37,6 +38,7 @@ class Upkeep:
             "controller": node.controller.tick,
             "standing": node.standing.tick,
             "flush_ms": self._flush_old,
+            "isr": node.isr_changes.tick,
             "compaction": node.compaction.tick,
         }
         #: (due at, order, log directory, paths) of dropped files.
@@ -84,8 +86,7 @@ class Upkeep:
 
     def checkpoint(self, directory: LogDirectory) -> None:
         """Have recovery points, log starts and high watermarks of a directory written down, as they are now."""
-        leaders = self._node.partitions.leaders.values()
-        files = directory.checkpoint_files({leader.partition: leader.high_watermark for leader in leaders if leader.directory is directory})
+        files = directory.checkpoint_files(self._node.partitions.high_watermarks(directory))
         self._node.effects.append(effects.ReplaceFiles(directory=directory.root, files=tuple(files)))
 
     def _checkpoint(self) -> None:
@@ -94,11 +95,11 @@ class Upkeep:
                 self.checkpoint(directory)
 
     def _forget_producers(self) -> None:
-        for leader in self._node.partitions.leaders.values():
-            leader.log.expire_producers(self._node.wall_ms, self._node.options.producer_id_expiration_ms)
+        for replica in self._node.partitions.replicas():
+            replica.log.expire_producers(self._node.wall_ms, self._node.options.producer_id_expiration_ms)
 
     def _flush_old(self) -> None:
         """Under write caching: records when flush.ms or flush.messages ask for them on disk, and names that a new segment brought."""
-        for partition, leader in self._node.partitions.leaders.items():
-            if leader.caching and (leader.flush_due(self._node.now_ms) or leader.wants_flush()):
-                self._node.partitions.dirty[partition] = leader
+        for replica in self._node.partitions.replicas():
+            if replica.caching and (replica.flush_due(self._node.now_ms) or replica.wants_flush()):
+                self._node.partitions.dirty[replica.partition] = replica

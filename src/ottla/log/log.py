@@ -25,11 +25,13 @@ from ottla.base.ports import Disk, File
 from ottla.base.units import INT32_MAX
 from ottla.log import looking, trimming
 from ottla.log.aborted import AbortedTransaction
+from ottla.log.checkpoints import holes_file
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.errors import OffsetOutOfRange
 from ottla.log.flush import FlushPlan, Slice
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
 from ottla.log.looking import TimedOffset
+from ottla.log.names import HOLES
 from ottla.log.options import TopicOptions
 from ottla.log.pending import Pending
 from ottla.log.producers import Duplicate, Producers
@@ -184,22 +186,25 @@ class Log:
         """
         return self.producers.check(header) if header.producer_id >= 0 else None
 
-    def append(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int) -> Appended:
+    def append(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int, copy: bool = False) -> Appended:
         """Appends one checked batch, written without copying; base offset and leader epoch are patched in place.
 
-        ``header`` is the batch's own, its largest timestamp already stamped if the topic wants append times.
-        Raises: OSError; after ENOSPC nothing has changed.
+        ``header`` is the batch's own, its largest timestamp already stamped if the topic wants append times. A ``copy`` of another log's
+        batch keeps its offset and epoch. Raises: OSError; after ENOSPC nothing has changed.
         """
         epochs = self.epochs
         assert leader_epoch >= epochs.latest or leader_epoch < 0, "a leader's epoch never goes back"
-        base_offset = self.end_offset
+        base_offset = Offset(header.base_offset) if copy else self.end_offset
+        assert base_offset == self.end_offset or base_offset <= self.holes_below, "a hole is allowed before it is made"
+        assert base_offset >= self.end_offset, "a log grows at its end"
         last_offset = Offset(base_offset + header.last_offset_delta)
         size = len(batch)
         segment = self.segments[-1]
         rolled = segment.size > 0 and self._full(segment, header, size, last_offset, now_ms)
         if rolled:
             segment = self.roll(now_ms)
-        patch(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+        if not copy:
+            patch(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
         position = segment.append(batch, header, base_offset)
         self.end_offset = epochs.end_offset = Offset(last_offset + 1)
         if leader_epoch > epochs.latest:
@@ -385,6 +390,25 @@ class Log:
         self._room = None
         self.pending.void()
         return removed
+
+    def restart_at(self, offset: int, now_ms: int) -> tuple[str, ...]:
+        """Drops everything: the log is empty, and begins and ends at ``offset``; the files that were renamed, to be removed later."""
+        self.truncations += 1
+        removed = trimming.restart_at(self, offset, now_ms)
+        self._durable_max = Offset(0)
+        self._room = None
+        self.pending.void()
+        self.clean_offset = self._clean_durable = None
+        return removed
+
+    def allow_holes(self, below: int) -> None:
+        """What is copied from now on may have holes below this offset, for another log was compacted; on disk when this returns.
+
+        Raises: OSError; after ENOSPC nothing has changed.
+        """
+        if below > self.holes_below:
+            self.disk.replace_file(f"{self.directory}/{HOLES}", holes_file(below))
+            self.holes_below = Offset(below)
 
     def cut_clean(self) -> None:
         """What comes behind the end from now on was never compacted, whatever was there before."""

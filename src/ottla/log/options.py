@@ -14,9 +14,8 @@ class TopicOptions(Options):
 
     ABSENT = {
         "preallocate": "segments are never preallocated",
-        "unclean.leader.election.enable": "in this version a partition has one replica",
-        "leader.replication.throttled.replicas": "in this version a partition has one replica",
-        "follower.replication.throttled.replicas": "in this version a partition has one replica",
+        "leader.replication.throttled.replicas": "this version does not throttle replication",
+        "follower.replication.throttled.replicas": "this version does not throttle replication",
         "remote.storage.enable": "this version has no tiered storage",
         "local.retention.bytes": "this version has no tiered storage",
         "local.retention.ms": "this version has no tiered storage",
@@ -141,6 +140,12 @@ class TopicOptions(Options):
         at_least=1,
         synonyms=("min.insync.replicas",),
         doc="In-sync replicas without which a produce with acks=all is refused.",
+    )
+    unclean_leader_election_enable: bool = option(
+        "unclean.leader.election.enable",
+        False,
+        synonyms=("unclean.leader.election.enable",),
+        doc="Whether a replica outside of the ISR may lead when no member of it is alive: records are lost then.",
     )
     retention_bytes: int = option(
         "retention.bytes",

@@ -94,6 +94,17 @@ def begin_anew(log: "Log", offset: int, now_ms: int) -> list[str]:
     return removed
 
 
+def restart_at(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
+    former = log.recovery_point
+    removed = begin_anew(log, offset, now_ms)
+    log.epochs.truncate_end(0)
+    log.recovery_point = Offset(min(former, offset))
+    rebuild_producers(log, offset, now_ms)
+    log.pending.directory(log.directory)
+    log.recovery_point_lowered()
+    return tuple(removed)
+
+
 def _cut(log: "Log", segment: Segment, position: int, end_offset: int) -> None:
     """Cuts the last segment at a batch; it is active from now on."""
     log.pending.forget(segment)

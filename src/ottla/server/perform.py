@@ -16,6 +16,7 @@ from typing import Any
 from ottla.base.ids import ConnectionId
 from ottla.base.ports import Store, StoreResult
 from ottla.broker import effects, events
+from ottla.log.flush import Slice
 from ottla.net.server import Connection
 from ottla.server.cleaning import Cleaners
 from ottla.server.disk import RealDisk
@@ -23,6 +24,7 @@ from ottla.server.flusher import Flusher, Marks
 from ottla.server.observe import Counters
 from ottla.server.peers import Peers
 from ottla.wire.framing import encode_response
+from ottla.wire.messages.fetch import FetchResponse, PartitionData
 
 log = logging.getLogger("ottla.server")
 
@@ -151,7 +153,24 @@ class Performer:
 
     def _answer_peer(self, number: ConnectionId, message: Any) -> None:
         answered = self.peer_waits.pop(number, None)
-        if answered is not None:
+        if answered is None:
+            return
+        found = [data for topic in message.responses for data in topic.partitions] if isinstance(message, FetchResponse) else []
+        slices = [data for data in found if isinstance(data.records, Slice)]
+        if slices:
+            self._begin(self._answer_follower(answered, message, slices))
+        else:
+            answered(message)
+
+    async def _answer_follower(self, answered: Callable[[Any], None], message: FetchResponse, slices: list[PartitionData]) -> None:
+        """A follower of this process gets bytes, not parts of files; reading them may have to wait for the disk."""
+        try:
+            await self._in_thread(_read_slices, slices)
+        except OSError as error:
+            # Of a removed partition, or of a directory that a write or a flush will find failed; the follower asks again.
+            log.warning("a follower could not be answered: %s", error)
+            answered(None)
+        else:
             answered(message)
 
     # Log directories.
@@ -309,6 +328,12 @@ class Performer:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._crashed(error)
+
+
+def _read_slices(found: list[PartitionData]) -> None:
+    for data in found:
+        assert isinstance(data.records, Slice), "only parts of files are read"
+        data.records = data.records.read()
 
 
 def _remove_all(disk: RealDisk, paths: Iterable[str]) -> None:

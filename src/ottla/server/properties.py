@@ -20,7 +20,7 @@ ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
 _ASYNC = "there are no network threads: one event loop serves all connections"
 _KRAFT = "the controller is part of every broker"
 _TRANSACTIONS = "this version has no transactions"
-_REPLICATION = "in this version a partition has one replica"
+_REPLICATION = "this version does not have it"
 _QUOTAS = "this version has no quotas"
 _JVM = "it concerns Java's metrics"
 _KERNEL = "the kernel sizes socket buffers itself"
@@ -46,8 +46,6 @@ MEANINGLESS = {
     "log.flush.scheduler.interval.ms": "flushes are not polled for",
     "log.flush.start.offset.checkpoint.interval.ms": "all checkpoints are written together: log.flush.offset.checkpoint.interval.ms",
     "log.preallocate": "segments are never preallocated",
-    "unclean.leader.election.enable": _REPLICATION,
-    "num.replica.fetchers": _REPLICATION,
     "replica.": _REPLICATION,
     "follower.": _REPLICATION,
     "leader.": _REPLICATION,
@@ -77,7 +75,7 @@ MEANINGLESS = {
     "log.local.": _TIERED,
     "request.timeout.ms": "brokers talk over their one listener, and give a controller 30 s to answer",
     "connection.failed.authentication.delay.ms": "this version has no authentication",
-    "controlled.shutdown.": "a stop hands nothing over while a partition has one replica",
+    "controlled.shutdown.": "a stop hands nothing over before the broker is gone",
     "fetch.purgatory.purge.interval.requests": "what waits is dropped when it is over",
     "producer.purgatory.purge.interval.requests": "what waits is dropped when it is over",
     "delete.records.purgatory.purge.interval.requests": "what waits is dropped when it is over",

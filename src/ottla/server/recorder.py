@@ -19,8 +19,9 @@ import msgspec
 
 from ottla.base.ports import NodeState
 from ottla.base.units import KiB
-from ottla.broker.events import Event, LogRead, RequestArrived, StoreChanged
+from ottla.broker.events import Event, LogRead, PeerAnswered, RequestArrived, StoreChanged
 from ottla.wire import framing
+from ottla.wire.messages.fetch import FetchResponse
 
 FRAME_KEPT_BYTES = 16 * KiB
 #: Of one that is larger.
@@ -70,6 +71,9 @@ class FlightRecorder:
         elif isinstance(event, LogRead):
             # What lies in a log is the users' own, and may be much.
             kept = LogRead(ticket=event.ticket, data=None)
+        elif isinstance(event, PeerAnswered) and isinstance(event.message, FetchResponse):
+            # So is what a follower fetches.
+            kept = PeerAnswered(ticket=event.ticket, message=None)
         elif isinstance(event, StoreChanged):
             cost += len(event.state.data or b"")
         self._entries.append((now_ms, kept, cost))

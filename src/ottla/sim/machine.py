@@ -348,8 +348,13 @@ class Machine:
                     pass
                 case effects.Warn():
                     self.world.note(f"warning: {effect.message}")
+                case effects.Ask():
+                    self._ask(effect)
                 case _:
-                    raise AssertionError(f"one broker asks for nothing like {effect}")
+                    raise AssertionError(f"a broker asks for nothing like {effect}")
+
+    def _ask(self, effect: effects.Ask) -> None:
+        raise AssertionError(f"one broker has nobody to ask for {effect.message}")
 
     def _respond(self, effect: effects.Respond) -> None:
         connection = self._connections.get(effect.connection)

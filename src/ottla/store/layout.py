@@ -207,6 +207,9 @@ class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     """Leader (-1: none), its epoch, and the ISR, as the controller of ``controller_epoch`` wrote them.
 
+    ``isr_epochs`` are the broker epochs under which the members of the ISR, in their order, were counted in; empty when nobody wrote them
+    down. Kafka has no such key, and ignores it.
+
     ``recovering`` after an unclean election, until the leader has settled what is left of the log (KIP-704).
     """
 
@@ -215,6 +218,11 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     isr: tuple[int, ...]
     controller_epoch: int
     recovering: bool = False
+    isr_epochs: tuple[int, ...] = ()
+
+    def registration_of(self, broker: int) -> int:
+        """The broker epoch under which this broker is in the ISR; -1 when it is not, or nobody knows."""
+        return dict(zip(self.isr, self.isr_epochs, strict=False)).get(broker, -1)
 
 
 class ProducerIdBlock(NamedTuple):
@@ -303,6 +311,7 @@ class _StateJson(msgspec.Struct):
     isr: tuple[int, ...]
     controller_epoch: int
     leader_recovery_state: int = 0
+    isr_broker_epochs: tuple[int, ...] = ()
 
 
 def encode_partition_state(state: PartitionState) -> bytes:
@@ -315,6 +324,8 @@ def encode_partition_state(state: PartitionState) -> bytes:
     }
     if state.recovering:
         content["leader_recovery_state"] = 1
+    if state.isr_epochs:
+        content["isr_broker_epochs"] = state.isr_epochs
     return msgspec.json.encode(content)
 
 
@@ -327,6 +338,7 @@ def decode_partition_state(data: bytes) -> PartitionState:
         isr=read.isr,
         controller_epoch=read.controller_epoch,
         recovering=read.leader_recovery_state == 1,
+        isr_epochs=read.isr_broker_epochs,
     )
 
 

@@ -1,9 +1,9 @@
 """Produce: append batches to the partitions led here.
 
 Behaviour: exactly one batch of format 2 per partition. acks=1 answers once the batch is in the page cache; acks=-1 once it is on the disk
-of every in-sync replica; acks=0 never, and an error closes the connection. Each partition succeeds or fails alone. Below the disk reserve
-every append is refused with KAFKA_STORAGE_ERROR and a message that says how many bytes are free. Internal topics take nothing from
-clients (INVALID_TOPIC_EXCEPTION).
+of every in-sync replica, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND once there are too few of them; acks=0 never, and an error closes the
+connection. Each partition succeeds or fails alone. Below the disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message
+that says how many bytes are free. Internal topics take nothing from clients (INVALID_TOPIC_EXCEPTION).
 
 Versions: 0 to 2 are advertised, since librdkafka before 2.11 compresses only then (KAFKA-18659), and refused as in Kafka 4.
 
@@ -168,20 +168,27 @@ def _wait(node: "Node", call: RequestArrived, response: ProduceResponse, written
 
     def settled() -> bool:
         for _, leader, end_offset in written:
-            if leader.high_watermark < end_offset and leaders.get(leader.partition) is leader:
+            if leader.high_watermark < end_offset and leader.enough_in_sync and leaders.get(leader.partition) is leader:
                 return False
         return True
 
     def finish(expired: bool) -> None:
         for answer, leader, end_offset in written:
-            if leader.high_watermark < end_offset:
-                try:
-                    node.partitions.leader(*leader.partition)
-                    error: KafkaError = errors.RequestTimedOut(f"{leader.partition} was not on disk within {call.body.timeout_ms} ms")
-                except KafkaError as gone:
-                    error = gone
-                answer.error_code, answer.error_message, answer.base_offset = error.code, str(error), -1
+            if leader.high_watermark >= end_offset:
+                continue
+            try:
+                node.partitions.leader(*leader.partition)
+                error = _not_committed(leader, call.body.timeout_ms)
+            except KafkaError as gone:
+                error = gone
+            answer.error_code, answer.error_message, answer.base_offset = error.code, str(error), -1
         node.answer(call, response)
 
     parked = Parked([leader.partition for _, leader, _ in written], settled, finish)
     return node.park(call, parked, node.now_ms + max(call.body.timeout_ms, 0))
+
+
+def _not_committed(leader: Leader, timeout_ms: int) -> KafkaError:
+    if not leader.enough_in_sync:
+        return errors.NotEnoughReplicasAfterAppend(f"{leader.partition} was written, but has {len(leader.isr)} in-sync replicas now")
+    return errors.RequestTimedOut(f"{leader.partition} was not on the disk of every in-sync replica within {timeout_ms} ms")

@@ -4,16 +4,20 @@ Behaviour: answers at once when there is nothing to wait for (max_wait 0, no par
 has an error or has diverged; else waits up to max_wait_ms. The first partition with records gives at least one whole batch, whatever the
 limits; the batch that contains the offset is sent whole. Sessions as in ``fetch_sessions.py``.
 
+A follower, which names its replica id, reads up to the log end, on disk or not; where it reads from tells what it has on disk, which may
+raise the high watermark, and bring it into the ISR. It must be a replica, of the registration that its request names, and of the leader's
+epoch.
+
 Versions: topics by id from 13 on. read_committed stops at the last stable offset.
 
-Differences from Kafka: a request with a replica id is refused, since each partition has one replica. Source: KIP-74, KIP-227, KIP-320,
-KIP-516.
+Differences from Kafka: a follower whose offset lies before the log start is told that start with the error. Source: KIP-74, KIP-227,
+KIP-320, KIP-516, KIP-903.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.base.ids import TopicId, TopicPartition
+from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.broker.apis.leaders import endpoints_of, leader_hint
 from ottla.broker.events import RequestArrived
 from ottla.broker.fetch_sessions import Context, Wanted, rotated
@@ -53,14 +57,40 @@ def refuse(call: RequestArrived, error: KafkaError) -> FetchResponse:
 @handles(FetchRequest, (4, 18), refuse=refuse)
 def fetch(node: "Node", call: RequestArrived) -> Any:
     request: FetchRequest = call.body
-    if max(request.replica_id, request.replica_state.replica_id) >= 0:
-        raise errors.NotLeaderOrFollower("replicas do not fetch here: each partition has one replica")
+    if replica_of(request) >= 0:
+        _note_follower(node, call)
     by_id = call.api_version >= BY_ID_SINCE
     context = node.sessions.begin(request, by_id=by_id, now_ms=node.now_ms, rng=node.rng)
     found = _read_all(node, request, context)
     if request.max_wait_ms <= 0 or not context.wanted or found.urgent or found.bytes >= _enough(node, request):
         return _response(node, call, context, found)
     return _wait(node, call, context, found)
+
+
+def replica_of(request: FetchRequest) -> int:
+    """The follower that asks; -1 for a consumer."""
+    return max(request.replica_id, request.replica_state.replica_id)
+
+
+def _note_follower(node: "Node", call: RequestArrived) -> None:
+    """A follower says what it has. Raises: StaleBrokerEpoch, when it has been registered anew since."""
+    request: FetchRequest = call.body
+    replica, epoch = replica_of(request), request.replica_state.replica_epoch
+    registered = node.image.brokers.get(BrokerId(replica))
+    if registered is not None and 0 <= epoch < registered.epoch:
+        raise errors.StaleBrokerEpoch(f"broker {replica} is registered under epoch {registered.epoch}, not {epoch}")
+    for topic in request.topics:
+        name = node.image.topics_by_id.get(TopicId(topic.topic_id)) if call.api_version >= BY_ID_SINCE else None
+        for ask in topic.partitions:
+            leader = node.partitions.leaders.get(TopicPartition(name.name if name else topic.topic, ask.partition))
+            if leader is None or replica not in leader.insync.standings or ask.current_leader_epoch != leader.epoch:
+                continue
+            if not leader.agrees(ask.fetch_offset, ask.last_fetched_epoch):
+                continue
+            if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=epoch, now_ms=node.now_ms):
+                node.purgatory.poke(leader.partition)
+            if replica not in leader.insync.maximal:
+                node.isr_changes.look(leader)
 
 
 @dataclass(slots=True)
@@ -104,13 +134,22 @@ def _read(node: "Node", request: FetchRequest, wanted: Wanted, left: int, *, at_
     try:
         leader = node.partitions.leader(_name(node, wanted.topic), ask.partition)
         leader.check_epoch(ask.current_leader_epoch)
+        replica = replica_of(request)
+        if replica >= 0 and replica not in leader.insync.standings:
+            raise errors.NotLeaderOrFollower(f"broker {replica} is no follower of {leader.partition}")
         read = leader.read(
             ask.fetch_offset,
             max_bytes=min(ask.partition_max_bytes, left),
             at_least_one=at_least_one,
             isolation_level=request.isolation_level,
             last_fetched_epoch=ask.last_fetched_epoch,
+            replica=replica >= 0,
         )
+    except errors.OffsetOutOfRange as error:
+        refused = _refused(ask.partition, error)
+        if replica_of(request) >= 0:
+            refused.log_start_offset = leader.log.start_offset
+        return refused
     except KafkaError as error:
         return _refused(ask.partition, error)
     data = PartitionData(
@@ -184,11 +223,16 @@ def _wait(node: "Node", call: RequestArrived, context: Context, found: Found) ->
         asked.setdefault(partition, []).append(wanted)
         held[partition] = held.get(partition, 0) + len(data.records or b"")
     total = found.bytes
-    poked: list[TopicPartition] = []
+    #: Partitions, or (for followers) what was appended to them.
+    poked: list[Any] = []
+    keys: list[Any] = list(asked)
+    if replica_of(request) >= 0:
+        keys += [("appended", partition) for partition in asked]
 
     def ready() -> bool:
         nonlocal total
-        partition = poked.pop()
+        key = poked.pop()
+        partition = key if isinstance(key, TopicPartition) else key[1]
         if enough <= 1:
             return any(_stirred(node, request, wanted) for wanted in asked[partition])
         now = 0
@@ -207,7 +251,7 @@ def _wait(node: "Node", call: RequestArrived, context: Context, found: Found) ->
     def finish(expired: bool) -> None:
         node.answer(call, _response(node, call, context, _read_all(node, request, context)))
 
-    return node.park(call, Parked(list(asked), ready, finish, poked), node.now_ms + request.max_wait_ms)
+    return node.park(call, Parked(keys, ready, finish, poked), node.now_ms + request.max_wait_ms)
 
 
 def _stirred(node: "Node", request: FetchRequest, wanted: Wanted) -> bool:
@@ -218,4 +262,5 @@ def _stirred(node: "Node", request: FetchRequest, wanted: Wanted) -> bool:
         leader.check_epoch(ask.current_leader_epoch)
     except KafkaError:
         return True
-    return leader.readable_end(request.isolation_level) > ask.fetch_offset or ask.fetch_offset < leader.log.start_offset
+    end = leader.log.end_offset if replica_of(request) >= 0 else leader.readable_end(request.isolation_level)
+    return end > ask.fetch_offset or ask.fetch_offset < leader.log.start_offset

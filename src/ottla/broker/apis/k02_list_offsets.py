@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 EPOCH_SINCE = 4
+#: Before it, OFFSET_NOT_AVAILABLE has no name.
+UNAVAILABLE_SINCE = 5
 #: The version from which each special time is known.
 SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
@@ -72,6 +74,9 @@ def _look_up(node: "Node", call: RequestArrived, topic: str, ask: ListOffsetsPar
     leader.check_epoch(ask.current_leader_epoch)
     if ask.timestamp < 0 and call.api_version < SINCE.get(ask.timestamp, 1 << 15):
         raise errors.UnsupportedVersion(f"ListOffsets version {call.api_version} knows no timestamp {ask.timestamp}")
+    if not leader.knows_watermark and ask.timestamp not in (EARLIEST, EARLIEST_LOCAL):
+        unknown = f"the high watermark of {leader.partition} is not known yet in epoch {leader.epoch}; try again"
+        raise errors.OffsetNotAvailable(unknown) if call.api_version >= UNAVAILABLE_SINCE else errors.LeaderNotAvailable(unknown)
     try:
         timestamp, offset, epoch = _found(leader, ask.timestamp, leader.readable_end(call.body.isolation_level))
     except OSError as error:

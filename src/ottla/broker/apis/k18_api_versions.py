@@ -24,7 +24,9 @@ _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 def served_versions() -> list[ApiVersion]:
     """What to advertise, in the order of keys."""
     return [
-        ApiVersion(api_key=key, min_version=served.versions[0], max_version=served.versions[1]) for key, served in sorted(HANDLERS.items())
+        ApiVersion(api_key=key, min_version=served.versions[0], max_version=served.versions[1])
+        for key, served in sorted(HANDLERS.items())
+        if not served.between_brokers
     ]
 
 

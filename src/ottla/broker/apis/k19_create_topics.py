@@ -4,7 +4,7 @@ Behaviour: every check of Kafka's, in its order; a name that stands twice in one
 creates nothing. Answers when the store has the topic and this broker's image shows it. Versions: -1 for the broker's default counts from
 4 on; 5 returns counts and settings, 7 the topic id.
 
-Differences from Kafka: replication factor 1 only, until brokers replicate. Source: KIP-4, KIP-464, KIP-525, KIP-516.
+Source: KIP-4, KIP-464, KIP-525, KIP-516.
 """
 
 from collections import Counter

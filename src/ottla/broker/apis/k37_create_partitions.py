@@ -84,4 +84,4 @@ def _write(node: "Node", writes: Writes, topic: Topic, added: dict[int, tuple[Br
         if error is not None:
             result.error_code, result.error_message = error.code, str(error)
 
-    writes.add(growth(topic, added, node.image.controller_epoch), done)
+    writes.add(growth(topic, added, node.image), done)

@@ -1,7 +1,8 @@
 """The controller's office: taking it, losing it, and writing under it.
 
 Every broker wants it; the store gives it to whoever creates ``/controller`` first. The winner raises ``/controller_epoch`` in the same
-``multi``; each later write checks that node's version, so a controller that lost its office without knowing cannot write.
+``multi``; each later write checks that node's version, so a controller that lost its office without knowing cannot write. What it finds in
+order it leaves as it is: who was counted in under which registration stands in the states themselves (``election.py``).
 
 Only one round of elections is under way at a time; what changes meanwhile is looked at when it ends. Source: KIP-237, KAFKA-6082.
 """
@@ -9,14 +10,17 @@ Only one round of elections is under way at a time; what changes meanwhile is lo
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.ids import LeaderEpoch, TopicPartition
 from ottla.base.ports import Op, StoreErrorKind, StoreResult
-from ottla.broker.controller.election import elections
+from ottla.broker.controller.election import election, elections, is_sound
 from ottla.broker.image import NO_LEADER, Change
 from ottla.store import layout
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+#: Stands for the state of a partition that is just being created.
+NO_STATE = layout.PartitionState(leader=NO_LEADER, leader_epoch=LeaderEpoch(-1), isr=(), controller_epoch=0)
 
 
 #: Elections written by one multi: a store takes a megabyte of them, and each has some two hundred bytes.
@@ -34,8 +38,6 @@ class Controller:
         self._fence = -1
         self._campaigning = False
         self._electing = False
-        #: By broker, the registration for which elections were held in this office.
-        self._known: dict[BrokerId, int] = {}
         #: The store did not answer; the next tick tries again.
         self._retry = False
 
@@ -54,11 +56,11 @@ class Controller:
             return False
         image = self._node.image
         me = self._node.broker_id
-        return all(
-            topic.states.get(number) is not None and topic.states[number].leader != NO_LEADER
+        return not any(
+            (state.leader == NO_LEADER and (me in state.isr or not state.isr)) or (state.leader == me and not is_sound(image, state, me))
             for topic in image.topics.values()
             for number, replicas in topic.replicas.items()
-            if me in replicas
+            if me in replicas and (state := topic.states.get(number, NO_STATE))
         )
 
     def changed(self, change: Change) -> None:
@@ -69,8 +71,7 @@ class Controller:
             case ("broker", _):
                 self._hold_elections()
             case ("partition", TopicPartition() as partition):
-                state = self._node.image.state(partition)
-                if state is not None and BrokerId(state.leader) not in self._known:
+                if self.active and self._wants_election(partition):
                     self._hold_elections()
 
     def tick(self) -> None:
@@ -128,22 +129,27 @@ class Controller:
             # Heard while suspended, it is an office that this broker will have to take anew.
             self.active = self._node.standing.connected
             self._fence = result.states[-1].version
-            self._known = {}
             self._hold_elections()
         elif self._node.image.controller in (None, self._node.broker_id):
             self._retry = True
 
     # Elections.
 
+    def _unclean(self, topic: str) -> bool:
+        return self._node.topic_options(topic).unclean_leader_election_enable
+
+    def _wants_election(self, partition: TopicPartition) -> bool:
+        image = self._node.image
+        topic = image.topics.get(partition.topic)
+        if topic is None or partition.partition not in topic.states:
+            return False
+        return election(image, topic, partition.partition, unclean=self._unclean) is not None
+
     def _hold_elections(self) -> None:
         if self._electing or not self.active:
             return
         image = self._node.image
-        registrations = {broker: registration.epoch for broker, registration in image.brokers.items()}
-        changes = list(elections(image, self._known))
-        if not changes:
-            self._known = registrations
-            return
+        changes = elections(image, unclean=self._unclean)
         ops = [
             Op(
                 "set",
@@ -153,6 +159,8 @@ class Controller:
             )
             for partition, state in changes
         ]
+        if not ops:
+            return
         self._electing = True
         parts = range(0, len(ops), OPS_AT_ONCE)
         left, failed = len(parts), set[StoreErrorKind]()
@@ -165,8 +173,6 @@ class Controller:
             if left:
                 return
             self._electing = False
-            if not failed:
-                self._known = registrations
             if failed & {"unavailable", "session"}:
                 self._retry = True
             else:

@@ -142,8 +142,6 @@ def check_replicas(broker_ids: Sequence[int], image: Image, like: object) -> tup
     first = next(iter(like), chosen)  # type: ignore[call-overload]
     if len(first) != len(chosen):
         raise errors.InvalidReplicaAssignment(f"partitions of a topic have equally many replicas, not {len(first)} and {len(chosen)}")
-    if len(chosen) > 1:
-        raise errors.InvalidReplicaAssignment("this version of Ottla keeps one replica of each partition")
     return chosen
 
 
@@ -156,8 +154,6 @@ def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Ra
         raise errors.InvalidPartitions(f"a topic has at least 1 partition, or -1 for the broker's default; not {partitions}")
     if factor > len(image.brokers):
         raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(image.brokers)} are alive")
-    if factor > 1:
-        raise errors.InvalidReplicationFactor(f"this version of Ottla keeps one replica of each partition, not {factor}")
     check_growth(planned + partitions, image, options)
     racks = {broker: registration.rack for broker, registration in image.brokers.items()}
     return dict(enumerate(place(racks, partitions=partitions, replication_factor=factor, rng=rng)))
@@ -179,20 +175,27 @@ def creation(topic: NewTopic, image: Image) -> list[Op]:
     assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=dict(topic.replicas))
     ops.append(Op("create", layout.topic(topic.name), layout.encode_topic(assignment)))
     ops.append(Op("create", layout.partitions(topic.name)))
-    return ops + _partition_creation(topic.name, topic.replicas, image.controller_epoch)
+    return ops + _partition_creation(topic.name, topic.replicas, image)
 
 
-def growth(topic: Topic, added: Mapping[int, tuple[BrokerId, ...]], controller_epoch: int) -> list[Op]:
+def growth(topic: Topic, added: Mapping[int, tuple[BrokerId, ...]], image: Image) -> list[Op]:
     """Add partitions to a topic."""
     assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas={**topic.replicas, **added})
     grown = Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)
-    return [grown, *_partition_creation(topic.name, added, controller_epoch)]
+    return [grown, *_partition_creation(topic.name, added, image)]
 
 
-def _partition_creation(topic: str, replicas: Mapping[int, tuple[BrokerId, ...]], controller_epoch: int) -> list[Op]:
+def _partition_creation(topic: str, replicas: Mapping[int, tuple[BrokerId, ...]], image: Image) -> list[Op]:
+    """The ISR is all replicas, for they are alive, and empty as the log is."""
     ops = []
     for number, brokers in replicas.items():
-        state = PartitionState(leader=brokers[0], leader_epoch=LeaderEpoch(0), isr=brokers, controller_epoch=controller_epoch)
+        state = PartitionState(
+            leader=brokers[0],
+            leader_epoch=LeaderEpoch(0),
+            isr=brokers,
+            isr_epochs=tuple(image.brokers[broker].epoch for broker in brokers),
+            controller_epoch=image.controller_epoch,
+        )
         ops.append(Op("create", layout.partition(topic, number)))
         ops.append(Op("create", layout.partition_state(topic, number), layout.encode_partition_state(state)))
     return ops

@@ -1,0 +1,78 @@
+"""AlterPartition: at the controller; a leader asks for another ISR.
+
+Behaviour: a request of an earlier registration of its broker is refused as a whole (STALE_BROKER_EPOCH). Each partition succeeds or fails
+alone (``controller/isr.py``), by compare and set on the version of its state. Not among the APIs that clients are told of.
+
+Versions: 3 only, whose members carry their broker epochs.
+
+Differences from Kafka: an ISR that changes does not raise the leader epoch. Source: KIP-497, KIP-841, KIP-903.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import BrokerId, TopicId
+from ottla.base.ports import Op
+from ottla.broker.apis.writes import Writes
+from ottla.broker.controller.isr import altered
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.store import layout
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartition,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartition,
+    AlterPartitionResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: How long the store may take.
+STORE_MS = 10_000
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> AlterPartitionResponse:
+    return AlterPartitionResponse(error_code=error.code)
+
+
+@handles(AlterPartitionRequest, (3, 3), refuse=refuse, at_controller=True, between_brokers=True)
+def alter_partition(node: "Node", call: RequestArrived) -> Any:
+    request: AlterPartitionRequest = call.body
+    registered = node.image.brokers.get(BrokerId(request.broker_id))
+    if registered is None or registered.epoch != request.broker_epoch:
+        raise errors.StaleBrokerEpoch(f"broker {request.broker_id} is not registered under epoch {request.broker_epoch}")
+    writes = Writes(node, call)
+    response = AlterPartitionResponse()
+    for topic in request.topics:
+        answers = [_alter(node, writes, request.broker_id, TopicId(topic.topic_id), wish) for wish in topic.partitions]
+        response.topics.append(AlterPartitionResponseTopic(topic_id=topic.topic_id, partitions=answers))
+    return writes.answer_when_done(response, STORE_MS)
+
+
+def _alter(
+    node: "Node", writes: Writes, broker: int, topic_id: TopicId, wish: AlterPartitionRequestPartition
+) -> AlterPartitionResponsePartition:
+    answer = AlterPartitionResponsePartition(partition_index=wish.partition_index)
+    topic = node.image.topics_by_id.get(topic_id)
+    if topic is None:
+        answer.error_code = errors.UnknownTopicId.code
+        return answer
+    try:
+        state = altered(node.image, topic, broker, wish)
+    except KafkaError as error:
+        answer.error_code = error.code
+        return answer
+
+    def done(error: KafkaError | None) -> None:
+        if error is not None:
+            answer.error_code = error.code
+            return
+        answer.leader_id, answer.leader_epoch, answer.isr = state.leader, state.leader_epoch, list(state.isr)
+        answer.partition_epoch = wish.partition_epoch + 1
+
+    path = layout.partition_state(topic.name, wish.partition_index)
+    writes.add((Op("set", path, layout.encode_partition_state(state), version=wish.partition_epoch),), done)
+    return answer

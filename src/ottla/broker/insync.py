@@ -1,0 +1,104 @@
+"""Who is in sync with a leader, and how far: the ISR as the controller last said, what each follower has, and which ISR to ask for next.
+
+A leader that has asked for another ISR does not know which one holds until it is told: a controller may elect from either. So it counts
+with the members of both, the maximal ISR, and that only shrinks again when a later state is known, whatever became of the question.
+
+::
+
+    replicas   1 (leader)  2          3          4
+    ISR        *           *          *
+    asked for  *           *                     *        3 lags, 4 has caught up
+    counts     *           *          *          *        until the state says which it is
+
+Source: KIP-497 (AlterPartition), KIP-966 (nothing is committed below min.insync.replicas), Kafka's Partition.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the leader knows of a follower, in the present epoch."""
+
+    #: Everything below is safe there; -1 until it has fetched.
+    position: int
+    #: When it had last all that the leader had.
+    caught_up_ms: int
+    #: The registration under which it fetches.
+    broker_epoch: int = -1
+    #: The log end at its last fetch, and when that was.
+    end_then: int = -1
+    fetched_ms: int = -1
+
+
+class InSync:
+    """See the module's theory. Belongs to one leader in one epoch."""
+
+    __slots__ = ("_counted", "isr", "maximal", "replicas", "standings", "version")
+
+    def __init__(self, me: int, replicas: Sequence[int], isr: tuple[int, ...], version: int, now_ms: int) -> None:
+        #: In the order of the assignment.
+        self.replicas = tuple(replicas)
+        #: By broker: all replicas but the leader.
+        self.standings = {broker: Standing(-1, now_ms) for broker in self.replicas if broker != me}
+        #: Version of the state known here; Kafka's partition epoch.
+        self.version = -1
+        self.follow(isr, version)
+
+    def follow(self, isr: tuple[int, ...], version: int) -> None:
+        """This ISR holds as of this version of the state; what was asked for on top of an earlier one can no longer come true."""
+        if version > self.version or self.version < 0:
+            self.version = version
+            self.isr = isr
+            self._count(frozenset(isr))
+
+    def propose(self, isr: tuple[int, ...]) -> None:
+        """This ISR is asked for."""
+        self._count(self.maximal | frozenset(isr))
+
+    def _count(self, members: frozenset[int]) -> None:
+        #: Every broker that is in the ISR, or may be.
+        self.maximal = members
+        self._counted = [standing for broker, standing in self.standings.items() if broker in members]
+
+    def fetched(self, broker: int, *, offset: int, end_offset: int, broker_epoch: int, now_ms: int) -> None:
+        """A follower of this epoch fetches from ``offset`` while the log ends at ``end_offset``."""
+        standing = self.standings[broker]
+        if offset >= end_offset:
+            standing.caught_up_ms = now_ms
+        elif offset >= standing.end_then >= 0:
+            standing.caught_up_ms = max(standing.caught_up_ms, standing.fetched_ms)
+        standing.position, standing.broker_epoch = offset, broker_epoch
+        standing.end_then, standing.fetched_ms = end_offset, now_ms
+
+    def committed(self, own: int, *, min_insync: int) -> int:
+        """What every member of the maximal ISR has, the leader having ``own``; -1 while the ISR is too small to commit anything."""
+        if len(self.isr) < min(min_insync, len(self.replicas)):
+            return -1
+        for standing in self._counted:
+            if standing.position < own:
+                own = standing.position
+        return own
+
+    def wanted(
+        self, now_ms: int, *, end_offset: int, joins_at: int, lag_max_ms: int, sound: Callable[[int, int], bool]
+    ) -> tuple[int, ...] | None:
+        """The ISR to ask for; None when the present one is right.
+
+        A member leaves when it did not catch up for ``lag_max_ms``. A replica joins that has everything below ``joins_at``; ``sound`` tells
+        whether a broker is alive under an epoch.
+        """
+        members = []
+        for broker in self.replicas:
+            standing = self.standings.get(broker)
+            if standing is None:
+                members.append(broker)
+            elif broker in self.maximal:
+                if standing.position >= end_offset or now_ms - standing.caught_up_ms <= lag_max_ms:
+                    members.append(broker)
+            elif standing.position >= joins_at and sound(broker, standing.broker_epoch):
+                members.append(broker)
+        if set(members) == set(self.isr) == self.maximal:
+            return None
+        return tuple(members)

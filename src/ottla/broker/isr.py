@@ -1,0 +1,114 @@
+"""Asking the controller for another ISR: which partitions led here want one, one request under way at a time.
+
+A follower that fell behind is found by the clock; one that caught up, when it fetches. The state that comes of it is heard from the store
+like any other; a refusal changes nothing here, since the maximal ISR counts until a later state is known. What still holds is asked for
+again by the clock, against the version known by then. Source: KIP-497, KIP-841.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import BrokerId, TopicId, TopicPartition
+from ottla.broker.leader import Leader
+from ottla.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartition,
+    AlterPartitionRequestTopic,
+    AlterPartitionResponse,
+    BrokerState,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+VERSION = 3
+#: How long the controller may take; then whoever is controller by then is asked.
+PATIENCE_MS = 10_000
+#: Partitions in one request.
+ASKED_MAX = 500
+
+
+class IsrChanges:
+    """See the module's theory."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._asking = False
+        #: Partitions that want another ISR.
+        self._wanted: dict[TopicPartition, None] = {}
+
+    def look(self, leader: Leader) -> None:
+        """A follower fetched, or time passed: ask if the ISR should be another."""
+        if self._wanted_isr(leader) is not None:
+            self._wanted[leader.partition] = None
+            self._ask()
+
+    def tick(self) -> None:
+        """Time passed: look at all partitions."""
+        for leader in self._node.partitions.leaders.values():
+            if leader.insync.standings and self._wanted_isr(leader) is not None:
+                self._wanted[leader.partition] = None
+        self._ask()
+
+    def _wanted_isr(self, leader: Leader) -> tuple[int, ...] | None:
+        node = self._node
+        return leader.wanted_isr(node.now_ms, lag_max_ms=node.options.replica_lag_time_max_ms, sound=self._sound)
+
+    def _sound(self, broker: int, epoch: int) -> bool:
+        found = self._node.image.brokers.get(BrokerId(broker))
+        return found is not None and found.epoch == epoch
+
+    def _ask(self) -> None:
+        node = self._node
+        if self._asking or not self._wanted or node.image.controller is None or node.epoch is None:
+            return
+        topics: dict[str, AlterPartitionRequestTopic] = {}
+        for partition in list(self._wanted)[:ASKED_MAX]:
+            del self._wanted[partition]
+            leader, topic = node.partitions.leaders.get(partition), node.image.topics.get(partition.topic)
+            isr = self._wanted_isr(leader) if leader is not None else None
+            if leader is None or topic is None or isr is None:
+                continue
+            leader.insync.propose(isr)
+            wish = topics.setdefault(partition.topic, AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[]))
+            wish.partitions.append(
+                AlterPartitionRequestPartition(
+                    partition_index=partition.partition,
+                    leader_epoch=leader.epoch,
+                    new_isr_with_epochs=[BrokerState(broker_id=broker, broker_epoch=self._epoch_of(leader, broker)) for broker in isr],
+                    partition_epoch=leader.insync.version,
+                )
+            )
+        if topics:
+            self._asking = True
+            request = AlterPartitionRequest(broker_id=node.broker_id, broker_epoch=node.epoch, topics=list(topics.values()))
+            node.ask(node.image.controller, request, version=VERSION, timeout_ms=PATIENCE_MS, done=self._answered)
+
+    def _epoch_of(self, leader: Leader, broker: int) -> int:
+        """Under which registration a member is to be counted in. One that is in the ISR already, and has not fetched in this epoch, keeps
+        the registration that the state names."""
+        standing = leader.insync.standings.get(broker)
+        if standing is None:
+            assert self._node.epoch is not None, "a leader is registered"
+            return self._node.epoch
+        if standing.broker_epoch >= 0:
+            return standing.broker_epoch
+        state = self._node.image.state(leader.partition)
+        return state.registration_of(broker) if state is not None else -1
+
+    def _answered(self, response: Any) -> None:
+        self._asking = False
+        if isinstance(response, AlterPartitionResponse) and not response.error_code:
+            self._follow(response)
+        self._ask()
+
+    def _follow(self, response: AlterPartitionResponse) -> None:
+        """The store may be slower to tell."""
+        node = self._node
+        for topic in response.topics:
+            found = node.image.topics_by_id.get(TopicId(topic.topic_id))
+            for answer in topic.partitions:
+                leader = node.partitions.leaders.get(TopicPartition(found.name, answer.partition_index)) if found is not None else None
+                if leader is None or answer.error_code or answer.leader_epoch != leader.epoch:
+                    continue
+                if leader.follow_isr(tuple(answer.isr), answer.partition_epoch):
+                    node.purgatory.poke(leader.partition)
