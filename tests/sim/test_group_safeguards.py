@@ -14,6 +14,7 @@ from ottla.broker.groups.groups import Groups
 from ottla.broker.groups.members import Members
 from ottla.broker.groups.records import GroupMetadataKey
 from ottla.broker.groups.sessions import Sessions
+from ottla.broker.groups.states import IllegalTransition
 from ottla.sim.checkers.groups import CommittedIsKept, OneOwner, Write, ZombiesAreFenced
 from ottla.sim.group_history import GROUP_FAULT_KINDS, GroupHistory
 
@@ -25,7 +26,10 @@ CLASSIC, NEXT = (("classic",),), (("consumer",),)
 def harm(kinds: Sequence[str] = GROUP_FAULT_KINDS, protocols: Sequence[Sequence[str]] = CLASSIC) -> list[str]:
     """The problems of the first history that has any."""
     for seed in SEEDS:
-        problems = GroupHistory(seed, kinds=kinds, protocols=protocols).run().problems
+        try:
+            problems = GroupHistory(seed, kinds=kinds, protocols=protocols).run().problems
+        except (AssertionError, IllegalTransition) as error:
+            problems = [f"{type(error).__name__}: {error}"]
         if problems:
             return problems
     return []

@@ -143,11 +143,6 @@ def test_taking_every_hole_in_a_compacted_log_for_one_of_compaction_is_caught(mo
     assert harm(("power cut", "slow disk"), compacted=True)
 
 
-def test_passing_over_files_that_were_to_be_swapped_in_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recover, "SWAP", ".another")
-    assert harm(("power cut",), compacted=True)
-
-
 def test_compacting_by_keys_that_were_not_mapped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaning, "retain", lambda batch, header, offset_map, **rest: None)
     assert harm(("kill",), compacted=True)
