@@ -19,6 +19,7 @@ log, not from what was fetched last).
 from collections.abc import Iterable
 
 from ottla.base.ids import Offset, TopicPartition
+from ottla.broker.flushing import Flushing
 from ottla.log.directory import LogDirectory
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
@@ -30,22 +31,17 @@ class Unsound(Exception):
     """What the leader sent cannot be a copy of its log: damaged on the way, or not what was asked for."""
 
 
-class Follower:
+class Follower(Flushing):
     """See the module's theory. One owner, the node; every method is synchronous and passes on the disk's OSError."""
 
     __slots__ = (
-        "_flush_wanted",
-        "_unflushed_since_ms",
-        "caching",
         "counted",
         "directory",
         "epoch",
         "failures",
         "high_watermark",
         "leader",
-        "log",
         "not_before_ms",
-        "options",
         "partition",
     )
 
@@ -164,21 +160,6 @@ class Follower:
         self._unflushed_since_ms = None
         self.log.flushed(upto)
         return False
-
-    def wants_flush(self) -> bool:
-        """Whether to begin a flush if there is anything to flush. Under write caching records alone are no reason for one."""
-        return not self.caching or self._flush_wanted or self.log.pending.any or self.log.epochs.dirty
-
-    def flush_due(self, now_ms: int) -> bool:
-        """Under write caching: whether flush.ms or flush.messages asks for a flush; notes that one is wanted."""
-        unflushed = self.log.end_offset - self.log.recovery_point
-        if unflushed == 0:
-            self._unflushed_since_ms = None
-        elif self._unflushed_since_ms is None:
-            self._unflushed_since_ms = now_ms
-        old = self._unflushed_since_ms is not None and now_ms - self._unflushed_since_ms >= self.options.flush_ms
-        self._flush_wanted = unflushed >= self.options.flush_messages or old
-        return self._flush_wanted
 
 
 def by_leader(followers: Iterable[Follower]) -> dict[int, list[Follower]]:

@@ -25,6 +25,7 @@ import msgspec
 from ottla.base.ids import NO_EPOCH, Offset, TopicPartition
 from ottla.base.ports import File
 from ottla.base.units import MiB
+from ottla.broker.flushing import Flushing
 from ottla.broker.insync import InSync
 from ottla.broker.refusals import refusal_of
 from ottla.log.directory import LogDirectory
@@ -82,7 +83,7 @@ class Read:
     diverging: tuple[int, int] | None = None
 
 
-class Leader:
+class Leader(Flushing):
     """See the module's theory. One owner, the node; every method is synchronous."""
 
     __slots__ = (
@@ -91,20 +92,15 @@ class Leader:
         "_bytes_max",
         "_codec",
         "_decompressed_max",
-        "_flush_wanted",
         "_me",
         "_require_keys",
         "_stamps",
-        "_unflushed_since_ms",
         "_written_back",
-        "caching",
         "directory",
         "epoch",
         "epoch_start",
         "high_watermark",
         "insync",
-        "log",
-        "options",
         "partition",
         "ratio_max",
         "replicas",
@@ -304,21 +300,6 @@ class Leader:
         self._unflushed_since_ms = None
         self.log.flushed(upto)
         return not self.caching and self._advance()
-
-    def wants_flush(self) -> bool:
-        """Whether to begin a flush if there is anything to flush. Under write caching records alone are no reason for one."""
-        return not self.caching or self._flush_wanted or self.log.pending.any or self.log.epochs.dirty
-
-    def flush_due(self, now_ms: int) -> bool:
-        """Under write caching: whether flush.ms or flush.messages asks for a flush; notes that one is wanted."""
-        unflushed = self.log.end_offset - self.log.recovery_point
-        if unflushed == 0:
-            self._unflushed_since_ms = None
-        elif self._unflushed_since_ms is None:
-            self._unflushed_since_ms = now_ms
-        old = self._unflushed_since_ms is not None and now_ms - self._unflushed_since_ms >= self.options.flush_ms
-        self._flush_wanted = unflushed >= self.options.flush_messages or old
-        return self._flush_wanted
 
     def writeback_due(self) -> tuple[File, int, int] | None:
         """Bytes of the active segment that the kernel should begin to write, once there are enough of them."""
