@@ -5,6 +5,7 @@ nothing. Source: KIP-195, KIP-599.
 """
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId
@@ -84,4 +85,4 @@ def _write(node: "Node", writes: Writes, topic: Topic, added: dict[int, tuple[Br
         if error is not None:
             result.error_code, result.error_message = error.code, str(error)
 
-    writes.add(growth(topic, added, node.image), done)
+    writes.add(growth(topic, added, node.image), done, write=partial(node.controller.topics.create, topic.name))

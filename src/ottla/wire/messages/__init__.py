@@ -113,12 +113,30 @@ from ottla.wire.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from ottla.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartition,
+    DescribeQuorumResponseTopic,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplicaState,
+)
 from ottla.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+)
+from ottla.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersRequestTopicPartitions,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
 )
 from ottla.wire.messages.fetch import (
     AbortedTransaction,
@@ -240,6 +258,10 @@ from ottla.wire.messages.sync_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from ottla.wire.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 
 __all__ = [
     "API",
@@ -311,11 +333,20 @@ __all__ = [
     "DescribeLogDirsTopic",
     "DescribeProducersRequest",
     "DescribeProducersResponse",
+    "DescribeQuorumRequest",
+    "DescribeQuorumRequestPartition",
+    "DescribeQuorumRequestTopic",
+    "DescribeQuorumResponse",
+    "DescribeQuorumResponsePartition",
+    "DescribeQuorumResponseTopic",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
     "DescribeTopicPartitionsResponsePartition",
     "DescribeTopicPartitionsResponseTopic",
     "DescribedGroupMember",
+    "ElectLeadersRequest",
+    "ElectLeadersRequestTopicPartitions",
+    "ElectLeadersResponse",
     "FetchPartition",
     "FetchRequest",
     "FetchResponse",
@@ -390,9 +421,14 @@ __all__ = [
     "PartitionProduceData",
     "PartitionProduceResponse",
     "PartitionResponse",
+    "PartitionResult",
     "ProduceRequest",
     "ProduceResponse",
     "ProducerState",
+    "QuorumListener",
+    "QuorumNode",
+    "QuorumReplicaState",
+    "ReplicaElectionResult",
     "ReplicaState",
     "SnapshotId",
     "SupportedFeatureKey",
@@ -402,6 +438,8 @@ __all__ = [
     "TopicProduceData",
     "TopicProduceResponse",
     "TopicResponse",
+    "UnregisterBrokerRequest",
+    "UnregisterBrokerResponse",
 ]
 
 
@@ -458,11 +496,14 @@ API: dict[int, ApiSchema] = {
         _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
         _api(CreatePartitionsRequest, CreatePartitionsResponse),
         _api(DeleteGroupsRequest, DeleteGroupsResponse),
+        _api(ElectLeadersRequest, ElectLeadersResponse),
         _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
         _api(OffsetDeleteRequest, OffsetDeleteResponse),
+        _api(DescribeQuorumRequest, DescribeQuorumResponse),
         _api(AlterPartitionRequest, AlterPartitionResponse),
         _api(DescribeClusterRequest, DescribeClusterResponse),
         _api(DescribeProducersRequest, DescribeProducersResponse),
+        _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
         _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
         _api(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
         _api(ListConfigResourcesRequest, ListConfigResourcesResponse),
