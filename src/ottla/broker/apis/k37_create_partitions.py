@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.ids import BrokerId
 from ottla.broker.apis.writes import Writes
 from ottla.broker.controller.placement import place
-from ottla.broker.controller.topics import check_growth, check_replicas, growth
+from ottla.broker.controller.topics import check_growth, check_replicas, growth, racks_for
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.image import Topic
@@ -75,8 +75,7 @@ def _planned(node: "Node", wish: CreatePartitionsTopic, planned: int) -> tuple[T
         factor = len(topic.replicas[0])
         if factor > len(node.image.brokers):
             raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(node.image.brokers)} are alive")
-        racks = {broker: registration.rack for broker, registration in node.image.brokers.items()}
-        chosen = place(racks, partitions=more, replication_factor=factor, rng=node.rng, first_partition=have)
+        chosen = place(racks_for(factor, node.image), partitions=more, replication_factor=factor, rng=node.rng, first_partition=have)
     return topic, dict(enumerate(chosen, start=have))
 
 

@@ -166,8 +166,14 @@ def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Ra
     if factor > len(image.brokers):
         raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(image.brokers)} are alive")
     check_growth(planned + partitions, image, options)
-    racks = {broker: registration.rack for broker, registration in image.brokers.items()}
+    racks = racks_for(factor, image)
     return dict(enumerate(place(racks, partitions=partitions, replication_factor=factor, rng=rng)))
+
+
+def racks_for(factor: int, image: Image) -> dict[BrokerId, str | None]:
+    """Brokers that new replicas can go to, with their racks; those that are about to stop only where the others are too few."""
+    stay = {broker: found.rack for broker, found in image.brokers.items() if not found.leaving}
+    return stay if len(stay) >= factor else {broker: found.rack for broker, found in image.brokers.items()}
 
 
 # Operations on the store.
