@@ -65,6 +65,19 @@ def class_path(environment: Mapping[str, str] = os.environ) -> str:
     return os.pathsep.join(map(str, jars))
 
 
+def mode(address: Address) -> str | None:
+    """What the server at this address is: ``standalone``, ``leader`` or ``follower``; None while none serves there."""
+    try:
+        with socket.create_connection(address, timeout=1.0) as connection:
+            connection.sendall(b"srvr")
+            answer = b""
+            while part := connection.recv(4096):
+                answer += part
+    except OSError:
+        return None
+    return next((line[5:].strip().decode() for line in answer.splitlines() if line.startswith(b"Mode:")), None)
+
+
 class Server:
     """One server of an ensemble: its directory, and its process while it runs."""
 
@@ -84,15 +97,7 @@ class Server:
 
     def mode(self) -> str | None:
         """``standalone``, ``leader`` or ``follower``; None while it does not serve."""
-        try:
-            with socket.create_connection(self.address, timeout=1.0) as connection:
-                connection.sendall(b"srvr")
-                answer = b""
-                while part := connection.recv(4096):
-                    answer += part
-        except OSError:
-            return None
-        return next((line[5:].strip().decode() for line in answer.splitlines() if line.startswith(b"Mode:")), None)
+        return mode(self.address)
 
     def last_words(self) -> str:
         lines = self.output.read_text(errors="replace").splitlines() if self.output.exists() else []
