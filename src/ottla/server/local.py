@@ -109,6 +109,7 @@ class LocalCluster:
         # What no broker takes is said here, once, and not kept.
         Settings(adopted(spec.settings)[0])
         try:
+            directory.mkdir(parents=True, exist_ok=True)
             beside = directory / f"{SPEC}.new"
             beside.write_bytes(msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
             os.replace(beside, directory / SPEC)
