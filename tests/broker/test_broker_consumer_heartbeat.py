@@ -144,7 +144,7 @@ def test_heartbeat_without_news_writes_nothing_and_only_starts_the_session_anew(
     written = len(desk.log)
     desk.wait(10_000)
     answer = a.beat()
-    assert (answer.assignment, answer.heartbeat_interval_ms, len(desk.log)) == (None, 5_000, written)
+    assert (answer.assignment, answer.heartbeat_interval_ms, len(desk.log)) == (None, 3_500, written)
     assert desk.deadlines[Timer.SESSION, "a"] == (desk.now_ms + 45_000, 0)
     assert desk.deadlines[Timer.SESSION, "b"][0] < desk.now_ms + 45_000
 
@@ -153,12 +153,12 @@ def test_members_are_asked_to_come_sooner_while_the_group_changes() -> None:
     desk = a_desk()
     a, b = two_settled(desk)
     desk.wait(6_000)
-    assert a.beat().heartbeat_interval_ms == 5_000
+    assert a.beat().heartbeat_interval_ms == 3_500
     c = ObedientMember(desk, "c", "t")
     assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [500] * 3
     settle(desk, a, b, c)
     desk.wait(6_000)
-    assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [5_000] * 3
+    assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [3_500] * 3
 
 
 def test_member_that_missed_the_last_answer_may_still_say_the_epoch_before() -> None:

@@ -238,6 +238,23 @@ def test_offsets_go_a_week_after_the_group_became_empty() -> None:
     assert "g" not in cluster.restart(1).node.groups.shard_of("g").machine.by_id
 
 
+def test_many_offsets_are_looked_at_a_portion_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line 69."""
+    monkeypatch.setattr("ottla.broker.groups.groups.LOOKED_AT_ONCE", 10)
+    cluster = cluster_of_groups(offsets_topic_num_partitions="1", offsets_retention_minutes="1")
+    broker = coordinating(cluster)
+    for number in range(25):
+        commit(broker, f"g{number}", "t", 0, 1)
+    groups = machine(cluster)
+    left = []
+    while groups.by_id:
+        cluster.jump_ms(10 * MINUTE_MS if len(groups.by_id) in (25, 1) else 10)
+        left.append(len(groups.by_id))
+        if len(left) == 1:
+            commit(broker, "g20", "t", 0, 2)
+    assert left[:5] == [20, 15, 10, 5, 1], "each group and each offset counts; the one that has committed meanwhile is not forgotten yet"
+
+
 def test_offsets_of_nobodys_group_go_a_week_after_the_commit() -> None:
     """Line 69."""
     cluster = cluster_of_groups()

@@ -374,6 +374,18 @@ def test_an_assignment_that_cannot_be_written_sends_all_back_to_join() -> None:
     assert heartbeat(broker, leader) == errors.RebalanceInProgress.code
 
 
+def test_an_assignment_larger_than_the_topic_takes_is_an_error_without_a_name_and_all_go_back_to_join() -> None:
+    """Line 64. The code is Kafka's; how large it may be is the topic's max.message.bytes."""
+    cluster = cluster_of_groups(message_max_bytes="2000")
+    broker = coordinating(cluster)
+    member = join(broker)
+    cluster.pass_ms(INITIAL_DELAY_MS)
+    joined = member.answer
+    assert sync(broker, joined, given={joined.member_id: b"x" * 3000}).answer.error_code == errors.UnknownServerError.code
+    assert heartbeat(broker, joined) == errors.RebalanceInProgress.code
+    assert "max.message.bytes" in broker.warnings[-1]
+
+
 # Static members.
 
 

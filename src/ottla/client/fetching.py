@@ -83,7 +83,7 @@ class Fetching:
         else:
             response = answer.result()
             self._hints(response)
-            if self._fetcher.answered(plan, response, network.cluster.names, network.clock_ms()):
+            if self._fetcher.answered(plan, response, network.clock_ms()):
                 network.cluster.invalidate()
         self._changed()
 
