@@ -193,9 +193,9 @@ class Fetcher:
 
     # -- looking up where to begin
 
-    def lookups(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Partitions whose offset has to be looked up: (time, generation). Each is given once; `looked_up` or `lookup_failed` must
-        follow.
+    def lookups(self, answerable: Callable[[TopicPartition], bool] = lambda tp: True) -> dict[TopicPartition, tuple[int, int]]:
+        """Partitions whose offset has to be looked up, and can be now: (time, generation). Each is given once; `looked_up` or
+        `lookup_failed` must follow.
         """
         wanted: dict[TopicPartition, tuple[int, int]] = {}
         for tp, position in self._positions.items():
@@ -208,7 +208,7 @@ class Fetcher:
                 )
                 self._reset(position, NoOffsetToStart(f"{nowhere} and auto_offset_reset is none: seek first"))
                 position.fresh = position.reset is None
-            if position.reset is not None:
+            if position.reset is not None and answerable(tp):
                 wanted[tp] = (position.reset, position.generation)
                 position.reset = None
         return wanted
