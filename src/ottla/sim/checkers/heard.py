@@ -42,5 +42,5 @@ class HistoryIsSound(Checker):
 
     def finish(self, final: dict[int, Log]) -> None:
         self._recorder.assigned(END, dict.fromkeys(final, 0))
-        self._recorder.polled(self._recorder.polling(END), {partition: log for partition, log in final.items()})
+        self._recorder.polled(self._recorder.polling(END), final)
         self.problems += check(self._recorder).lines()

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ottla.wire import errors
 
-#: A partition, by number or by topic and number.
-Key = Hashable
+#: A partition, by number or by topic and number; hashable.
+Key = Any
 Value = Hashable
 Outcome = Literal["ok", "fail", "info"]
 Action = Literal["send", "poll", "assign", "subscribe", "crash"]
