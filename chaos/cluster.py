@@ -60,6 +60,8 @@ class Process:
         self._command = [*place.prefix, sys.executable, "-m", "ottla", *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._begun = 0
+        #: It was told to end, and so may be gone.
+        self._ended = True
 
     @property
     def pid(self) -> int:
@@ -70,9 +72,15 @@ class Process:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def died(self) -> bool:
+        """It is gone, and nobody asked for that."""
+        return not self._ended and not self.alive
+
     def spawn(self) -> None:
         """Starts a life without waiting for anything."""
         assert not self.alive, "one life at a time"
+        self._ended = False
         path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         self._begun = self.output.stat().st_size if self.output.exists() else 0
         with self.output.open("ab") as output:
@@ -88,14 +96,22 @@ class Process:
 
     def await_ready(self) -> str:
         """Where it serves. Raises: Stuck."""
-        found = until(lambda: READY.search(self.said()) or (None if self.alive else "ended"), f"ready: {self.output}", timeout_s=READY_S)
-        if isinstance(found, str):
-            raise Stuck(f"{self.output} ends with: {self.said()[-2000:]}")
-        return found[1]
+
+        def ready() -> str | None:
+            found = READY.search(self.said())
+            return found[1] if found is not None else "" if self.died else None
+
+        deadline_s = time.monotonic() + READY_S
+        while (where := ready()) is None and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        if not where:
+            raise Stuck(f"not ready within {READY_S:.0f} s; {self.output} ends with: {self.said()[-1000:]}")
+        return where
 
     def kill(self) -> None:
         """kill -9."""
         if self._process is not None:
+            self._ended = self._ended or self.alive
             self._process.kill()
             self._process.wait()
 
@@ -105,6 +121,7 @@ class Process:
     def stop(self, *, timeout_s: float = 30.0) -> None:
         """SIGTERM. Raises: Stuck."""
         assert self._process is not None, "it was started"
+        self._ended = self._ended or self.alive
         self._process.terminate()
         try:
             self._process.wait(timeout_s)
@@ -194,6 +211,10 @@ class Cluster:
             self._store.stop()
             self._store.close()
 
+    def died(self) -> list[str]:
+        """What brokers wrote last that ended though nobody asked them to."""
+        return [f"broker {one.number} ended by itself: {one.said()[-1000:].strip()}" for one in self.brokers.values() if one.died]
+
     # What is true.
 
     def state(self, topic: str, partition: int) -> PartitionState | None:
@@ -221,7 +242,7 @@ class Cluster:
 
     def create(self, topic: str, partitions: int, **configs: str) -> None:
         with ottla.Admin(bootstrap_servers=self.bootstrap) as admin:
-            admin.create_topic(ottla.NewTopic(topic, partitions, BROKERS, configs=configs), timeout_ms=30_000)
+            admin.create_topic(ottla.NewTopic(topic, partitions, BROKERS, configs={**configs}), timeout_ms=30_000)
         until(lambda: self.in_sync(topic, partitions), f"{topic} is led and in sync", timeout_s=30)
 
     def copies(self, topic: str, partition: int) -> list[bytes]:

@@ -22,8 +22,8 @@ from ottla.errors import KafkaError
 from ottla.sim.checkers.recorder import Operation, Recorder
 
 REQUEST_MS = 2_000
-#: A record is given up after this time, which no fault lasts.
-DELIVERY_MS = 120_000
+#: A record is given up after this time, which no fault lasts. librdkafka may write others twice when it gives up some.
+DELIVERY_MS = 300_000
 OUTSTANDING_MAX = 2_000
 #: One round of a producer sends one record to each partition.
 ROUND_S = 0.02
@@ -58,7 +58,8 @@ class Journal:
         self.complaints: list[str] = []
         #: Records that their producer gave up.
         self.given_up: list[str] = []
-        self.acknowledged = 0
+        #: Acknowledgements without an offset.
+        self.unplaced = 0
         self._watches: list[Watch] = []
 
     def watch(self, partition: int) -> Watch:
@@ -67,10 +68,12 @@ class Journal:
         self._watches.append(made)
         return made
 
-    def done(self, send: Operation, offset: int) -> None:
-        """A record was acknowledged; -1: without an offset."""
-        self.recorder.acknowledged(send, offset if offset >= 0 else None)
-        self.acknowledged += 1
+    def done(self, send: Operation, offset: int | None) -> None:
+        """A record was acknowledged; -1 or None: without an offset, as a repeat is that the broker knows only to be one."""
+        if offset is not None and offset < 0:
+            offset = None
+        self.recorder.acknowledged(send, offset)
+        self.unplaced += offset is None
         for watch in self._watches:
             if watch.partition == send.key and send.invoked_ns > watch.since_ns and not watch.happened.is_set():
                 watch.acknowledged_ns = send.completed_ns

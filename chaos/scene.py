@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from chaos.cluster import BROKERS, Broker, Cluster, Stuck, until
-from chaos.load import REQUEST_MS, Crew, Journal, final_readers, producers, readers
+from chaos.load import REQUEST_MS, Crew, Journal, Watch, final_readers, producers, readers
 from ottla.sim.checkers.log_history import Findings, check
 
 PARTITIONS = 3
@@ -18,7 +18,7 @@ REST_S = 90.0
 #: Beyond the time after which a dead broker's session ends: electing, telling, and finding the new leader.
 REACTION_MS = 2_000
 #: A first acknowledgement that is not there by then will not come.
-FAILOVER_S = 120.0
+FAILOVER_S = 60.0
 
 
 @dataclass(slots=True)
@@ -37,6 +37,8 @@ class Outcome:
     in_sync_ms: list[float] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
     given_up: list[str] = field(default_factory=list)
+    #: Acknowledgements that did not tell where the record is.
+    unplaced: int = 0
     problems: list[str] = field(default_factory=list)
     skipped: str = ""
 
@@ -66,6 +68,7 @@ class Outcome:
             "acknowledged": self.findings.acknowledged,
             "unknown": self.findings.unknown,
             "given_up": len(self.given_up),
+            "unplaced": self.unplaced,
             "lost": self.lost,
             "duplicates": self.findings.counts.get("duplicate", 0),
             "anomalies": self.findings.counts,
@@ -75,6 +78,7 @@ class Outcome:
             "late": self.late,
             "in_sync_median_ms": round(statistics.median(self.in_sync_ms)) if self.in_sync_ms else None,
             "lag_ms": round(self.findings.lag_ns / 1e6),
+            "laggard": self.findings.laggard,
             "problems": [*self.problems, *self.findings.lines()],
         }
 
@@ -115,8 +119,7 @@ class Scene:
         fault()
         watch = self.journal.watch(partition)
         self.outcome.faults += 1
-        if not watch.happened.wait(FAILOVER_S):
-            raise Stuck(f"nothing is acknowledged in partition {partition} within {FAILOVER_S:.0f} s after: {what}")
+        self._await(watch, FAILOVER_S, f"after: {what}")
         took_ms = (watch.acknowledged_ns - watch.since_ns) / 1e6
         self.outcome.failovers_ms.append(took_ms)
         self.say(f"{self.outcome.story} {self.outcome.faults}: {what}; written again after {took_ms:.0f} ms")
@@ -124,8 +127,15 @@ class Scene:
     def progress(self, *, timeout_s: float = REST_S) -> None:
         """Every partition is written to, from now on. Raises: Stuck."""
         for watch in [self.journal.watch(partition) for partition in range(PARTITIONS)]:
-            if not watch.happened.wait(timeout_s):
-                raise Stuck(f"nothing is acknowledged in partition {watch.partition} within {timeout_s:.0f} s")
+            self._await(watch, timeout_s, "though nothing stands in the way")
+
+    def _await(self, watch: Watch, timeout_s: float, when: str) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not watch.happened.wait(0.5):
+            if self.cluster.died():
+                raise Stuck("; ".join(self.cluster.died()))
+            if time.monotonic() > deadline_s:
+                raise Stuck(f"nothing is acknowledged in partition {watch.partition} within {timeout_s:.0f} s {when}")
 
     def rest(self) -> None:
         """All replicas are in sync, and all partitions written to; measured from now on. Raises: Stuck."""
@@ -157,16 +167,17 @@ def tell(story: str, run: Callable[[Scene], None], cluster: Cluster, *, seed: in
             _heal(cluster)
             scene.rest()
         except Stuck as error:
-            outcome.problems.append(str(error))
+            outcome.problems += [str(error), *cluster.died()]
             _heal(cluster)
         writing.join(stop=True, timeout_s=REST_S + REQUEST_MS / 1000)
         Crew(final_readers(cluster.bootstrap, journal), journal).join(stop=False, timeout_s=REST_S)
         watching.join(stop=True, timeout_s=30)
         _compare_copies(cluster, journal, outcome)
+        outcome.problems += cluster.died()
     except (Stuck, OSError, RuntimeError) as error:
         outcome.problems.append(f"{type(error).__name__}: {error}")
     outcome.findings = check(journal.recorder)
-    outcome.given_up = journal.given_up
+    outcome.given_up, outcome.unplaced = journal.given_up, journal.unplaced
     outcome.problems += dict.fromkeys(journal.complaints)
     outcome.seconds = time.monotonic() - began_s
     return outcome

@@ -317,6 +317,9 @@ def test_the_lag_is_how_long_a_record_was_known_before_a_poll_that_passed_it_by(
     findings = judged(told)
     assert findings.lag_ns == 3
     assert findings.laggard == "c in 0, 1 records from the start"
+    told.assigned("d", {0: 0})
+    told.read((0, "a"), (1, "b"), process="d")
+    assert judged(told).lag_ns == 3, "who begins late is not late"
 
 
 def test_a_value_is_sent_once() -> None:

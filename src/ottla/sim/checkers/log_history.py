@@ -272,20 +272,25 @@ class _Check:
     # How late clients are.
 
     def _measure_lag(self) -> None:
-        """Of clients that chose their partitions: who else has them is not known of those in a group."""
+        """Of clients that chose their partitions: who else has them is not known of those in a group. What was there before a client
+        began counts from then on.
+        """
         known = self._known_since()
+        began_ns: dict[str, int] = {}
         positions: dict[str, dict[Key, int]] = defaultdict(dict)
         for one in self._operations:
             mine = positions[one.process]
             if one.action in ("assign", "subscribe", "crash"):
                 mine.clear()
                 mine.update(self._begins(one))
+                began_ns[one.process] = one.completed_ns
             elif one.action == "poll" and one.outcome == "ok":
                 for key, place in mine.items():
                     found = one.polled.get(key)
                     if found:
                         mine[key] = place = self._logs[key].place[found[-1][0]]
                     since_ns = known[key][place + 1] if place + 1 < len(known[key]) else one.invoked_ns
+                    since_ns = max(since_ns, began_ns[one.process])
                     if one.invoked_ns - since_ns > self._findings.lag_ns:
                         self._findings.lag_ns = one.invoked_ns - since_ns
                         self._findings.laggard = f"{one.process} in {key}, {place + 1} records from the start"
