@@ -41,6 +41,9 @@ class Topic:
     states: dict[int, PartitionState] = field(default_factory=dict)
     #: Versions of the store nodes that hold the states; Kafka's partition epochs.
     versions: dict[int, int] = field(default_factory=dict)
+    #: Of the replicas, those that are being added, and those that are to go, by partition; without those that do not move.
+    adding: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    removing: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def leader(self, partition: int) -> BrokerId:
         state = self.states.get(partition)
@@ -60,10 +63,12 @@ class Image:
         self.topics_by_id: dict[TopicId, Topic] = {}
         #: Overrides as text: by ("topics", name) or ("brokers", id or "<default>"); an entity without overrides is absent.
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
-        #: Versions of the store nodes below /config, /controller_epoch and /latest_producer_id_block.
+        #: Versions of the store nodes below /config, /controller_epoch, /latest_producer_id_block and /admin/reassign_partitions.
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
+        #: Replicas that an older tool wishes for by way of the store, until they are there.
+        self.wished: dict[TopicPartition, tuple[int, ...]] = {}
         #: The block of producer ids handed out last, in the whole cluster.
         self.producer_block: layout.ProducerIdBlock | None = None
         #: Topics that are marked for deletion; some of their partitions may be gone already.
@@ -104,8 +109,9 @@ class Image:
         if path.startswith("/config/"):
             entity = layout.config_of(path)
             return self._config_changed(entity, node) if entity else None
-        if path.startswith(layout.ADMIN):
-            return self._wish_changed(node)
+        marked = layout.deleted_topic_of(path)
+        if marked is not None:
+            return self._deletion_changed(marked, node)
         return self._cluster_changed(node)
 
     def _topic_changed(self, name: str, node: NodeState) -> Change:
@@ -117,6 +123,7 @@ class Image:
             return ("topic", name)
         assignment = layout.decode_topic(node.data)
         topic = Topic(name, assignment.topic_id, dict(sorted(assignment.replicas.items())), node.version)
+        topic.adding, topic.removing = dict(assignment.adding), dict(assignment.removing)
         if before is not None and before.topic_id == topic.topic_id:
             topic.states, topic.versions = before.states, before.versions
         elif before is not None:
@@ -153,19 +160,12 @@ class Image:
         self._note_version(node)
         return ("config", entity)
 
-    def _wish_changed(self, node: NodeState) -> Change | None:
-        """What operators' tools write below /admin. Contents are read by whoever acts on them, since anybody may have written them."""
-        topic = layout.deleted_topic_of(node.path)
-        if topic is not None:
-            if node.data is None:
-                self.deleting.pop(topic, None)
-            else:
-                self.deleting[topic] = None
-            return ("deletion", topic)
-        if node.path == layout.PREFERRED_ELECTION:
-            self.preferred_election = node.data
-            return ("preferred_election", None)
-        return None
+    def _deletion_changed(self, topic: str, node: NodeState) -> Change:
+        if node.data is None:
+            self.deleting.pop(topic, None)
+        else:
+            self.deleting[topic] = None
+        return ("deletion", topic)
 
     def _cluster_changed(self, node: NodeState) -> Change | None:
         match node.path:
@@ -176,6 +176,14 @@ class Image:
                 self._note_version(node)
                 self.controller_epoch = layout.decode_controller_epoch(node.data) if node.data else 0
                 return ("controller_epoch", self.controller_epoch)
+            case layout.PREFERRED_ELECTION:
+                # Read by whoever acts on it, since anybody may have written it.
+                self.preferred_election = node.data
+                return ("preferred_election", None)
+            case layout.REASSIGN_PARTITIONS:
+                self._note_version(node)
+                self.wished = _wished(node)
+                return ("reassignment", None)
             case layout.PRODUCER_ID_BLOCK:
                 self._note_version(node)
                 self.producer_block = layout.decode_producer_id_block(node.data) if node.data else None
@@ -188,3 +196,11 @@ class Image:
             self.versions.pop(node.path, None)
         else:
             self.versions[node.path] = node.version
+
+
+def _wished(node: NodeState) -> dict[TopicPartition, tuple[int, ...]]:
+    """What people write by hand may be anything: what cannot be read wishes for nothing."""
+    try:
+        return layout.decode_reassignment(node.data) if node.data is not None else {}
+    except layout.MalformedNode:
+        return {}

@@ -373,4 +373,3 @@ class Node:
                 self.standing.broker_changed()
         self.controller.changed(change)
         self.leaving.changed(change)
-        self.purgatory.poke(change)

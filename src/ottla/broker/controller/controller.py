@@ -15,6 +15,7 @@ from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.controller.agenda import Agenda
 from ottla.broker.controller.election import is_sound
+from ottla.broker.controller.moves import Moves
 from ottla.broker.controller.preferred import PreferredLeaders
 from ottla.broker.controller.stepwise import Stepwise
 from ottla.broker.controller.topics import stateless
@@ -45,6 +46,8 @@ class Controller:
         self.agenda = Agenda(node)
         self.topics = Stepwise(node)
         self.preferred = PreferredLeaders(node, self.agenda)
+        #: Reassignments under way.
+        self._moves = Moves(node, self)
 
     def start(self) -> None:
         """Want the office from now on. One that this broker holds by an earlier session, or without knowing, is taken anew."""
@@ -93,6 +96,7 @@ class Controller:
             case ("preferred_election", _):
                 self.preferred.asked()
         self.agenda.go_on()
+        self._moves.changed(change)
 
     def tick(self) -> None:
         """Time passed: try again what the store did not answer, and do what is done by the clock."""
@@ -106,6 +110,7 @@ class Controller:
             self.agenda.add(self._stateless(changed))
             self.preferred.tick()
             self.agenda.go_on()
+        self._moves.tick()
 
     def try_again(self) -> None:
         """The store did not answer: look at everything with the next tick."""
@@ -163,6 +168,7 @@ class Controller:
                 self._look_at_all()
                 self.preferred.begin()
                 self.agenda.go_on()
+                self._moves.look()
         elif self._node.image.controller in (None, self._node.broker_id):
             self._retry = True
 

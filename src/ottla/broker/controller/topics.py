@@ -202,8 +202,10 @@ def creation(topic: NewTopic, image: Image) -> list[Op]:
 
 
 def growth(topic: Topic, added: Mapping[int, tuple[BrokerId, ...]], image: Image) -> list[Op]:
-    """Add partitions to a topic, with the states of as many as fit."""
-    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas={**topic.replicas, **added})
+    """Add partitions to a topic, with the states of as many as fit; others of it may be on their way to other brokers."""
+    assignment = layout.TopicAssignment(
+        topic_id=topic.topic_id, replicas={**topic.replicas, **added}, adding=topic.adding, removing=topic.removing
+    )
     grown = [Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)]
     return grown + first_states(topic.name, added, image, size=size_of(grown))
 

@@ -25,6 +25,14 @@ from ottla.wire.messages.alter_partition import (
     AlterPartitionResponseTopic,
     BrokerState,
 )
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopic,
+    ReassignableTopicResponse,
+)
 from ottla.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -201,6 +209,13 @@ from ottla.wire.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from ottla.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
 from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -268,6 +283,8 @@ __all__ = [
     "AbortedTransaction",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
+    "AlterPartitionReassignmentsRequest",
+    "AlterPartitionReassignmentsResponse",
     "AlterPartitionRequest",
     "AlterPartitionRequestPartition",
     "AlterPartitionRequestTopic",
@@ -379,6 +396,9 @@ __all__ = [
     "ListOffsetsResponse",
     "ListOffsetsTopic",
     "ListOffsetsTopicResponse",
+    "ListPartitionReassignmentsRequest",
+    "ListPartitionReassignmentsResponse",
+    "ListPartitionReassignmentsTopics",
     "ListedGroup",
     "Member",
     "MemberIdentity",
@@ -417,6 +437,8 @@ __all__ = [
     "OffsetForLeaderPartition",
     "OffsetForLeaderTopic",
     "OffsetForLeaderTopicResult",
+    "OngoingPartitionReassignment",
+    "OngoingTopicReassignment",
     "PartitionData",
     "PartitionProduceData",
     "PartitionProduceResponse",
@@ -428,6 +450,10 @@ __all__ = [
     "QuorumListener",
     "QuorumNode",
     "QuorumReplicaState",
+    "ReassignablePartition",
+    "ReassignablePartitionResponse",
+    "ReassignableTopic",
+    "ReassignableTopicResponse",
     "ReplicaElectionResult",
     "ReplicaState",
     "SnapshotId",
@@ -498,6 +524,8 @@ API: dict[int, ApiSchema] = {
         _api(DeleteGroupsRequest, DeleteGroupsResponse),
         _api(ElectLeadersRequest, ElectLeadersResponse),
         _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+        _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+        _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
         _api(OffsetDeleteRequest, OffsetDeleteResponse),
         _api(DescribeQuorumRequest, DescribeQuorumResponse),
         _api(AlterPartitionRequest, AlterPartitionResponse),
