@@ -156,7 +156,7 @@ class Machine:
         if self.node is None or self._directory is None:
             return
         directory, node = self._directory, self.node
-        marks = {partition: leader.high_watermark for partition, leader in node.partitions.leaders.items()}
+        marks = node.partitions.high_watermarks(directory)
         self._perform(node.stop(self.world.now_ms))
         if self.node is node:
             try:
