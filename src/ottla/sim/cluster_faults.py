@@ -7,11 +7,14 @@ Faults overlap, of the same broker too.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ottla.base.ids import BrokerId
+from ottla.base.ports import Op
 from ottla.base.units import MINUTE_MS
 from ottla.sim.cluster_machine import STORE_MS, ClusterMachine
 from ottla.sim.links import Links, Way
 from ottla.sim.network import Network
 from ottla.sim.world import EPOCH_MS, World
+from ottla.store import layout
+from ottla.store.memory import MemoryStore
 
 #: What can happen to a cluster; a story may have more of its own.
 CLUSTER_FAULT_KINDS = (
@@ -28,10 +31,13 @@ CLUSTER_FAULT_KINDS = (
     "one-way link",
     "cut off",
     "silent link",
+    "flaky links",
+    "damaged links",
     "cut from store",
     "store far from all",
     "session lost",
     "slow store",
+    "office taken",
     "cut from users",
     "fsync fails",
     "slow disk",
@@ -39,6 +45,8 @@ CLUSTER_FAULT_KINDS = (
     "broken connections",
     "late requests",
 )
+#: Those in which a process ends.
+ENDINGS = frozenset(("kill", "power cut", "power cut of some", "power cut everywhere", "stop", "rolling restart", "fsync fails"))
 #: How far a broker's calendar may be wrong: less than what a producer's timestamps may be ahead.
 SKEW_MS = 30 * MINUTE_MS
 
@@ -50,15 +58,19 @@ class ClusterFaults:
         self,
         world: World,
         machines: Mapping[BrokerId, ClusterMachine],
+        store: MemoryStore,
         links: Links,
         network: Network,
         kinds: Sequence[str],
         more: Mapping[str, Callable[[], None]] | None = None,
+        *,
+        may_end: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``more`` are kinds that a story has of its own, each with what it does."""
+        """``more`` are kinds that a story has of its own, each with what it does; ``may_end`` whether a process may end now."""
         self._world = world
         self._rng = world.rng("faults")
         self._machines = machines
+        self._store = store
         self._links = links
         self._network = network
         self._kinds = list(kinds)
@@ -76,10 +88,13 @@ class ClusterFaults:
             "one-way link": lambda machine: self._cut([self._either_way(machine.broker_id, self._other(machine))]),
             "cut off": lambda machine: self._cut(self._all_ways(machine)),
             "silent link": lambda machine: self._cut(both(machine.broker_id, self._other(machine))[: self._rng.randint(1, 2)], silent=True),
+            "flaky links": lambda machine: self._bad_links("flaky", 0.1),
+            "damaged links": lambda machine: self._bad_links("damage", 0.2),
             "cut from store": self._cut_from_store,
             "store far from all": lambda machine: self._cut_all_from_store(),
             "session lost": lambda machine: machine.lose_session(),
             "slow store": self._slow_store,
+            "office taken": lambda machine: self._take_office(),
             "cut from users": self._cut_from_users,
             "fsync fails": lambda machine: machine.disk.fail("sync"),
             "slow disk": self._slow_disk,
@@ -88,6 +103,7 @@ class ClusterFaults:
             "late requests": lambda machine: self._bad_network(slow=0.3, loss=self._rng.choice((0.02, 0.2)), lateness=1.0),
         }
         self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
+        self._may_end = may_end
         #: How many there were.
         self.count = 0
         self.over = False
@@ -100,9 +116,10 @@ class ClusterFaults:
         if self.over:
             return
         kind, machine = self._rng.choice(self._kinds), self._rng.choice(list(self._machines.values()))
-        self.count += 1
-        self._world.note(f"fault: {kind}, {machine.broker_id}")
-        self._acts[kind](machine)
+        if kind not in ENDINGS or self._may_end():
+            self.count += 1
+            self._world.note(f"fault: {kind}, {machine.broker_id}")
+            self._acts[kind](machine)
         self.plan()
 
     def heal(self) -> None:
@@ -110,6 +127,7 @@ class ClusterFaults:
         self.over = True
         self._calm(("loss", "slow", "damage", "lateness"))
         self._links.mend()
+        self._links.flaky = self._links.damage = 0.0
         for machine in self._machines.values():
             machine.disk.fail("sync", times=0)
             machine.disk.capacity_bytes = 1 << 40
@@ -178,12 +196,22 @@ class ClusterFaults:
         number = self._links.cut(ways, silent=silent)
         self._later((100, 1_500, 4_000), lambda: self._links.mend(number))
 
+    def _bad_links(self, rate: str, value: float) -> None:
+        setattr(self._links, rate, value)
+        self._later((300, 1_500), lambda: setattr(self._links, rate, 0.0))
+
     def _cut_from_store(self, machine: ClusterMachine) -> None:
         machine.cut_from_store(self._rng.choice((200, 1_200, 3_000, 6_000)))
 
     def _cut_all_from_store(self) -> None:
         for machine in self._machines.values():
             self._cut_from_store(machine)
+
+    def _take_office(self) -> None:
+        """An operator deletes /controller, so that another broker takes it. Its holder hears of that late, or before."""
+        operator = self._store.session()
+        operator.submit((Op("delete", layout.CONTROLLER),), lambda result: None)
+        operator.close()
 
     def _slow_store(self, machine: ClusterMachine) -> None:
         machine.store_ms = self._rng.choice((30, 300, 1_000))

@@ -3,8 +3,8 @@
 ::
 
     process ends     the session goes SESSION_MS later, whether the next process of this broker has begun or not
-    long pause       the session goes in the middle of it; woken, the broker goes on with what it had heard until it hears of that, and gets
-                     another session after a while
+    long pause       the session goes in the middle of it; woken, the broker is told at once that its session is in doubt, as a server's
+                     shell does, hears what it had missed, then of the loss, and gets another session after a while
     cut from store   nothing passes either way; soon, or after two thirds of a session's time, the broker's own end of the connection takes
                      it for broken and the session is suspended; after SESSION_MS the store has forgotten it
     slow store       what is said to the store, and what it says, comes late, in order
@@ -23,10 +23,11 @@ from ottla.sim.links import Links
 from ottla.sim.machine import Machine, Performer
 from ottla.sim.network import Connection
 from ottla.sim.world import EPOCH_MS, World
+from ottla.store import layout
 from ottla.store.memory import MemorySession, MemoryStore
 from ottla.wire import framing
 from ottla.wire.compile import decode
-from ottla.wire.messages import API
+from ottla.wire.messages import API, FetchResponse
 
 SESSION_MS = 1_500
 #: How long a broker may be without a session after it lost one, at most.
@@ -76,29 +77,39 @@ class ClusterMachine(Machine):
         self.open_to_users = True
         self.paused_until_ms = 0
         self.started_ms = 0
+        #: When the broker heard something last.
+        self._heard_ms = 0
+        #: Whether its session is heard, as far as the broker was told.
+        self.heard = True
 
     # Life and death.
 
     def start(self) -> None:
-        self.started_ms = self.world.now_ms
+        self.started_ms = self._heard_ms = self.world.now_ms
+        self.heard = True
         super().start()
 
     def pause(self, duration_ms: int) -> None:
         super().pause(duration_ms)
         self.paused_until_ms = max(self.paused_until_ms, self.world.now_ms + duration_ms)
         session = self._session
-        if duration_ms > SESSION_MS and session is not None:
-            renewed_ms = duration_ms - SESSION_MS + self._rng.randint(0, RENEWED_MS)
-            self.world.after(SESSION_MS, lambda: self._forgotten(session, renewed_ms))
+        if duration_ms > SESSION_MS and session is not None and session.connected and not self._mute:
+            self.world.after(SESSION_MS, lambda: self._forgotten_asleep(session))
+
+    def _forgotten_asleep(self, session: MemorySession) -> None:
+        """The store forgets who sleeps; that is heard some time after waking, unless another process has begun by then."""
+        if session is not self._session or not session.connected or self._mute:
+            return
+        self.world.note(f"{self.broker_id}: session lost")
+        # What is on its way to the broker arrives; nothing that comes later does.
+        session.forget()
+        noticed_ms = self.paused_until_ms - self.world.now_ms + self._rng.randint(0, RENEWED_MS)
+        self.world.after(noticed_ms, lambda: self._reconnect(session))
 
     def lose_session(self) -> None:
-        """The store forgets the session, for no reason that the broker knows."""
-        if self._session is not None:
-            self._forgotten(self._session, self._rng.randint(0, RENEWED_MS))
-
-    def _forgotten(self, session: MemorySession, renewed_ms: int) -> None:
-        """The broker hears of it at once, or when it has another session."""
-        if session is not self._session or not session.alive:
+        """The store forgets the session, for no reason that the broker knows; which hears of it at once, or with its next session."""
+        session = self._session
+        if session is None or not session.connected:
             return
         self.world.note(f"{self.broker_id}: session lost")
         if self._rng.random() < 0.5:
@@ -106,7 +117,7 @@ class ClusterMachine(Machine):
         else:
             session.suspend()
             session.expire_unheard()
-        self.world.after(renewed_ms, lambda: self._reconnect(session))
+        self.world.after(self._rng.randint(0, RENEWED_MS), lambda: self._reconnect(session))
 
     def _reconnect(self, session: MemorySession) -> None:
         if session is self._session and not session.connected:
@@ -179,11 +190,14 @@ class ClusterMachine(Machine):
         def answered(result: StoreResult) -> None:
             self._if_alive(incarnation, lambda: self.hear(events.StoreAnswered(ticket=ticket, result=result)))
 
+        self._say(effect.ops, session, answered)
+
+    def _say(self, ops: Sequence[Op], session: MemorySession, answered: Callable[[StoreResult], None]) -> None:
         def arrive() -> None:
             if self._mute and session is self._session:
                 self._unsaid.append(arrive)
             else:
-                self.submits(self, effect.ops, lambda: session.submit(effect.ops, answered))
+                self.submits(self, ops, lambda: session.submit(ops, answered))
 
         self._said_ms = max(self._said_ms, self.world.now_ms + self._rng.randint(0, self.store_ms))
         self.world.after(self._said_ms - self.world.now_ms, arrive)
@@ -200,9 +214,25 @@ class ClusterMachine(Machine):
             connection.break_off()
 
     def hear(self, event: events.Event) -> None:
+        paused_ms, self._heard_ms = self.world.now_ms - self._heard_ms, self.world.now_ms
+        if self.node is not None and paused_ms > SESSION_MS // 2:
+            self.performer.doubt_session(self._doubt_session)
         super().hear(event)
         if self.node is not None:
             self.stepped(self, event)
+
+    def _doubt_session(self) -> None:
+        """As a server's shell does after standing still: the session counts as suspended until the store has answered."""
+        assert self._session is not None, "a broker has a session"
+        session, incarnation = self._session, self.incarnation
+
+        def answered(result: StoreResult) -> None:
+            # Otherwise the session itself tells what has become of it.
+            if result.error is None:
+                self._if_alive(incarnation, lambda: self.hear(events.SessionChanged(state="connected")))
+
+        self.hear(events.SessionChanged(state="suspended"))
+        self._say((Op("check", layout.BROKERS),), session, answered)
 
     def _ask(self, effect: effects.Ask) -> None:
         """The frame travels there, the answer back; a broker that goes, or a link that is cut meanwhile, is an answer too."""
@@ -274,6 +304,10 @@ class ClusterMachine(Machine):
             asker(None)
             return
         _, message = framing.decode_response(type(effect.message), bytearray(frame[framing.SIZE_BYTES :]), effect.api_version)
+        if self._links.damage and isinstance(message, FetchResponse):
+            for topic in message.responses:
+                for data in topic.partitions:
+                    self._links.damages(data.records or memoryview(b""))  # type: ignore[arg-type]
         asker(message)
 
 

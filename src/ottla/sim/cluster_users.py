@@ -22,6 +22,8 @@ from ottla.wire.messages import ListOffsetsPartition, ListOffsetsRequest, ListOf
 
 #: How often a user goes where its request belongs.
 WELL_INFORMED = 0.8
+#: How often a user who was answered well looks for another broker all the same.
+RESTLESS = 0.1
 
 
 class Entrance:
@@ -49,11 +51,11 @@ class Entrance:
 
 
 class Reader(Consumer):
-    """A consumer that looks for another broker after an error."""
+    """A consumer that looks for another broker after an error, and now and then without one."""
 
     def _answered(self, response: Any) -> None:
         data = response.responses[0].partitions[0] if response.responses else None
-        if data is None or data.error_code:
+        if data is None or data.error_code or self._rng.random() < RESTLESS:
             self._caller.hang_up()
         super()._answered(response)
 
@@ -92,9 +94,11 @@ class Lister:
             answer = response.topics[0].partitions[0]
             if answer.error_code == errors.NONE:
                 self._checker.told(self._partition, answer.offset, asked_at=told)
-                self._world.after(self._rng.choice((20, 100, 500)), self._ask)
-            else:
+            if answer.error_code != errors.NONE or self._rng.random() < RESTLESS:
+                # Who hangs up begins again.
                 self._caller.hang_up()
+            else:
+                self._world.after(self._rng.choice((20, 100, 500)), self._ask)
 
         if not self._caller.call(request, 2, answered):
             self._again()

@@ -53,6 +53,10 @@ class Performer:
         """Write the compacted segments, synced before they are called done."""
         return carry_out(disk, effect.plan)
 
+    def doubt_session(self, doubt: Callable[[], None]) -> None:
+        """The process stood still for long: the session with the store is looked after before anything else is heard."""
+        doubt()
+
     def flush_failed(self, machine: "Machine", partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
         """Never tried again."""
         machine.hear(events.DirectoryFailed(directory=machine.disk.root, reason=str(error)))

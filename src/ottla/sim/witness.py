@@ -13,10 +13,12 @@ from ottla.broker.leader import Leader
 from ottla.broker.node import PEER
 from ottla.sim.checkers.cluster import (
     ClusterChecker,
+    CommittedIsSpread,
     CopiesAgree,
     EpochsRise,
     IsrHoldsCommitted,
     MarksOnlyRise,
+    NobodyLeadsUnheard,
     OneControllerPerEpoch,
     OneLeaderPerEpoch,
 )
@@ -28,7 +30,7 @@ from ottla.store.memory import MemoryStore
 #: After these a broker may lead other partitions, or know of other high watermarks; and after what other brokers ask.
 TELLING = (events.Flushed, events.PeerAnswered, events.StoreChanged, events.StoreAnswered, events.SessionChanged)
 #: What only the controller writes.
-CONTROLLED = (layout.TOPICS + "/", layout.CONFIG + "/")
+CONTROLLED = (layout.TOPICS + "/", layout.CONFIG + "/", layout.CONTROLLER_EPOCH)
 
 
 class Seen:
@@ -60,6 +62,8 @@ class Witness:
             EpochsRise(self),
             OneControllerPerEpoch(self),
             MarksOnlyRise(self),
+            CommittedIsSpread(self),
+            NobodyLeadsUnheard(self),
             IsrHoldsCommitted(self),
             CopiesAgree(self, follows),
         ]
@@ -98,6 +102,11 @@ class Witness:
         if not isinstance(event, TELLING) and not (isinstance(event, events.RequestArrived) and event.client_id == PEER):
             return
         assert machine.node is not None, "it has just stepped"
+        if isinstance(event, events.SessionChanged):
+            machine.heard = event.state == "connected"
+        if not machine.heard:
+            for checker in self.checkers:
+                checker.unheard(machine.broker_id, len(machine.node.partitions.leaders), controls=machine.node.controller.active)
         partitions, seen = machine.node.partitions, self._seen[machine.broker_id]
         for partition, leader in partitions.leaders.items():
             known = seen.get(partition)

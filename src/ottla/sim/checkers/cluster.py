@@ -46,10 +46,13 @@ class ClusterChecker:
         """The high watermark of a replica is not what it was; a replica that has just begun comes from 0."""
 
     def wrote(self, broker: int, controller_epoch: int) -> None:
-        """A broker changed what only the controller may change, while the store had this controller epoch."""
+        """A broker changed what only the controller may change, while the store had this controller epoch; or began the epoch."""
 
     def state_written(self, partition: TopicPartition, before: PartitionState | None, after: PartitionState) -> None:
         """The store has another state of a partition."""
+
+    def unheard(self, broker: int, leads: int, *, controls: bool) -> None:
+        """A broker has taken something in while it knew that its session is not heard; it leads so many partitions."""
 
     def gone(self, topic: str) -> None:
         """A topic was deleted; another of its name begins anew."""
@@ -91,7 +94,7 @@ class EpochsRise(ClusterChecker):
 
 
 class OneControllerPerEpoch(ClusterChecker):
-    """In each controller epoch one broker at most writes what is the controller's to write."""
+    """In each controller epoch one broker at most writes what is the controller's to write: the one that began it."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -104,11 +107,41 @@ class OneControllerPerEpoch(ClusterChecker):
 
 
 class MarksOnlyRise(ClusterChecker):
-    """The high watermark of a leader never falls while it leads."""
+    """The high watermark of a leader never falls while it leads; nobody's is beyond its own log."""
 
     def moved(self, broker: int, replica: Leader | Follower, before: int) -> None:
-        if isinstance(replica, Leader) and replica.high_watermark < before:
-            self.complain(f"the high watermark of {replica.partition} fell from {before} to {replica.high_watermark} at {broker}")
+        mark = replica.high_watermark
+        if isinstance(replica, Leader) and mark < before:
+            self.complain(f"the high watermark of {replica.partition} fell from {before} to {mark} at {broker}")
+        if mark > replica.log.end_offset:
+            self.complain(f"the high watermark of {replica.partition} is {mark} at {broker}, whose log ends at {replica.log.end_offset}")
+
+
+class CommittedIsSpread(ClusterChecker):
+    """What is committed is on the disks of min.insync.replicas brokers, or was on those of brokers that are down now."""
+
+    def moved(self, broker: int, replica: Leader | Follower, before: int) -> None:
+        state = self.cluster.state(replica.partition) if isinstance(replica, Leader) else None
+        if state is None or state.leader_epoch != replica.epoch or before == 0:
+            return
+        copies = [self.cluster.replica(other, replica.partition) for other in replica.replicas]  # type: ignore[union-attr]
+        held = [copy is None or held_by(copy) >= replica.high_watermark for copy in copies]
+        needed = min(replica.options.min_insync_replicas, len(copies))
+        if sum(held) < needed:
+            self.complain(f"{replica.partition} is committed up to {replica.high_watermark}, which {sum(held)} of {needed} hold")
+
+
+class NobodyLeadsUnheard(ClusterChecker):
+    """A broker that knows that its session is not heard leads nothing, and is no controller."""
+
+    def unheard(self, broker: int, leads: int, *, controls: bool) -> None:
+        if leads or controls:
+            self.complain(f"broker {broker} leads {leads} partitions{' and the cluster' if controls else ''} without a session")
+
+
+def held_by(replica: Leader | Follower) -> int:
+    """Up to where a replica may be counted on: on disk; under ``write.caching`` the page cache is enough."""
+    return replica.log.end_offset if replica.caching else replica.log.recovery_point
 
 
 class IsrHoldsCommitted(ClusterChecker):
@@ -139,9 +172,8 @@ class IsrHoldsCommitted(ClusterChecker):
             replica = self.cluster.replica(broker, partition)
             if replica is None or self.cluster.registration(broker) != state.registration_of(broker):
                 continue
-            held = replica.log.end_offset if replica.caching else replica.log.recovery_point
-            if held < committed:
-                self.complain(f"broker {broker} is in the ISR of {partition} and has {held} of {committed} on disk")
+            if held_by(replica) < committed:
+                self.complain(f"broker {broker} is in the ISR of {partition} and has {held_by(replica)} of {committed} on disk")
 
 
 class Batch(NamedTuple):
