@@ -47,7 +47,9 @@ def election(image: Image, topic: Topic, number: int, *, unclean: Callable[[str]
         if broker in state.isr and broker in image.brokers:
             return _state(image, state, broker, epoch, [broker])
     if unclean(topic.name):
-        for broker in replicas:
+        # One that is being added may have nothing at all yet.
+        adding = topic.adding.get(number, ())
+        for broker in sorted(replicas, key=lambda broker: broker in adding):
             if broker in image.brokers:
                 return _state(image, state, broker, epoch, [broker])
     if state.leader == NO_LEADER:
