@@ -126,6 +126,8 @@ def test_a_broker_that_was_killed_is_shown_as_down_and_started_again(commands: C
     assert (under["topic"], sorted(under["replicas"]), sorted(under["isr"])) == ("three", [1, 2, 3], [1, 3])
     shown = commands.run("status", code=1).stdout
     assert "broker 2\t\t" in shown and "under-replicated\t1 of 2 partitions" in shown and "one-0\tnone\t2\t2" in shown
+    elsewhere = commands.run("status", "-b", bootstrap, code=1).stdout
+    assert elsewhere.startswith("broker 1\t\t") and "broker 2\t\t\tdown\t\n" in elsewhere and shown.partition("under")[2] in elsewhere
     assert "down: ottla cluster up starts what is missing" in commands.refusal("restart")
     assert re.fullmatch(r"ottla: broker 2 started, process \d+\n", commands.run("up").stderr)
     commands.until_well()
