@@ -114,15 +114,28 @@ class Scene:
 
         return until(holds, "there is a controller", timeout_s=60)
 
-    def failover(self, partition: int, fault: Callable[[], object], what: str) -> None:
-        """Does something to a partition, and measures until records sent after it are acknowledged. Raises: Stuck."""
+    def failover(self, partition: int, fault: Callable[[], object], what: str, *, leaves: Broker | None = None) -> None:
+        """Does something to a partition, and measures until records sent after it are acknowledged; where its leader stays for a while,
+        those that are sent after it ``leaves``. Raises: Stuck.
+        """
         fault()
-        watch = self.journal.watch(partition)
+        began_ns = time.monotonic_ns()
         self.outcome.faults += 1
+        if leaves is not None:
+            until(
+                lambda: self._led_by_another(partition, leaves),
+                f"{partition} is led by another broker, after: {what}",
+                timeout_s=FAILOVER_S,
+            )
+        watch = self.journal.watch(partition)
         self._await(watch, FAILOVER_S, f"after: {what}")
-        took_ms = (watch.acknowledged_ns - watch.since_ns) / 1e6
+        took_ms = (watch.acknowledged_ns - began_ns) / 1e6
         self.outcome.failovers_ms.append(took_ms)
         self.say(f"{self.outcome.story} {self.outcome.faults}: {what}; written again after {took_ms:.0f} ms")
+
+    def _led_by_another(self, partition: int, than: Broker) -> bool:
+        state = self.cluster.state(self.journal.topic, partition)
+        return state is not None and state.leader not in (-1, than.number)
 
     def progress(self, *, timeout_s: float = REST_S) -> None:
         """Every partition is written to, from now on. Raises: Stuck."""

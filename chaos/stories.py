@@ -151,25 +151,29 @@ def _take_the_rest(disk: Path) -> Path:
 
 
 def cut_from_brokers(scene: Scene, rounds: int) -> None:
-    """A leader reaches ZooKeeper and clients, but no other broker; the partitions that others lead must go on."""
+    """A broker reaches ZooKeeper and clients, but no other broker; the partitions that others lead must go on. When it is the controller,
+    nobody can take it out of the ISR meanwhile, and all must go on once it is reached again.
+    """
     network = scene.cluster.network
     assert network is not None, "the story is told in networks"
     for number in range(rounds):
         controller = scene.controller()
-        # Cut off once as the controller, and once as somebody else.
-        others = [one for one in scene.cluster.brokers.values() if one is not controller]
-        broker = controller if number % 2 else scene.random.choice(others)
+        broker = controller if number % 2 else next(one for one in scene.cluster.brokers.values() if one is not controller)
         led = scene.led_by(broker)
-        partition = next(one for one in range(PARTITIONS) if one not in led)
-        office = "the controller" if broker is controller else "not the controller"
 
         def cut(broker: Broker = broker) -> None:
             for other in scene.cluster.brokers.values():
                 if other is not broker:
                     network.cut(broker.place, other.place)
 
-        scene.failover(partition, cut, f"broker {broker.number}, {office}, is cut off from the others; {partition} is led elsewhere")
-        time.sleep(scene.session_s)
+        if broker is controller:
+            cut()
+            scene.outcome.faults += 1
+            scene.say(f"{scene.outcome.story} {scene.outcome.faults}: broker {broker.number}, the controller, is cut off from the others")
+        else:
+            partition = next(one for one in range(PARTITIONS) if one not in led)
+            scene.failover(partition, cut, f"broker {broker.number} is cut off from the others; {partition} is led elsewhere")
+        time.sleep(scene.session_s * 2)
         network.heal()
         scene.rest()
 
@@ -181,8 +185,8 @@ def cut_from_zookeeper(scene: Scene, rounds: int) -> None:
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
-        place = broker.place
-        scene.failover(partition, lambda p=place: network.cut(p, zookeeper), f"broker {broker.number}, cut off from ZooKeeper")  # type: ignore[misc]
+        what = f"broker {broker.number}, which led {partition}, is cut off from ZooKeeper"
+        scene.failover(partition, lambda p=broker.place: network.cut(p, zookeeper), what, leaves=broker)  # type: ignore[misc]
         time.sleep(scene.random.uniform(0, scene.session_s))
         network.heal()
         scene.rest()

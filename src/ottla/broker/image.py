@@ -109,9 +109,8 @@ class Image:
         if path.startswith("/config/"):
             entity = layout.config_of(path)
             return self._config_changed(entity, node) if entity else None
-        marked = layout.deleted_topic_of(path)
-        if marked is not None:
-            return self._deletion_changed(marked, node)
+        if path.startswith(layout.ADMIN):
+            return self._wish_changed(node)
         return self._cluster_changed(node)
 
     def _topic_changed(self, name: str, node: NodeState) -> Change:
@@ -160,12 +159,23 @@ class Image:
         self._note_version(node)
         return ("config", entity)
 
-    def _deletion_changed(self, topic: str, node: NodeState) -> Change:
-        if node.data is None:
-            self.deleting.pop(topic, None)
-        else:
-            self.deleting[topic] = None
-        return ("deletion", topic)
+    def _wish_changed(self, node: NodeState) -> Change | None:
+        """What operators' tools write below /admin. Contents are read by whoever acts on them, since anybody may have written them."""
+        topic = layout.deleted_topic_of(node.path)
+        if topic is not None:
+            if node.data is None:
+                self.deleting.pop(topic, None)
+            else:
+                self.deleting[topic] = None
+            return ("deletion", topic)
+        if node.path == layout.PREFERRED_ELECTION:
+            self.preferred_election = node.data
+            return ("preferred_election", None)
+        if node.path == layout.REASSIGN_PARTITIONS:
+            self._note_version(node)
+            self.wished = _wished(node)
+            return ("reassignment", None)
+        return None
 
     def _cluster_changed(self, node: NodeState) -> Change | None:
         match node.path:
@@ -176,14 +186,6 @@ class Image:
                 self._note_version(node)
                 self.controller_epoch = layout.decode_controller_epoch(node.data) if node.data else 0
                 return ("controller_epoch", self.controller_epoch)
-            case layout.PREFERRED_ELECTION:
-                # Read by whoever acts on it, since anybody may have written it.
-                self.preferred_election = node.data
-                return ("preferred_election", None)
-            case layout.REASSIGN_PARTITIONS:
-                self._note_version(node)
-                self.wished = _wished(node)
-                return ("reassignment", None)
             case layout.PRODUCER_ID_BLOCK:
                 self._note_version(node)
                 self.producer_block = layout.decode_producer_id_block(node.data) if node.data else None

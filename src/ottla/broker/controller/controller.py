@@ -95,8 +95,8 @@ class Controller:
                 self.topics.marked(topic)
             case ("preferred_election", _):
                 self.preferred.asked()
-        self.agenda.go_on()
         self._moves.changed(change)
+        self.agenda.go_on()
 
     def tick(self) -> None:
         """Time passed: try again what the store did not answer, and do what is done by the clock."""
@@ -109,8 +109,8 @@ class Controller:
             changed, self._changed = self._changed, {}
             self.agenda.add(self._stateless(changed))
             self.preferred.tick()
+            self._moves.tick()
             self.agenda.go_on()
-        self._moves.tick()
 
     def try_again(self) -> None:
         """The store did not answer: look at everything with the next tick."""
@@ -167,8 +167,8 @@ class Controller:
             if self.active:
                 self._look_at_all()
                 self.preferred.begin()
-                self.agenda.go_on()
                 self._moves.look()
+                self.agenda.go_on()
         elif self._node.image.controller in (None, self._node.broker_id):
             self._retry = True
 

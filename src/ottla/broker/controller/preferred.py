@@ -21,6 +21,7 @@ from ottla.base.units import SECOND_MS
 from ottla.broker import effects
 from ottla.broker.controller import election
 from ottla.broker.controller.agenda import Agenda
+from ottla.broker.controller.reassignment import is_moving
 from ottla.broker.image import Image
 from ottla.store import layout
 
@@ -39,6 +40,8 @@ def imbalanced(image: Image, *, percentage: int) -> list[TopicPartition]:
         if topic.name in image.deleting:
             continue
         for number, state in topic.states.items():
+            if is_moving(topic, number):
+                continue
             first = topic.replicas[number][0]
             preferring[first] += 1
             if state.leader != first:
