@@ -176,7 +176,8 @@ class Node:
     @property
     def ready(self) -> bool:
         """Registered, with a controller, and leading what it should: clients may be told to come."""
-        return self.standing.epoch is not None and self.image.controller is not None and self.controller.settled()
+        registered = self.standing.epoch is not None and self.image.controller is not None
+        return registered and self.partitions.resumed and self.controller.settled()
 
     def next_deadline_ms(self) -> int | None:
         """When the next Ticked has something to do."""
