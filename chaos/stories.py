@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from chaos.cluster import BROKERS, Broker, Setup, until
@@ -43,7 +44,7 @@ def kill_leaders(scene: Scene, rounds: int) -> None:
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
-        scene.failover(partition, broker.kill, f"kill -9 of broker {broker.number}, which led {partition}")
+        scene.failover(partition, broker.kill, f"kill -9 of broker {broker.number}, which led {partition}", leaves=broker)
         scene.revive(broker)
 
 
@@ -52,7 +53,7 @@ def freeze_leaders(scene: Scene, rounds: int) -> None:
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
-        scene.failover(partition, broker.freeze, f"SIGSTOP of broker {broker.number}, which led {partition}")
+        scene.failover(partition, broker.freeze, f"SIGSTOP of broker {broker.number}, which led {partition}", leaves=broker)
         time.sleep(scene.random.uniform(0, scene.session_s / 2))
         broker.freeze(frozen=False)
         scene.rest()
@@ -65,24 +66,25 @@ def freeze_shortly(scene: Scene, rounds: int) -> None:
         broker = scene.leader(partition)
         pause_s = scene.session_s * scene.random.uniform(0.2, 0.7)
 
-        def pause(broker: Broker = broker, pause_s: float = pause_s) -> None:
-            broker.freeze()
-            time.sleep(pause_s)
-            broker.freeze(frozen=False)
-
-        scene.failover(partition, pause, f"SIGSTOP of broker {broker.number} for {pause_s:.1f} s")
+        scene.failover(partition, partial(_pause, broker, pause_s), f"SIGSTOP of broker {broker.number} for {pause_s:.1f} s")
         scene.progress()
     scene.rest()
+
+
+def _pause(broker: Broker, pause_s: float) -> None:
+    broker.freeze()
+    time.sleep(pause_s)
+    broker.freeze(frozen=False)
 
 
 def kill_controllers(scene: Scene, rounds: int) -> None:
     """The controller is killed; a partition that it led must go on, as soon as there is another one."""
     for _ in range(rounds):
         broker = scene.controller()
-        led = scene.led_by(broker) or [scene.random.randrange(PARTITIONS)]
-        partition = scene.random.choice(led)
-        scene.failover(partition, broker.kill, f"kill -9 of the controller, broker {broker.number}")
-        after = until(lambda gone=broker.number: _other(scene, gone), "there is another controller", timeout_s=60)  # type: ignore[misc]
+        led = scene.led_by(broker)
+        partition = scene.random.choice(led or range(PARTITIONS))
+        scene.failover(partition, broker.kill, f"kill -9 of the controller, broker {broker.number}", leaves=broker if led else None)
+        after = until(partial(_other, scene, broker.number), "there is another controller", timeout_s=60)
         scene.say(f"controller: now broker {after}")
         scene.revive(broker)
 
@@ -160,22 +162,28 @@ def cut_from_brokers(scene: Scene, rounds: int) -> None:
         controller = scene.controller()
         broker = controller if number % 2 else next(one for one in scene.cluster.brokers.values() if one is not controller)
         led = scene.led_by(broker)
-
-        def cut(broker: Broker = broker) -> None:
-            for other in scene.cluster.brokers.values():
-                if other is not broker:
-                    network.cut(broker.place, other.place)
-
         if broker is controller:
-            cut()
+            _isolate(scene, broker)
             scene.outcome.faults += 1
             scene.say(f"{scene.outcome.story} {scene.outcome.faults}: broker {broker.number}, the controller, is cut off from the others")
         else:
             partition = next(one for one in range(PARTITIONS) if one not in led)
-            scene.failover(partition, cut, f"broker {broker.number} is cut off from the others; {partition} is led elsewhere")
+            scene.failover(
+                partition,
+                partial(_isolate, scene, broker),
+                f"broker {broker.number} is cut off from the others; {partition} is led elsewhere",
+            )
         time.sleep(scene.session_s * 2)
         network.heal()
         scene.rest()
+
+
+def _isolate(scene: Scene, broker: Broker) -> None:
+    """From all other brokers."""
+    assert scene.cluster.network is not None
+    for other in scene.cluster.brokers.values():
+        if other is not broker:
+            scene.cluster.network.cut(broker.place, other.place)
 
 
 def cut_from_zookeeper(scene: Scene, rounds: int) -> None:
@@ -186,7 +194,7 @@ def cut_from_zookeeper(scene: Scene, rounds: int) -> None:
         partition = number % PARTITIONS
         broker = scene.leader(partition)
         what = f"broker {broker.number}, which led {partition}, is cut off from ZooKeeper"
-        scene.failover(partition, lambda p=broker.place: network.cut(p, zookeeper), what, leaves=broker)  # type: ignore[misc]
+        scene.failover(partition, partial(network.cut, broker.place, zookeeper), what, leaves=broker, serves_on=True)
         time.sleep(scene.random.uniform(0, scene.session_s))
         network.heal()
         scene.rest()
@@ -199,8 +207,8 @@ def unplug(scene: Scene, rounds: int) -> None:
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
-        place = broker.place
-        scene.failover(partition, lambda p=place: network.unplug(p), f"broker {broker.number}, which led {partition}, is unplugged")  # type: ignore[misc]
+        what = f"broker {broker.number}, which led {partition}, is unplugged"
+        scene.failover(partition, partial(network.unplug, broker.place), what, leaves=broker)
         time.sleep(scene.random.uniform(0, scene.session_s))
         network.heal()
         scene.rest()
