@@ -336,6 +336,19 @@ class Cluster:
         self.run()
         return gone
 
+    def stop(self, broker_id: int) -> Broker:
+        """A clean stop, without handing over."""
+        gone = self.brokers[broker_id]
+        gone._perform(gone.node.stop(self.now_ms))
+        self.run()
+        del self.brokers[broker_id]
+        gone.halted = "stopped"
+        gone.session.close()
+        for directory in gone.node.directories:
+            directory.close(gone.node.partitions.high_watermarks(directory), self.wall_ms)
+        self.run()
+        return gone
+
     def cut_off(self, broker_id: int) -> None:
         """No other broker reaches this one, nor is reached by it."""
         self.cut |= {frozenset((broker_id, other)) for other in self.brokers if other != broker_id}
