@@ -225,7 +225,10 @@ def restart_one_by_one(scene: Scene, rounds: int) -> None:
 
 
 def storm(scene: Scene, rounds: int) -> None:
-    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once."""
+    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once, or all of them. In
+    networks, links are cut as well, in one direction or both.
+    """
+    network = scene.cluster.network
     down: dict[Broker, float] = {}
     brokers = list(scene.cluster.brokers.values())
     for _ in range(rounds):
@@ -233,22 +236,41 @@ def storm(scene: Scene, rounds: int) -> None:
         now_s = time.monotonic()
         for broker in [one for one, due_s in down.items() if due_s < now_s]:
             del down[broker]
-            if broker.alive:
-                broker.freeze(frozen=False)
-            else:
-                broker.spawn()
+            _bring_back(broker)
+        if network is not None and scene.random.random() < 0.3:
+            network.heal()
+        kind = scene.random.choice(("kill", "freeze") if network is None else ("kill", "freeze", "cut", "cut one way", "cut", "unplug"))
         broker = scene.random.choice(brokers)
-        if broker not in down:
-            kind = scene.random.choice(("kill", "freeze"))
+        if network is not None and kind not in ("kill", "freeze"):
+            _break_network(scene, broker, kind)
+        elif broker not in down:
             broker.kill() if kind == "kill" else broker.freeze()
             down[broker] = now_s + scene.random.uniform(0, 2) * scene.session_s
-            scene.outcome.faults += 1
-            scene.say(f"storm {scene.outcome.faults}: {kind} of broker {broker.number}; {len(down)} gone")
-    for broker in down:
-        if broker.alive:
-            broker.freeze(frozen=False)
         else:
-            broker.spawn()
+            continue
+        scene.outcome.faults += 1
+        scene.say(f"{scene.outcome.story} {scene.outcome.faults}: {kind} of broker {broker.number}; {len(down)} gone")
+    if network is not None:
+        network.heal()
+    for broker in down:
+        _bring_back(broker)
+
+
+def _bring_back(broker: Broker) -> None:
+    if broker.alive:
+        broker.freeze(frozen=False)
+    elif not broker.died:
+        broker.spawn()
+
+
+def _break_network(scene: Scene, broker: Broker, kind: str) -> None:
+    network, zookeeper = scene.cluster.network, scene.cluster.zookeeper_place
+    assert network is not None and zookeeper is not None
+    if kind == "unplug":
+        network.unplug(broker.place)
+        return
+    others = [zookeeper, *(one.place for one in scene.cluster.brokers.values() if one is not broker)]
+    network.cut(broker.place, scene.random.choice(others), one_way=kind == "cut one way")
 
 
 STORIES = {
@@ -261,6 +283,7 @@ STORIES = {
         Story("zookeeper", "ZooKeeper's servers are killed, one by one and all at once", kill_zookeepers, 1),
         Story("restart", "brokers are stopped in order, one by one", restart_one_by_one, 2),
         Story("storm", "kills and stops, several at once", storm, 30, beyond_ms=None),
+        Story("network-storm", "the same, and links are cut", storm, 30, networked=True, beyond_ms=None),
         Story("disk", "a disk fills up", fill_disk, 2, small_disk=True, lags=True),
         Story("cut-brokers", "a broker is cut off from the others, not from ZooKeeper", cut_from_brokers, 2, networked=True, lags=True),
         Story("cut-zookeeper", "a leader is cut off from ZooKeeper, not from brokers", cut_from_zookeeper, 2, networked=True),
