@@ -121,6 +121,10 @@ class ProducerOptions(ClientOptions):
         doc="From send() to its result: after this time a record that is not acknowledged has failed."
         " At least linger.ms + request.timeout.ms.",
     )  # fmt: skip
+    metadata_max_idle_ms: int = option(
+        "metadata.max.idle.ms", 5 * MINUTE_MS, long=True, at_least=5 * SECOND_MS,
+        doc="A topic that nothing was sent to for so long is not asked for any more when metadata is.",
+    )  # fmt: skip
 
 
 class ConsumerOptions(ClientOptions):

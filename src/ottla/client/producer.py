@@ -103,6 +103,7 @@ class Producer:
             self._closed = True
             sender.close()
             self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
+            self._accumulator.tell()
             sender.settled()
             await network.close()
 
@@ -242,7 +243,7 @@ async def all_done(batches: list[Batch], timeout_ms: float | None) -> None:
     try:
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             for batch in batches:
-                if not batch.done:
+                if not batch.told:
                     future: asyncio.Future[None] = loop.create_future()
                     batch.when_done(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
                     await future

@@ -206,6 +206,7 @@ class Producer:
             with self._room:
                 self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
                 self._room.notify_all()
+            self._accumulator.tell()
             await self._network.close()
 
     def _when_room(self, append: Callable[[], Any]) -> Any:
