@@ -36,7 +36,8 @@ def add(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, no
 def offer(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch | None:
     """Add a record if there is memory for it."""
     added = accumulator.add("t", partition, 1, None, value, ())
-    return added[0] if added is not None else accumulator.begin("t", partition, 1, None, value, (), now_ms)
+    added = added or accumulator.begin("t", partition, 1, None, value, (), now_ms)
+    return added[0] if added is not None else None
 
 
 def drain(accumulator: Accumulator, now_ms: float = NOW) -> list[Batch]:

@@ -17,9 +17,11 @@ from random import Random
 
 from ottla.client.backoff import Backoff
 from ottla.client.batches import Batch
+from ottla.client.cluster import NOBODY, TopicInfo
 from ottla.client.errors import DeliveryTimedOut
 from ottla.client.options import ProducerOptions
 from ottla.client.partition_queue import INVALID_EPOCH, OUT_OF_ORDER, UNKNOWN_PRODUCER, PartitionQueue
+from ottla.client.uniform import NodeLatency, Sticky, choose
 from ottla.records.batch import parse_header
 from ottla.records.build import BatchBuilder
 from ottla.records.compression import Codec
@@ -27,6 +29,8 @@ from ottla.wire.errors import KafkaError, MessageTooLarge
 
 DUPLICATE = 46
 TOO_LARGE = MessageTooLarge.code
+#: Bytes that a record takes beside its key and value, about.
+RECORD_OVERHEAD = 12
 #: What a produce request holds beside its batches, generously.
 REQUEST_OVERHEAD = 512
 
@@ -68,37 +72,84 @@ class Accumulator:
         self.closed_one = False
         #: How many batches were split.
         self.splits = 0
+        #: By topic: where its records without a key go.
+        self._sticky: dict[str, Sticky] = {}
+        #: At so many bytes beyond its share a partition is left whether its batch is full or not.
+        self._left_least = -max(self._batch_size, 1)
+        self._latency = NodeLatency(options.partitioner_availability_timeout_ms)
         #: Batches that got their outcome and whose users do not know it yet.
         self._finished: list[Batch] = []
 
     # -- filling
 
     def add(
-        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp_ms: int,
+        key: Bytes | None,
+        value: Bytes | None,
+        headers: Headers,
+        info: TopicInfo | None = None,
     ) -> tuple[Batch, int] | None:
-        """Add a record to the partition's open batch: (the batch, its index there). None when none has room for it: then `begin` one."""
-        queue = self._partitions.get((topic, partition))
-        if queue is None or (batch := queue.open) is None or self.used_bytes >= self._buffer_memory:
+        """Add a record to the partition's open batch: (the batch, its index there). None when none has room for it: then `begin` one.
+
+        Without a partition it goes where the topic's records go at the time (`uniform`); `info` is what is known of the topic.
+        """
+        if partition is None:
+            sticky = self._sticky.get(topic)
+            if sticky is None or sticky.info is not info or sticky.left <= self._left_least:
+                return None
+            queue = sticky.queue
+        else:
+            sticky = None
+            found = self._partitions.get((topic, partition))
+            if found is None:
+                return None
+            queue = found
+        batch = queue.open
+        if batch is None or self.used_bytes >= self._buffer_memory:
             return None
         builder = batch.builder
         index = builder.append(timestamp_ms, key, value, headers)  # type: ignore[union-attr]
         if index is None:
             return None
         size = builder.size  # type: ignore[union-attr]
-        self.used_bytes += size - batch.size
+        grown = size - batch.size
+        self.used_bytes += grown
         batch.size = size
+        if sticky is not None:
+            sticky.left -= grown
         return batch, index
 
     def begin(
-        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers, now_ms: float
-    ) -> Batch | None:
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp_ms: int,
+        key: Bytes | None,
+        value: Bytes | None,
+        headers: Headers,
+        now_ms: float,
+        info: TopicInfo | None = None,
+    ) -> tuple[Batch, int] | None:
         """Close the partition's open batch, if any, and begin one with this record. None while the memory is full.
 
         Raises: MessageTooLarge when the record alone is larger than `max_request_size`.
         """
         if self.used_bytes >= self._buffer_memory:
             return None
-        queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
+        sticky = None
+        if partition is None:
+            assert info is not None, "a partition is chosen among those that there are"
+            if self._move(topic, info, len(key or b"") + len(value or b"") + RECORD_OVERHEAD):
+                added = self.add(topic, None, timestamp_ms, key, value, headers, info)
+                if added is not None:
+                    return added
+            sticky = self._sticky[topic]
+            queue = sticky.queue
+        else:
+            queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         builder = BatchBuilder(codec=self._codec, level=self._level, size_max=self._batch_size)
         builder.append(timestamp_ms, key, value, headers)
         if builder.size > self._options.max_request_size:
@@ -107,10 +158,33 @@ class Accumulator:
             )
         if queue.open is not None:
             self._close(queue)
-        batch = queue.open = Batch(topic, partition, builder, now_ms)
+        batch = queue.open = Batch(topic, queue.partition, builder, now_ms)
         batch.size = builder.size
+        if sticky is not None:
+            sticky.left -= batch.size
         self._admit(queue, batch)
-        return batch
+        return batch, 0
+
+    def _move(self, topic: str, info: TopicInfo, size: int) -> bool:
+        """Let a topic's records without a key go elsewhere, if it is time; True if `add` may have room for a record now."""
+        sticky = self._sticky.get(topic)
+        known = info.partitions
+        here = -1 if sticky is None or sticky.left <= size else sticky.queue.partition
+        if sticky is not None and 0 <= here < len(known) and known[here].leader != NOBODY:
+            # A new picture of the topic leaves the choice as it is.
+            was, sticky.info = sticky.info, info
+            return was is not info
+        queues = self._partitions
+
+        def waiting(partition: int) -> int:
+            queue = queues.get((topic, partition))
+            return 0 if queue is None else queue.waiting
+
+        adaptive = self._options.partitioner_adaptive_partitioning_enable
+        chosen = choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
+        queue = queues.get((topic, chosen)) or self._queue(topic, chosen)
+        self._sticky[topic] = Sticky(queue, -self._left_least, info)
+        return True
 
     def append_batch(self, topic: str, partition: int, data: bytearray, now_ms: float) -> Batch | None:
         """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
@@ -175,7 +249,8 @@ class Accumulator:
                 drained.leaderless.append(key)
                 continue
             if node not in nodes:
-                nodes[node] = ready(node)
+                nodes[node] = took = ready(node)
+                self._latency.asked(node, now_ms, took=took)
             if not nodes[node]:
                 continue
             size = queue.first().size + REQUEST_OVERHEAD
@@ -251,6 +326,7 @@ class Accumulator:
 
     def refuse(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
         """Give up what waits for a topic, or one partition of it, that cannot be had."""
+        self._sticky.pop(topic, None)
         for key, queue in list(self._active.items()):
             if queue.topic == topic and partition in (None, queue.partition):
                 for batch in queue.unsent():

@@ -242,6 +242,10 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         """Whether the outcome is known."""
         return self._batch.done
 
+    def nowhere(self) -> RecordMetadata:
+        """Metadata of a record that was not written: where it should have been."""
+        return RecordMetadata(self._batch.topic, self._batch.partition, -1, -1)
+
     def add_delivery_callback(self, callback: DeliveryCallback) -> None:
         """Call `callback(metadata, error)`, one of them None, when the outcome is known, in the thread of the sender; at once if it is."""
         batch, index, timestamp_ms = self._batch, self._index, self._timestamp_ms
