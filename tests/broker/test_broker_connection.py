@@ -265,3 +265,17 @@ def test_a_connection_that_closes_takes_its_waiting_request_with_it() -> None:
     assert broker.node.purgatory.parked == 0
     cluster.pass_ms(2000)
     assert sent.answer is None
+
+
+def test_a_topic_may_have_any_name_while_brokers_and_controllers_come_and_go() -> None:
+    """What changes in the cluster has names as well, and is never taken for a partition of a topic of that name."""
+    cluster = Cluster(brokers=3)
+    waiting = []
+    for name in ("broker", "controller", "controller_epoch", "topic", "partition", "appended", "led"):
+        for partition in range(4):
+            leading = cluster.topic(name, 4) if partition == 0 else cluster.leading(name, partition)
+            waiting.append(leading.send(fetch_request(topic=name, partitions=[partition], max_wait_ms=5_000), 12))
+    assert all(sent.answer is None for sent in waiting)
+    cluster.restart(1)
+    cluster.topic("another")
+    assert cluster[2].node.purgatory.parked and cluster[3].node.purgatory.parked

@@ -378,6 +378,10 @@ class Partitions:
     def append_failed(self, leader: Leader | Follower, error: OSError) -> errors.KafkaError:
         """What to answer when an append met the disk's refusal: full is not broken, all else is."""
         if error.errno == ENOSPC:
+            # Until it is measured again, so that what a producer sent behind this is refused as this is, and not for its sequence.
+            space = self._node.space.get(leader.directory.root)
+            if space is not None:
+                space.free_bytes = 0
             return errors.KafkaStorageError(f"the disk of {leader.directory.root} is full; nothing was written")
         self.directory_failed(leader.directory.root, str(error))
         return errors.KafkaStorageError(f"the log directory of {leader.partition} failed: {error}")
