@@ -30,6 +30,7 @@ from ottla.broker.partitions import Partitions
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Parked, Purgatory
 from ottla.broker.standing import Standing
+from ottla.broker.throttle import Throttles
 from ottla.broker.upkeep import Upkeep
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
@@ -85,6 +86,7 @@ class Node:
         self.sessions = FetchSessions(self.options.fetch_sessions_max, self.options.fetch_session_partitions_max)
         self.standing = Standing(self)
         self.leaving = Leaving(self)
+        self.throttles = Throttles(self)
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self.partitions = Partitions(self)
@@ -367,9 +369,11 @@ class Node:
                 self.partitions.state_changed(partition)
             case ("config", ("topics", str() as topic)):
                 self.partitions.options_changed(topic)
+                self.throttles.settings_changed()
             case ("config", ("brokers", _)):
                 self.options = broker_options(self.settings, self.image, self.broker_id)
                 self.partitions.defaults_changed()
+                self.throttles.settings_changed()
             case ("broker", self.broker_id) if self.started and not self.stopping:
                 self.standing.broker_changed()
         self.controller.changed(change)
