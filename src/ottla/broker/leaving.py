@@ -12,6 +12,7 @@ partition as long as another live replica that stays could take it, be it that t
 others leave too, it does not wait. Patience is controlled.shutdown.max.retries times controlled.shutdown.retry.backoff.ms, in which the
 mark is written again as often, in case the store did not take it. After that, or while the store is not heard, the broker stops as one
 that dies would, but for its last answers and clean logs: nothing that was acknowledged with acks=all depends on the handing over.
+What was acknowledged with acks=1 and had not reached the next leader is lost with any change of leader, this one too (KAFKA-20554).
 
 Difference from Kafka with ZooKeeper: the broker asks everybody through the store rather than the controller by ControlledShutdown (key 7);
 it is the mark that Kafka's own quorum keeps with a registration. Source: KIP-841, KIP-631.
