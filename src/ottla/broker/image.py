@@ -3,6 +3,7 @@
 Only ``apply`` changes it, from the store's own ordered changes; the broker's decisions read it. Contents are Kafka's ZooKeeper layout.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
@@ -23,6 +24,13 @@ class Registration:
     rack: str | None
     #: Transaction of the registration; a broker that comes back has a larger one. Source: KIP-380.
     epoch: int
+    #: Version of the store node: it grows when the broker tells something new of its replicas.
+    version: int = 0
+    #: Replicas whose log directory failed, and those whose log lacks records.
+    offline: frozenset[TopicPartition] = frozenset()
+    impaired: frozenset[TopicPartition] = frozenset()
+    #: Since which registration the broker has stopped in order each time; -1 when it did not.
+    clean_since: int = -1
 
 
 @dataclass(slots=True)
@@ -47,6 +55,10 @@ class Topic:
 
 #: What a change to the store was about, for whoever acts on it: a kind and a name.
 Change = tuple[str, object]
+
+
+def _partitions(numbers: Mapping[str, Iterable[int]]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, number) for topic, ids in numbers.items() for number in ids)
 
 
 class Image:
@@ -132,7 +144,17 @@ class Image:
             self.brokers.pop(broker, None)
         else:
             read = layout.decode_broker(node.data)
-            self.brokers[broker] = Registration(broker, read.host or "", read.port, read.rack, node.created_zxid)
+            self.brokers[broker] = Registration(
+                broker,
+                read.host or "",
+                read.port,
+                read.rack,
+                node.created_zxid,
+                version=node.version,
+                offline=_partitions(read.offline),
+                impaired=_partitions(read.impaired),
+                clean_since=read.clean_since,
+            )
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)
 

@@ -173,6 +173,13 @@ class Partitions:
             known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
             now_ms=node.now_ms,
         )
+        if state.recovering:
+            node.effects.append(
+                effects.Warn(
+                    message=f"broker {node.broker_id} leads {partition} from offset {leader.epoch_start} on by an unclean election: "
+                    "records that were acknowledged may be gone, and other replicas cut off what this one lacks"
+                )
+            )
         if former is not None and former.counted[0] == leader.epoch:
             leader.insync.propose(former.counted[1])
         node.groups.partition_changed(partition)

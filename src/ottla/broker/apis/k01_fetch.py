@@ -89,7 +89,7 @@ def _note_follower(node: "Node", call: RequestArrived) -> None:
                 continue
             if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=epoch, now_ms=node.now_ms):
                 node.purgatory.poke(leader.partition)
-            if replica not in leader.insync.maximal:
+            if replica not in leader.insync.maximal or leader.insync.standings[replica].lost_records:
                 node.isr_changes.look(leader)
 
 

@@ -10,7 +10,7 @@ Only one round of elections is under way at a time; what changes meanwhile is lo
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ottla.base.ids import LeaderEpoch, TopicPartition
+from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op, StoreErrorKind, StoreResult
 from ottla.broker.controller.election import election, elections, is_sound
 from ottla.broker.image import NO_LEADER, Change
@@ -18,9 +18,6 @@ from ottla.store import layout
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
-
-#: Stands for the state of a partition that is just being created.
-NO_STATE = layout.PartitionState(leader=NO_LEADER, leader_epoch=LeaderEpoch(-1), isr=(), controller_epoch=0)
 
 
 #: Elections written by one multi: a store takes a megabyte of them, and each has some two hundred bytes.
@@ -54,21 +51,29 @@ class Controller:
         """Everything that this broker should lead has a leader, and no election is under way here."""
         if self._campaigning or self._electing:
             return False
-        image = self._node.image
-        me = self._node.broker_id
-        return not any(
-            (state.leader == NO_LEADER and (me in state.isr or not state.isr)) or (state.leader == me and not is_sound(image, state, me))
-            for topic in image.topics.values()
-            for number, replicas in topic.replicas.items()
-            if me in replicas and (state := topic.states.get(number, NO_STATE))
-        )
+        image, node = self._node.image, self._node
+        me = node.broker_id
+        for topic in image.topics.values():
+            for number, replicas in topic.replicas.items():
+                if me not in replicas:
+                    continue
+                state = topic.states.get(number)
+                if state is None:
+                    return False
+                if state.leader == me:
+                    if not is_sound(image, state, me):
+                        return False
+                elif state.leader == NO_LEADER and election(image, topic, number, options=node.topic_options(topic.name)) is not None:
+                    return False
+        return True
 
     def changed(self, change: Change) -> None:
         """The image took in a change of the store."""
         match change:
             case ("controller", holder):
                 self._office_changed(holder)
-            case ("broker", _):
+            case ("broker", _) | ("config", _):
+                # Settings say how large an ISR must be, and whether a leader may lack records.
                 self._hold_elections()
             case ("partition", TopicPartition() as partition):
                 if self.active and self._wants_election(partition):
@@ -135,21 +140,18 @@ class Controller:
 
     # Elections.
 
-    def _unclean(self, topic: str) -> bool:
-        return self._node.topic_options(topic).unclean_leader_election_enable
-
     def _wants_election(self, partition: TopicPartition) -> bool:
         image = self._node.image
         topic = image.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.states:
             return False
-        return election(image, topic, partition.partition, unclean=self._unclean) is not None
+        return election(image, topic, partition.partition, options=self._node.topic_options(topic.name)) is not None
 
     def _hold_elections(self) -> None:
         if self._electing or not self.active:
             return
         image = self._node.image
-        changes = elections(image, unclean=self._unclean)
+        changes = elections(image, options=self._node.topic_options)
         ops = [
             Op(
                 "set",
