@@ -119,6 +119,13 @@ class ClusterOptions(Options):
         at_least=1,
         doc="A follower that did not catch up with its leader for this long leaves the ISR.",
     )
+    log_dir_failure_timeout_ms: int = option(
+        "log.dir.failure.timeout.ms",
+        30 * SECOND_MS,
+        long=True,
+        at_least=1,
+        doc="A broker that cannot tell the controller for this long that a log directory failed stops.",
+    )
     auto_create_topics_enable: bool = option(
         "auto.create.topics.enable", True, doc="Create a topic when a client that allows it asks for its metadata."
     )

@@ -71,9 +71,11 @@ class Fetcher:
             return
         if not all(follower.settled for follower in self.followers.values()):
             return
-        ready = [follower for follower in self.followers.values() if follower.not_before_ms <= node.now_ms]
+        ready = [follower for follower in self.followers.values() if follower.not_before_ms <= node.now_ms and not follower.waits]
         if not ready or self._not_before_ms > node.now_ms:
-            soonest = min(follower.not_before_ms for follower in self.followers.values())
+            soonest = min((follower.not_before_ms for follower in self.followers.values() if not follower.waits), default=node.now_ms)
+            if soonest == node.now_ms >= self._not_before_ms:
+                return
             self._wait_until(max(soonest, self._not_before_ms))
             return
         # Those that met an error are asked for again when their time has come, if no answer is nearer.

@@ -74,6 +74,8 @@ class Image:
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
+        #: Paths of notifications that a log directory failed, which the controller has yet to take away.
+        self.log_dir_events: dict[str, None] = {}
         #: The block of producer ids handed out last, in the whole cluster.
         self.producer_block: layout.ProducerIdBlock | None = None
 
@@ -110,6 +112,8 @@ class Image:
         if path.startswith("/config/"):
             entity = layout.config_of(path)
             return self._config_changed(entity, node) if entity else None
+        if path.startswith(f"{layout.LOG_DIR_EVENTS}/"):
+            return self._event_changed(node)
         return self._cluster_changed(node)
 
     def _topic_changed(self, name: str, node: NodeState) -> Change:
@@ -166,6 +170,13 @@ class Image:
             self.configs.pop(entity, None)
         self._note_version(node)
         return ("config", entity)
+
+    def _event_changed(self, node: NodeState) -> Change:
+        if node.data is None:
+            self.log_dir_events.pop(node.path, None)
+        else:
+            self.log_dir_events[node.path] = None
+        return ("log_dir_event", node.path)
 
     def _cluster_changed(self, node: NodeState) -> Change | None:
         match node.path:

@@ -34,6 +34,8 @@ class Standing:
     fetched_ms: int = -1
     #: As a member of the ISR it asked for less than it had told to have: it must not be elected, whatever it has lost.
     lost_records: bool = False
+    #: How often in a row it has asked for the same again, although there was something to be had.
+    stuck: int = 0
 
 
 class InSync:
@@ -77,6 +79,8 @@ class InSync:
             standing.lost_records = False
         elif offset < standing.position and broker_epoch == standing.broker_epoch:
             standing.lost_records = True
+        again = offset == standing.position and offset < standing.end_then and broker_epoch == standing.broker_epoch
+        standing.stuck = standing.stuck + 1 if again else 0
         if offset >= end_offset:
             standing.caught_up_ms = now_ms
         elif offset >= standing.end_then >= 0:

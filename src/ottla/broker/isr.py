@@ -56,6 +56,9 @@ class IsrChanges:
 
     def _wanted_isr(self, leader: Leader) -> tuple[int, ...] | None:
         node = self._node
+        me = node.image.brokers.get(node.broker_id)
+        if leader.insync.recovering and me is not None and leader.partition in me.impaired:
+            return None
         return leader.wanted_isr(node.now_ms, lag_max_ms=node.options.replica_lag_time_max_ms, sound=self._sound(leader))
 
     def _sound(self, leader: Leader) -> Callable[[int, int], bool]:

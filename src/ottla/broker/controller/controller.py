@@ -75,6 +75,8 @@ class Controller:
             case ("broker", _) | ("config", _):
                 # Settings say how large an ISR must be, and whether a leader may lack records.
                 self._hold_elections()
+            case ("log_dir_event", _):
+                self._take_notice()
             case ("partition", TopicPartition() as partition):
                 if self.active and self._wants_election(partition):
                     self._hold_elections()
@@ -134,9 +136,16 @@ class Controller:
             # Heard while suspended, it is an office that this broker will have to take anew.
             self.active = self._node.standing.connected
             self._fence = result.states[-1].version
+            self._take_notice()
             self._hold_elections()
         elif self._node.image.controller in (None, self._node.broker_id):
             self._retry = True
+
+    def _take_notice(self) -> None:
+        """What went with a log directory stands in its broker's registration; the notification has done its work."""
+        if self.active:
+            for path in self._node.image.log_dir_events:
+                self.write((Op("delete", path),), lambda result: None)
 
     # Elections.
 
