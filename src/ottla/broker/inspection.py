@@ -32,7 +32,9 @@ class Inspections:
         self._under_way: dict[TopicPartition, Leader | Follower] = {}
 
     def begin(self, replica: Leader | Follower, offset: int, *, whole: bool) -> None:
-        """Look at the batches from ``offset`` on: all of them, or the next chunk."""
+        """Look at the batches from ``offset`` on: all of them, or the next chunk. Of a partition of one replica nobody could copy them."""
+        if isinstance(replica, Leader) and not replica.insync.standings:
+            return
         if self._under_way.get(replica.partition) is None and offset >= replica.log.start_offset:
             self._under_way[replica.partition] = replica
             self._read(replica, offset, whole, replica.log.truncations)
