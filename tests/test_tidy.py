@@ -47,7 +47,12 @@ ONLY: dict[tuple[str, str], str] = {
     ("broker", "store"): "ottla.store.layout",
 }
 #: In cli, the one module that may import the package.
-DOORS = {"server": {"serve", "zookeeper"}, "sim": {"sim"}, "spark": {"pipeline", "zookeeper"}, "log": {"log"}}
+DOORS = {
+    "server": {"serve", "zookeeper", "cluster_local", "cluster_up", "cluster_down", "cluster_restart", "cluster_status"},
+    "sim": {"sim"},
+    "spark": {"pipeline", "zookeeper"},
+    "log": {"log"},
+}
 
 PURE = ("base", "wire", "records", "log", "broker")
 IMPURE_MODULES = {

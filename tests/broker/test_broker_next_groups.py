@@ -427,6 +427,14 @@ def test_classic_group_stays_classic_when_the_policy_says_so() -> None:
     assert beat(coordinating(cluster), first) == 0
 
 
+def test_classic_group_stays_classic_when_it_has_more_members_than_one_of_the_new_protocol_may() -> None:
+    cluster = cluster_of_groups(group_consumer_max_size="1")
+    first, _ = classic_pair(cluster)
+    answer = Member(cluster, "a").send(**Member(cluster, "a", "t").said, topic_partitions=[])
+    assert answer.error_code == errors.GroupIdNotFound.code
+    assert beat(coordinating(cluster), first) == 0
+
+
 def test_silent_classic_member_of_a_group_that_moved_over_is_removed_after_its_own_session() -> None:
     cluster = cluster_of_groups()
     first, _ = classic_pair(cluster)
@@ -505,7 +513,7 @@ def test_group_has_settings_of_its_own_over_those_of_the_broker() -> None:
     a = Member(cluster, "a", "t")
     a.beat()
     cluster.pass_ms(10_000)
-    assert a.beat().heartbeat_interval_ms == 7_000
+    assert a.beat().heartbeat_interval_ms == 4_900, "seven tenths, as everywhere"
     cluster.pass_ms(49_000)
     assert [member.member_id for member in described(cluster).members] == ["a"]
     cluster.pass_ms(2_000)

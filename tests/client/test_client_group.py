@@ -141,6 +141,16 @@ async def test_assigned_partitions_with_a_group_begin_where_it_is_without_joinin
     assert not cluster.sent(m.JoinGroupRequest)
 
 
+async def test_a_partition_without_a_leader_holds_up_no_other(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.leaders["many", 1] = 9
+    fill(cluster, "many", 2)
+    async with Consumer("many", **quick) as consumer:
+        assert [record.partition for record in await consumer.poll(5_000)] == [0, 0]
+        fill(cluster, "many", 2, partition=1)
+        cluster.leaders["many", 1] = 1
+        assert [record.partition for record in await consumer.poll(5_000)] == [1, 1]
+
+
 async def test_without_an_offset_and_a_policy_the_user_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Consumer("t", **{**quick, "auto_offset_reset": "none"}) as consumer:
         with pytest.raises(NoOffsetToStart, match="group g has no offset for t-0"):

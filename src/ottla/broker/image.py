@@ -47,6 +47,9 @@ class Topic:
     states: dict[int, PartitionState] = field(default_factory=dict)
     #: Versions of the store nodes that hold the states; Kafka's partition epochs.
     versions: dict[int, int] = field(default_factory=dict)
+    #: Of the replicas, those that are being added, and those that are to go, by partition; without those that do not move.
+    adding: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    removing: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def leader(self, partition: int) -> BrokerId:
         state = self.states.get(partition)
@@ -70,12 +73,14 @@ class Image:
         self.topics_by_id: dict[TopicId, Topic] = {}
         #: Overrides as text: by ("topics", name) or ("brokers", id or "<default>"); an entity without overrides is absent.
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
-        #: Versions of the store nodes below /config, /controller_epoch and /latest_producer_id_block.
+        #: Versions of the store nodes below /config, /controller_epoch, /latest_producer_id_block and /admin/reassign_partitions.
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
         #: Paths of notifications that a log directory failed, which the controller has yet to take away.
         self.log_dir_events: dict[str, None] = {}
+        #: Replicas that an older tool wishes for by way of the store, until they are there.
+        self.wished: dict[TopicPartition, tuple[int, ...]] = {}
         #: The block of producer ids handed out last, in the whole cluster.
         self.producer_block: layout.ProducerIdBlock | None = None
 
@@ -125,6 +130,7 @@ class Image:
             return ("topic", name)
         assignment = layout.decode_topic(node.data)
         topic = Topic(name, assignment.topic_id, dict(sorted(assignment.replicas.items())), node.version)
+        topic.adding, topic.removing = dict(assignment.adding), dict(assignment.removing)
         if before is not None and before.topic_id == topic.topic_id:
             topic.states, topic.versions = before.states, before.versions
         elif before is not None:
@@ -187,6 +193,10 @@ class Image:
                 self._note_version(node)
                 self.controller_epoch = layout.decode_controller_epoch(node.data) if node.data else 0
                 return ("controller_epoch", self.controller_epoch)
+            case layout.REASSIGN_PARTITIONS:
+                self._note_version(node)
+                self.wished = _wished(node)
+                return ("reassignment", None)
             case layout.PRODUCER_ID_BLOCK:
                 self._note_version(node)
                 self.producer_block = layout.decode_producer_id_block(node.data) if node.data else None
@@ -199,3 +209,11 @@ class Image:
             self.versions.pop(node.path, None)
         else:
             self.versions[node.path] = node.version
+
+
+def _wished(node: NodeState) -> dict[TopicPartition, tuple[int, ...]]:
+    """What people write by hand may be anything: what cannot be read wishes for nothing."""
+    try:
+        return layout.decode_reassignment(node.data) if node.data is not None else {}
+    except layout.MalformedNode:
+        return {}

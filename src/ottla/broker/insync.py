@@ -10,7 +10,10 @@ with the members of both, the maximal ISR, and that only shrinks again when a la
     asked for  *           *                     *        3 lags, 4 has caught up
     counts     *           *          *          *        until the state says which it is
 
-Source: KIP-497 (AlterPartition), KIP-966 (nothing is committed below min.insync.replicas), Kafka's Partition.
+The assignment and the state are two nodes of the store, and either may be heard first. Whoever a state names counts, assigned or not; an
+assignment by itself lets nobody go. Replicas that a reassignment is adding make no difference to how large the ISR must be.
+
+Source: KIP-455, KIP-497 (AlterPartition), KIP-966 (nothing is committed below min.insync.replicas), Kafka's Partition.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,16 +44,29 @@ class Standing:
 class InSync:
     """See the module's theory. Belongs to one leader in one epoch."""
 
-    __slots__ = ("_counted", "elr", "isr", "maximal", "recovering", "replicas", "standings", "version")
+    __slots__ = ("_began_ms", "_counted", "_factor", "_me", "elr", "isr", "maximal", "recovering", "replicas", "standings", "version")
 
-    def __init__(self, me: int, replicas: Sequence[int], state: PartitionState, version: int, now_ms: int) -> None:
+    def __init__(
+        self, me: int, replicas: Sequence[int], state: PartitionState, version: int, now_ms: int, *, adding: Sequence[int] = ()
+    ) -> None:
+        self._me = me
+        self._began_ms = now_ms
         #: In the order of the assignment.
         self.replicas = tuple(replicas)
-        #: By broker: all replicas but the leader.
+        #: Replicas without those being added.
+        self._factor = len(self.replicas) - len(adding)
+        #: By broker: all replicas, and members of the maximal ISR, but the leader.
         self.standings = {broker: Standing(-1, now_ms) for broker in self.replicas if broker != me}
         #: Version of the state known here; Kafka's partition epoch.
         self.version = -1
         self.follow(state, version)
+
+    def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> None:
+        """The assignment changed. Those who are gone from it count until a state is without them."""
+        self.replicas, self._factor = tuple(replicas), len(replicas) - len(adding)
+        for broker in self.replicas:
+            if broker != self._me and broker not in self.standings:
+                self.standings[broker] = Standing(-1, now_ms)
 
     def follow(self, state: PartitionState, version: int) -> None:
         """This state holds as of this version; what was asked for on top of an earlier one can no longer come true."""
@@ -70,6 +86,9 @@ class InSync:
     def _count(self, members: frozenset[int]) -> None:
         #: Every broker that is in the ISR, or may be.
         self.maximal = members
+        for broker in sorted(members):
+            if broker != self._me and broker not in self.standings:
+                self.standings[broker] = Standing(-1, self._began_ms)
         self._counted = [standing for broker, standing in self.standings.items() if broker in members]
 
     def fetched(self, broker: int, *, offset: int, end_offset: int, broker_epoch: int, now_ms: int) -> None:
@@ -91,7 +110,7 @@ class InSync:
     def committed(self, own: int, *, min_insync: int) -> int:
         """What every member of the maximal ISR has, the leader having ``own``; -1 while the ISR is too small to commit anything, or
         somebody outside of it may be elected because it was."""
-        if self.elr or len(self.isr) < min(min_insync, len(self.replicas)):
+        if self.elr or len(self.isr) < min(min_insync, self._factor):
             return -1
         for standing in self._counted:
             if standing.position < own:
@@ -108,10 +127,11 @@ class InSync:
         """
         members = []
         for broker in self.replicas:
-            standing = self.standings.get(broker)
-            if standing is None:
+            if broker == self._me:
                 members.append(broker)
-            elif broker in self.maximal:
+                continue
+            standing = self.standings[broker]
+            if broker in self.maximal:
                 caught_up = standing.position >= end_offset or now_ms - standing.caught_up_ms <= lag_max_ms
                 if caught_up and not standing.lost_records:
                     members.append(broker)

@@ -366,4 +366,3 @@ class Node:
             case ("broker", self.broker_id) if self.started and not self.stopping:
                 self.standing.broker_changed()
         self.controller.changed(change)
-        self.purgatory.poke(change)

@@ -18,6 +18,7 @@
     /isr_change_notification/isr_change_S   partitions whose state changed
     /log_dir_event_notification/log_dir_event_S   a broker lost a log directory
     /feature                                finalized features
+    /consumers                              empty; Kafka's consumers of long ago kept themselves here
 
 Contents are JSON but for the epoch. Unknown keys are ignored, as Kafka ignores them, so that a newer writer does no harm.
 Everything here is pure; a content that cannot be read raises ``MalformedNode``. Source: KIP-497 (state), KIP-516 (topic ids),
@@ -51,6 +52,7 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 FEATURE = "/feature"
+CONSUMERS = "/consumers"
 
 #: What an override may belong to.
 CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
@@ -60,7 +62,7 @@ DEFAULT_ENTITY = "<default>"
 #: Nodes that exist, empty, in every store before a broker uses it; parents come before children.
 PERSISTENT_PATHS: tuple[str, ...] = (
     BROKERS, BROKER_IDS, TOPICS, BROKER_SEQUENCE, ADMIN, DELETE_TOPICS, CLUSTER, CONFIG, CONFIG_CHANGES,
-    *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES), ISR_CHANGES, LOG_DIR_EVENTS,
+    *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES), ISR_CHANGES, LOG_DIR_EVENTS, CONSUMERS,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op, StoreErrorKind, StoreResult
 from ottla.broker.controller.election import election, elections, is_sound
+from ottla.broker.controller.moves import Moves
 from ottla.broker.image import NO_LEADER, Change
 from ottla.store import layout
 
@@ -37,6 +38,8 @@ class Controller:
         self._electing = False
         #: The store did not answer; the next tick tries again.
         self._retry = False
+        #: Reassignments under way.
+        self._moves = Moves(node, self)
 
     def start(self) -> None:
         """Want the office from now on. One that this broker holds by an earlier session, or without knowing, is taken anew."""
@@ -80,6 +83,7 @@ class Controller:
             case ("partition", TopicPartition() as partition):
                 if self.active and self._wants_election(partition):
                     self._hold_elections()
+        self._moves.changed(change)
 
     def tick(self) -> None:
         """Time passed: try again what the store did not answer."""
@@ -87,6 +91,7 @@ class Controller:
             self._retry = False
             self.start()
             self._hold_elections()
+        self._moves.tick()
 
     def write(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         """Write to the store under this office; ``done`` hears the result, with ``failed_op`` counted in ``ops`` (-1: the office was
@@ -138,6 +143,7 @@ class Controller:
             self._fence = result.states[-1].version
             self._take_notice()
             self._hold_elections()
+            self._moves.look()
         elif self._node.image.controller in (None, self._node.broker_id):
             self._retry = True
 

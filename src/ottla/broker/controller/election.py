@@ -29,6 +29,7 @@ KIP-704 (recovering), KIP-966 (eligible leader replicas).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from ottla.broker.image import NO_LEADER, Image, Registration, Topic
@@ -51,7 +52,7 @@ def elections(image: Image, *, options: OptionsOf) -> Iterator[tuple[TopicPartit
 
 def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:
     """The new state of one partition; None when it needs none."""
-    case = Case(image, TopicPartition(topic.name, number), topic.states[number], topic.replicas[number], options)
+    case = Case.of(image, topic, number, options)
     state = case.state
     sound = [broker for broker in state.isr if case.sound(broker)]
     if state.leader in sound:
@@ -75,8 +76,8 @@ def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) 
 
 def unclean_election(case: "Case") -> PartitionState | None:
     """Who leads if losing records is allowed: the first replica that works, rather one that knows of nothing missing; None or the state
-    without a leader when there is none."""
-    alive = [broker for broker in case.replicas if case.works(broker)]
+    without a leader when there is none. One that is being added comes last, for it may have nothing at all yet."""
+    alive = [broker for broker in sorted(case.replicas, key=lambda broker: broker in case.adding) if case.works(broker)]
     whole = [broker for broker in alive if not case.misses_records(broker)]
     for broker in (*whole, *alive):
         return case.recovered_by(broker)
@@ -105,7 +106,18 @@ class Case:
     partition: TopicPartition
     state: PartitionState
     replicas: tuple[int, ...]
+    adding: tuple[int, ...]
     options: TopicOptions
+
+    @classmethod
+    def of(cls, image: Image, topic: Topic, number: int, options: TopicOptions) -> Self:
+        partition = TopicPartition(topic.name, number)
+        return cls(image, partition, topic.states[number], topic.replicas[number], topic.adding.get(number, ()), options)
+
+    @property
+    def enough(self) -> int:
+        """How large an ISR must be to commit anything. Replicas being added make no difference to it."""
+        return min(self.options.min_insync_replicas, len(self.replicas) - len(self.adding))
 
     # What is known of its replicas.
 
@@ -199,14 +211,14 @@ class Case:
 
     def eligible_beside(self, isr: Sequence[int]) -> dict[int, int]:
         """Who is eligible once the ISR is this one, with the registration under which it left."""
-        if len(isr) >= min(self.options.min_insync_replicas, len(self.replicas)):
+        if len(isr) >= self.enough:
             return {}
         held, lost = self.held(), self.lost()
         return {broker: held[broker] for broker in self.replicas if broker in held and broker not in isr and broker not in lost}
 
     def _last_known(self, isr: Sequence[int], elr: dict[int, int]) -> tuple[int, ...]:
         """Who was eligible and came back without all that it had, until the ISR is large enough again."""
-        if isr and len(isr) >= min(self.options.min_insync_replicas, len(self.replicas)):
+        if isr and len(isr) >= self.enough:
             return ()
         gone = self.lost() | set(self.state.last_known_elr)
         kept = [broker for broker in self.replicas if broker in gone and broker not in isr and broker not in elr]

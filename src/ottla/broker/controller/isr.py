@@ -51,8 +51,7 @@ def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequest
             raise errors.IneligibleReplica(f"broker {member.broker_id} of epoch {member.broker_epoch} is not alive")
         if not is_fit(image, partition, state, member.broker_id):
             raise errors.IneligibleReplica(f"broker {member.broker_id} says itself that its replica of {name} is not fit")
-    case = Case(image, partition, state, topic.replicas[number], options)
-    after = case.led_by(broker, members, same_epoch=True)
+    after = Case.of(image, topic, number, options).led_by(broker, members, same_epoch=True)
     assert after.isr_epochs == tuple(member.broker_epoch for member in wish.new_isr_with_epochs), "they were looked at above"
     return after if wish.leader_recovery_state == RECOVERING or not after.recovering else _recovered(after)
 

@@ -179,8 +179,10 @@ def creation(topic: NewTopic, image: Image) -> list[Op]:
 
 
 def growth(topic: Topic, added: Mapping[int, tuple[BrokerId, ...]], image: Image) -> list[Op]:
-    """Add partitions to a topic."""
-    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas={**topic.replicas, **added})
+    """Add partitions to a topic; others of it may be on their way to other brokers."""
+    assignment = layout.TopicAssignment(
+        topic_id=topic.topic_id, replicas={**topic.replicas, **added}, adding=topic.adding, removing=topic.removing
+    )
     grown = Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)
     return [grown, *_partition_creation(topic.name, added, image)]
 

@@ -25,6 +25,14 @@ from ottla.wire.messages.alter_partition import (
     AlterPartitionResponseTopic,
     BrokerState,
 )
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopic,
+    ReassignableTopicResponse,
+)
 from ottla.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -183,6 +191,13 @@ from ottla.wire.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from ottla.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
 from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -246,6 +261,8 @@ __all__ = [
     "AbortedTransaction",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
+    "AlterPartitionReassignmentsRequest",
+    "AlterPartitionReassignmentsResponse",
     "AlterPartitionRequest",
     "AlterPartitionRequestPartition",
     "AlterPartitionRequestTopic",
@@ -348,6 +365,9 @@ __all__ = [
     "ListOffsetsResponse",
     "ListOffsetsTopic",
     "ListOffsetsTopicResponse",
+    "ListPartitionReassignmentsRequest",
+    "ListPartitionReassignmentsResponse",
+    "ListPartitionReassignmentsTopics",
     "ListedGroup",
     "Member",
     "MemberIdentity",
@@ -386,6 +406,8 @@ __all__ = [
     "OffsetForLeaderPartition",
     "OffsetForLeaderTopic",
     "OffsetForLeaderTopicResult",
+    "OngoingPartitionReassignment",
+    "OngoingTopicReassignment",
     "PartitionData",
     "PartitionProduceData",
     "PartitionProduceResponse",
@@ -393,6 +415,10 @@ __all__ = [
     "ProduceRequest",
     "ProduceResponse",
     "ProducerState",
+    "ReassignablePartition",
+    "ReassignablePartitionResponse",
+    "ReassignableTopic",
+    "ReassignableTopicResponse",
     "ReplicaState",
     "SnapshotId",
     "SupportedFeatureKey",
@@ -459,6 +485,8 @@ API: dict[int, ApiSchema] = {
         _api(CreatePartitionsRequest, CreatePartitionsResponse),
         _api(DeleteGroupsRequest, DeleteGroupsResponse),
         _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+        _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+        _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
         _api(OffsetDeleteRequest, OffsetDeleteResponse),
         _api(AlterPartitionRequest, AlterPartitionResponse),
         _api(DescribeClusterRequest, DescribeClusterResponse),
