@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
 from ottla.base.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.image import Image
+from ottla.broker.selection import LEADER_SELECTOR, SELECTORS
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
@@ -118,6 +119,12 @@ class ClusterOptions(Options):
         long=True,
         at_least=1,
         doc="A follower that did not catch up with its leader for this long leaves the ISR.",
+    )
+    replica_selector_class: str = option(
+        "replica.selector.class",
+        LEADER_SELECTOR,
+        choices=SELECTORS,
+        doc="From which replica consumers read: always the leader, or, with RackAwareReplicaSelector, one in their own rack (client.rack).",
     )
     log_dir_failure_timeout_ms: int = option(
         "log.dir.failure.timeout.ms",

@@ -9,6 +9,7 @@ whose outcome comes back as an event.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
+from ottla.broker.apis.k01_fetch import follower_woke
 from ottla.broker.compaction import Compaction
 from ottla.broker.configs import Settings, broker_options, topic_options
 from ottla.broker.controller.controller import Controller
@@ -86,6 +88,8 @@ class Node:
         self.sessions = FetchSessions(self.options.fetch_sessions_max, self.options.fetch_session_partitions_max)
         self.unfit = Unfit(self)
         self.inspections = Inspections(self)
+        self.sessions.poke, self.sessions.woken = self.purgatory.poke, partial(follower_woke, self)
+        self.purgatory.heard = self.sessions.heard
         self.standing = Standing(self)
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
