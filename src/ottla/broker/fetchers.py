@@ -83,6 +83,7 @@ class Fetcher:
         self._failures = 0
         self._not_before_ms = 0
         self._timer: Parked | None = None
+        self._timer_ms = 0
 
     def follow(self, follower: Follower) -> None:
         """Copy this partition too, or take note that something of it may have changed."""
@@ -111,23 +112,35 @@ class Fetcher:
         node = self._node
         if self._under_way or not self.followers or node.epoch is None or node.stopping or self._unsettled:
             return
-        for partition in [key for key, one in self._waiting.items() if one.not_before_ms <= node.now_ms and not one.waits]:
+        for partition in [key for key, follower in self._waiting.items() if self._is_ready(follower)]:
             self.changed(partition)
-        for partition in [key for key, one in self._changed.items() if one.not_before_ms > node.now_ms or one.waits]:
+        for partition in [key for key, follower in self._changed.items() if not self._is_ready(follower)]:
             follower = self._waiting[partition] = self._changed.pop(partition)
             self._leave(follower)
-        if len(self._waiting) == len(self.followers) or self._not_before_ms > node.now_ms:
-            soonest = min((one.not_before_ms for one in self._waiting.values() if not one.waits), default=0)
-            if max(soonest, self._not_before_ms) > node.now_ms:
-                self._wait_until(max(soonest, self._not_before_ms))
-            return
-        self._under_way = True
-        timeout_ms = node.options.replica_fetch_wait_max_ms + PATIENCE_MS
-        node.ask(self.leader, self._request(), version=VERSION, timeout_ms=timeout_ms, done=self._answered)
+        later = [self._ready_at_ms(follower) for follower in self._waiting.values() if not follower.waits]
+        if len(self._waiting) == len(self.followers):
+            if later:
+                self._wait_until(max(min(later), self._not_before_ms))
+        elif self._not_before_ms > node.now_ms:
+            self._wait_until(self._not_before_ms)
+        else:
+            self._under_way = True
+            # Those that met an error, or are throttled, are asked for again when their time has come, if no answer is nearer.
+            wait_ms = node.options.replica_fetch_wait_max_ms
+            if later:
+                wait_ms = min(wait_ms, max(min(later) - node.now_ms, BACKOFF_MS))
+            request = self._request(wait_ms)
+            node.ask(self.leader, request, version=VERSION, timeout_ms=wait_ms + PATIENCE_MS, done=self._answered)
+
+    def _ready_at_ms(self, follower: Follower) -> int:
+        return max(follower.not_before_ms, self._node.throttles.copies_at_ms(follower))
+
+    def _is_ready(self, follower: Follower) -> bool:
+        return not follower.waits and self._ready_at_ms(follower) <= self._node.now_ms
 
     # What it asks.
 
-    def _request(self) -> FetchRequest:
+    def _request(self, wait_ms: int) -> FetchRequest:
         node, options = self._node, self._node.options
         assert node.epoch is not None, "a registered broker asks"
         if self._epoch == 0:
@@ -141,11 +154,6 @@ class Fetcher:
         for topic_id, number in self._gone:
             gone.setdefault(topic_id, []).append(number)
         self._gone = {}
-        # Those that met an error are asked for again when their time has come, if no answer is nearer.
-        wait_ms = options.replica_fetch_wait_max_ms
-        for follower in self._waiting.values():
-            if not follower.waits:
-                wait_ms = max(min(wait_ms, follower.not_before_ms - node.now_ms), 1)
         return FetchRequest(
             replica_state=ReplicaState(replica_id=node.broker_id, replica_epoch=node.epoch),
             max_wait_ms=wait_ms,
@@ -242,6 +250,7 @@ class Fetcher:
                 removed = follower.diverged(diverging.epoch, diverging.end_offset, wall_ms=node.wall_ms)
             else:
                 if data.records:
+                    node.throttles.copied(follower.partition, len(data.records))
                     follower.append(data.records, high_watermark=data.high_watermark, wall_ms=node.wall_ms)  # type: ignore[arg-type]
                 mark = follower.high_watermark
                 removed = follower.follow_marks(high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=node.wall_ms)
@@ -270,8 +279,11 @@ class Fetcher:
 
     def _wait_until(self, due_ms: int) -> None:
         if self._timer is not None and not self._timer.done:
-            return
+            if self._timer_ms <= due_ms:
+                return
+            self._node.purgatory.cancel(self._timer)
         self._timer = Parked((), lambda: False, lambda expired: self.go_on())
+        self._timer_ms = due_ms
         self._node.purgatory.park(self._timer, due_ms)
 
 

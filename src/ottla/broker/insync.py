@@ -129,7 +129,8 @@ class InSync:
         """The ISR to ask for; None when the present one is right.
 
         A member leaves when it did not catch up for ``lag_max_ms``, or turned out to have less than it once had. A replica joins that has
-        everything below ``joins_at``, and is not as late as that; ``sound`` tells whether a broker is alive under an epoch, and fit.
+        everything below ``joins_at``, and is not as late as that; ``sound`` tells whether a broker is alive under an epoch, fit, and stays;
+        one that was asked for and is not is asked for no more.
         """
         members = []
         for broker in self.replicas:
@@ -139,7 +140,7 @@ class InSync:
             standing = self.standings[broker]
             if standing.position < end_offset and now_ms - standing.caught_up_ms > lag_max_ms:
                 continue
-            if broker in self.maximal:
+            if broker in self.maximal and not self._refused(broker, standing, sound):
                 if not standing.lost_records:
                     members.append(broker)
             elif standing.position >= joins_at and sound(broker, standing.broker_epoch):
@@ -147,3 +148,7 @@ class InSync:
         if set(members) == set(self.isr) == self.maximal:
             return None
         return tuple(members)
+
+    def _refused(self, broker: int, standing: Standing, sound: Callable[[int, int], bool]) -> bool:
+        """Whether a replica that was asked for cannot join any more: its broker has gone, or is about to stop."""
+        return broker not in self.isr and standing.broker_epoch >= 0 and not sound(broker, standing.broker_epoch)

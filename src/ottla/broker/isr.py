@@ -66,7 +66,9 @@ class IsrChanges:
 
         def sound(broker: int, epoch: int) -> bool:
             found = brokers.get(BrokerId(broker))
-            return found is not None and found.epoch == epoch and partition not in found.offline and partition not in found.impaired
+            if found is None or found.epoch != epoch or found.leaving:
+                return False
+            return partition not in found.offline and partition not in found.impaired
 
         return sound
 

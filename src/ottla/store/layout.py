@@ -199,6 +199,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
     rack: str | None = None
     jmx_port: int = -1
+    #: The broker is about to stop. Kafka has no such key with ZooKeeper, and ignores it; its own quorum keeps the same mark.
+    leaving: bool = False
     offline: dict[str, tuple[int, ...]] = {}
     impaired: dict[str, tuple[int, ...]] = {}
     clean_since: int = -1
@@ -264,6 +266,7 @@ class _BrokerJson(msgspec.Struct):
     endpoints: list[str] = []
     rack: str | None = None
     listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
+    in_controlled_shutdown: bool = False
     offline_replicas: dict[str, tuple[int, ...]] = {}
     impaired_replicas: dict[str, tuple[int, ...]] = {}
     clean_since_epoch: int = -1
@@ -283,6 +286,8 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
     }
     if registration.rack is not None:
         content["rack"] = registration.rack
+    if registration.leaving:
+        content["in_controlled_shutdown"] = True
     if registration.offline:
         content["offline_replicas"] = registration.offline
     if registration.impaired:
@@ -305,6 +310,7 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         listener_security_protocol_map=read.listener_security_protocol_map,
         rack=read.rack,
         jmx_port=read.jmx_port,
+        leaving=read.in_controlled_shutdown,
         offline=read.offline_replicas,
         impaired=read.impaired_replicas,
         clean_since=read.clean_since_epoch,

@@ -6,7 +6,8 @@ limits; the batch that contains the offset is sent whole. Sessions as in ``fetch
 
 A follower, which names its replica id, reads up to the log end, on disk or not; where it reads from tells what it has on disk, which may
 raise the high watermark, and bring it into the ISR. It must be a replica, of the registration that its request names, and of the leader's
-epoch. In a session it says so of each partition that is awake; of one that sleeps it has all there is.
+epoch. In a session it says so of each partition that is awake; of one that sleeps it has all there is. Replication throttles
+(``throttle.py``) may keep records from one that is not in sync.
 
 A consumer that names its rack (from version 11 on) may read from a follower, up to the high watermark that this one knows; an offset beyond
 its log is OFFSET_NOT_AVAILABLE. With RackAwareReplicaSelector a leader sends it to a follower in its rack (``selection.py``), with no
@@ -17,7 +18,7 @@ Versions: topics by id from 13 on. read_committed stops at the last stable offse
 Differences from Kafka: a consumer that names no rack, and so was sent to no follower, is told by one that it does not lead. A follower
 whose offset lies before the log start is told that start with the error.
 
-Source: KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-903.
+Source: KIP-73, KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-903.
 """
 
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
     if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=reader.epoch, now_ms=node.now_ms):
         node.purgatory.poke(leader.partition)
     standing = leader.insync.standings[replica]
-    if standing.stuck % STUCK_EVERY == STUCK_AT:
+    if standing.stuck % STUCK_EVERY == STUCK_AT and not _held_up(node, leader, replica):
         node.inspections.begin(leader, ask.fetch_offset, whole=False)
     if replica not in leader.insync.maximal or standing.lost_records:
         node.isr_changes.look(leader)
@@ -213,11 +214,12 @@ def _read(node: "Node", reader: Reader, wanted: Wanted, left: int, *, at_least_o
     try:
         held = _held(node, reader, wanted)
         near = replica_near(node.image, held, node.broker_id, reader.rack, ask.fetch_offset) if isinstance(held, Leader) else -1
+        # What another replica is to give is not given here.
+        nothing = near >= 0 or _held_up(node, held, reader.replica)
         read = held.read(
             ask.fetch_offset,
-            # What another replica is to give is not given here.
-            max_bytes=min(ask.partition_max_bytes, left) if near < 0 else 0,
-            at_least_one=at_least_one and near < 0,
+            max_bytes=0 if nothing else min(ask.partition_max_bytes, left),
+            at_least_one=at_least_one and not nothing,
             isolation_level=reader.isolation_level,
             last_fetched_epoch=ask.last_fetched_epoch,
             replica=reader.replica >= 0,
@@ -257,6 +259,13 @@ def _data(partition: int, read: Read, near: int) -> PartitionData:
     return data
 
 
+def _held_up(node: "Node", leader: Leader | Follower, replica: int) -> bool:
+    """Whether a follower gets nothing for now; ``replica`` -1 is a consumer, who always does. Source: KIP-73."""
+    if replica < 0 or not isinstance(leader, Leader) or replica in leader.insync.isr:
+        return False
+    return node.throttles.sends_at_ms(leader.partition) > node.now_ms
+
+
 def _name(node: "Node", topic: str | bytes) -> str:
     if isinstance(topic, str):
         return topic
@@ -281,6 +290,8 @@ def _response(node: "Node", call: RequestArrived, context: Context, found: Found
         quiet = session is not None and not wanted.news(data) and context.incremental
         if session is not None:
             session.told(wanted, served=bool(data.records))
+        if data.records and replica_of(call.body) >= 0:
+            node.throttles.sent(TopicPartition(_name(node, wanted.topic), wanted.ask.partition), len(data.records))
         if quiet:
             continue
         if call.api_version >= HINTS_SINCE and data.error_code in (errors.NotLeaderOrFollower.code, errors.FencedLeaderEpoch.code):
@@ -375,4 +386,6 @@ def _has_news(node: "Node", reader: Reader, wanted: Wanted) -> bool:
         return True
     if _awaits_watermark(node, reader, wanted, held.high_watermark):
         return True
+    if _held_up(node, held, reader.replica):
+        return ask.fetch_offset < held.log.start_offset
     return _end(held, reader) > ask.fetch_offset or ask.fetch_offset < held.log.start_offset

@@ -1,16 +1,20 @@
 """Who leads each partition, given who is alive. Pure: an image in, new partition states out.
 
 A member of the ISR is *sound* while it is alive under the registration that the state names for it: it has not been away since it was
-counted in. Any other has to catch up before it counts again. One that came back is *intact* if it has on disk what it had: always where
-acks=all means fsync, after clean stops only under ``write.caching``. A broker tells itself which of its replicas are not fit to lead: their
-log directory failed, or records are missing from their log (``unfit.py``).
+counted in. Any other has to catch up before it counts again. A sound member *stays* unless its broker is about to stop; one that is leads
+and counts only where no other can. One that came back is *intact* if it has on disk what it had: always where acks=all means fsync, after
+clean stops only under ``write.caching``. A broker tells itself which of its replicas are not fit to lead: their log directory failed, or
+records are missing from their log (``unfit.py``).
 
 ==========================  ==================================  ========================================================
 leader                      members of the ISR                  new state
 ==========================  ==================================  ========================================================
-sound                       all sound                           unchanged, whoever became controller meanwhile
-sound                       some not                            same leader and epoch, ISR of the sound ones
-gone, or registered anew    some sound                          first replica among the sound, epoch + 1, ISR of the sound
+stays                       all stay                            unchanged, whoever became controller meanwhile
+stays                       some do not                         same leader and epoch, ISR of those that stay
+sound, about to stop        some stay                           first replica among these, epoch + 1, ISR of these
+sound, about to stop        none stays                          same leader and epoch, alone in the ISR
+gone, or registered anew    some sound                          first replica among those that stay, epoch + 1, ISR of these;
+                                                                where none stays, the first of the sound, alone in the ISR
 gone, or registered anew    none sound                          one that is intact: the last leader, else of the ISR, else
                                                                 eligible (below); epoch + 1, alone in the ISR
 gone, or registered anew    all are back, none of them intact   the last leader, as Kafka does; epoch + 1, alone, recovering
@@ -24,7 +28,7 @@ commits nothing while its state names anybody eligible, whatever it believes of 
 ISR again names nobody. Who comes back and is not intact is eligible no longer, only *last known* so.
 
 Source: Kafka's PartitionStateMachine and PartitionChangeBuilder; KIP-380 and KIP-903 for registrations, KIP-106 for unclean elections,
-KIP-704 (recovering), KIP-966 (eligible leader replicas).
+KIP-704 (recovering), KIP-841 for brokers that stop, KIP-966 (eligible leader replicas).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -55,11 +59,12 @@ def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) 
     case = Case.of(image, topic, number, options)
     state = case.state
     sound = [broker for broker in state.isr if case.sound(broker)]
-    if state.leader in sound:
-        return case.unless_same(case.led_by(state.leader, sound, same_epoch=True))
+    stay = [broker for broker in sound if not is_leaving(image, broker)]
+    if state.leader in stay or (state.leader in sound and not stay):
+        return case.unless_same(case.led_by(state.leader, stay or [state.leader], same_epoch=True))
     for broker in case.replicas:
-        if broker in sound:
-            return case.led_by(broker, sound)
+        if broker in (stay or sound):
+            return case.led_by(broker, stay or [broker])
     held = case.held()
     for broker in (case.last_leader, *case.replicas, *state.isr, *state.elr):
         if broker in state.isr and case.intact(broker, held[broker]):
@@ -84,10 +89,50 @@ def unclean_election(case: "Case") -> PartitionState | None:
     return case.unless_same(case.led_by_nobody())
 
 
+def preferred(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:
+    """The partition as its preferred replica, the first of its assignment, leads it; None when that one does already, or cannot.
+
+    Source: Kafka's preferred replica election.
+    """
+    case = Case.of(image, topic, number, options)
+    if not preferred_can_lead(image, topic, number):
+        return None
+    return case.led_by(case.replicas[0], [broker for broker in case.state.isr if case.sound(broker) and not is_leaving(image, broker)])
+
+
+def preferred_can_lead(image: Image, topic: Topic, number: int) -> bool:
+    """Whether the preferred replica does not lead, and could: it is a sound member of the ISR that stays."""
+    state, first = topic.states[number], topic.replicas[number][0]
+    if state.leader == first or first not in state.isr or is_leaving(image, first):
+        return False
+    return is_sound(image, state, first) and is_fit(image, TopicPartition(topic.name, number), state, first)
+
+
+def first_state(image: Image, replicas: Sequence[int]) -> PartitionState | None:
+    """The state of a partition that never had one, and so is empty: its live replicas are in sync; None when there is none."""
+    alive = [broker for broker in replicas if BrokerId(broker) in image.brokers]
+    alive = [broker for broker in alive if not is_leaving(image, broker)] or alive
+    if not alive:
+        return None
+    return PartitionState(
+        leader=alive[0],
+        leader_epoch=LeaderEpoch(0),
+        isr=tuple(alive),
+        isr_epochs=tuple(image.brokers[BrokerId(broker)].epoch for broker in alive),
+        controller_epoch=image.controller_epoch,
+    )
+
+
 def is_sound(image: Image, state: PartitionState, broker: int) -> bool:
     """Whether a member of the ISR is alive, and has been since it was counted in."""
     found = image.brokers.get(BrokerId(broker))
     return found is not None and found.epoch == state.registration_of(broker)
+
+
+def is_leaving(image: Image, broker: int) -> bool:
+    """Whether a broker is about to stop."""
+    found = image.brokers.get(BrokerId(broker))
+    return found is not None and found.leaving
 
 
 def is_fit(image: Image, partition: TopicPartition, state: PartitionState | None, broker: int) -> bool:

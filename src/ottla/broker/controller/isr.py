@@ -2,7 +2,8 @@
 
 The leader must be the one of this epoch, and know the state it wants to change (the version of its node is the partition epoch). Every
 member must be a replica, alive and fit, and still be of the registration under which the leader counts it: one that went away and came back
-since may have lost what it had. Who leaves while the ISR is too small to commit anything is eligible to lead (``election.py``).
+since may have lost what it had. Nor is a broker counted in that is about to stop, but for the leader itself. Who leaves while the ISR is
+too small to commit anything is eligible to lead (``election.py``).
 
 A leader that was elected uncleanly asks for its own end of recovery so: until then it is alone in the ISR.
 
@@ -49,6 +50,8 @@ def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequest
         found = image.brokers.get(BrokerId(member.broker_id))
         if found is None or found.epoch != member.broker_epoch:
             raise errors.IneligibleReplica(f"broker {member.broker_id} of epoch {member.broker_epoch} is not alive")
+        if found.leaving and member.broker_id != broker:
+            raise errors.IneligibleReplica(f"broker {member.broker_id} is about to stop")
         if not is_fit(image, partition, state, member.broker_id):
             raise errors.IneligibleReplica(f"broker {member.broker_id} says itself that its replica of {name} is not fit")
     after = Case.of(image, topic, number, options).led_by(broker, members, same_epoch=True)
