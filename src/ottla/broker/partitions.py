@@ -73,6 +73,13 @@ class Partitions:
             raise errors.UnknownTopicOrPartition(f"there is no partition {partition} of topic {topic}")
         raise errors.NotLeaderOrFollower(f"broker {self._node.broker_id} does not lead {topic}-{partition}")
 
+    def readable(self, topic: str, partition: int) -> Leader | Follower:
+        """The partition as a consumer may read it here, led or followed.
+
+        Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError.
+        """
+        return self.followers.get((topic, partition)) or self.leader(topic, partition)  # type: ignore[call-overload]
+
     def replicas(self) -> Iterator[Leader | Follower]:
         """Every partition held here whose log directory works."""
         yield from self.leaders.values()
@@ -148,6 +155,7 @@ class Partitions:
                 adding = topic.adding.get(number, ())
                 if (leader.replicas, leader.adding) != (replicas, adding):
                     leader.follow_replicas(replicas, adding, node.now_ms)
+                    node.purgatory.poke(partition)
         self._leave(topic)
 
     def _leave(self, topic: Topic) -> None:
