@@ -134,7 +134,8 @@ class Partitions:
             self._roomless.pop(partition, None)
             for directory in self._working():
                 log = directory.logs.get(partition)
-                if log is not None and log.topic_id == topic.topic_id:
+                # A power cut may have taken the note of the topic's id.
+                if log is not None and log.topic_id in (topic.topic_id, NO_TOPIC_ID):
                     self._drop(directory, partition)
 
     def state_changed(self, partition: TopicPartition) -> None:

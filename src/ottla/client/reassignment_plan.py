@@ -26,7 +26,6 @@ class _Placed(msgspec.Struct):
     topic: str
     partition: int
     replicas: tuple[int, ...]
-    log_dirs: tuple[str, ...] = ()
 
 
 class _PlanFile(msgspec.Struct):
@@ -44,7 +43,8 @@ class _TopicsFile(msgspec.Struct):
 
 
 def read_plan(data: str | bytes) -> Plan:
-    """Raises: ValueError, for what is no plan, names a partition twice, or wishes for log directories."""
+    """Log directories in a plan are left out: each broker chooses its own. Raises: ValueError, for what is no plan, or names a partition
+    twice."""
     try:
         read = msgspec.json.decode(data, type=_PlanFile)
     except msgspec.DecodeError as error:
@@ -56,8 +56,6 @@ def read_plan(data: str | bytes) -> Plan:
         tp = TopicPartition(one.topic, one.partition)
         if tp in plan:
             raise ValueError(f"{tp} stands twice in this plan")
-        if any(directory != "any" for directory in one.log_dirs):
-            raise ValueError(f"{tp}: a broker chooses the log directory itself; leave log_dirs out, or any")
         plan[tp] = one.replicas
     return plan
 
