@@ -119,6 +119,33 @@ class ClusterOptions(Options):
         at_least=1,
         doc="A follower that did not catch up with its leader for this long leaves the ISR.",
     )
+    controlled_shutdown_enable: bool = option(
+        "controlled.shutdown.enable", True, doc="Whether a broker that is to stop first hands over what other brokers can take."
+    )
+    controlled_shutdown_max_retries: int = option(
+        "controlled.shutdown.max.retries", 3, at_least=0, doc="How often a broker that is to stop asks the others to take over, at most."
+    )
+    controlled_shutdown_retry_backoff_ms: int = option(
+        "controlled.shutdown.retry.backoff.ms",
+        5 * SECOND_MS,
+        long=True,
+        at_least=1,
+        doc="How long it waits each time for them to do so.",
+    )
+    auto_leader_rebalance_enable: bool = option(
+        "auto.leader.rebalance.enable",
+        True,
+        doc="Whether the controller has partitions led by their preferred replica again, by the clock, where too many are not.",
+    )
+    leader_imbalance_check_interval_seconds: int = option(
+        "leader.imbalance.check.interval.seconds", 300, long=True, at_least=1, doc="Time between two looks at who leads what."
+    )
+    leader_imbalance_per_broker_percentage: int = option(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        at_least=0,
+        doc="Share of the partitions that prefer a broker which others may lead before they go back to it, in percent.",
+    )
     leader_replication_throttled_rate: int = option(
         "leader.replication.throttled.rate",
         INT64_MAX,

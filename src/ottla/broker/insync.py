@@ -106,7 +106,7 @@ class InSync:
         """The ISR to ask for; None when the present one is right.
 
         A member leaves when it did not catch up for ``lag_max_ms``. A replica joins that has everything below ``joins_at``; ``sound`` tells
-        whether a broker is alive under an epoch.
+        whether a broker is alive under an epoch, and stays; one that was asked for and does not is asked for no more.
         """
         members = []
         for broker in self.replicas:
@@ -114,7 +114,7 @@ class InSync:
                 members.append(broker)
                 continue
             standing = self.standings[broker]
-            if broker in self.maximal:
+            if broker in self.maximal and not self._refused(broker, standing, sound):
                 if standing.position >= end_offset or now_ms - standing.caught_up_ms <= lag_max_ms:
                     members.append(broker)
             elif standing.position >= joins_at and sound(broker, standing.broker_epoch):
@@ -122,3 +122,7 @@ class InSync:
         if set(members) == set(self.isr) == self.maximal:
             return None
         return tuple(members)
+
+    def _refused(self, broker: int, standing: Standing, sound: Callable[[int, int], bool]) -> bool:
+        """Whether a replica that was asked for cannot join any more: its broker has gone, or is about to stop."""
+        return broker not in self.isr and standing.broker_epoch >= 0 and not sound(broker, standing.broker_epoch)

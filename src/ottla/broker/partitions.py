@@ -141,6 +141,11 @@ class Partitions:
     def state_changed(self, partition: TopicPartition) -> None:
         """The controller wrote who leads a partition."""
         state = self._node.image.state(partition)
+        if state is None and partition.topic in self._node.image.deleting:
+            # Of a large topic they go one after the other, before it goes itself.
+            for directory in self._working():
+                if partition in directory.logs:
+                    self._drop(directory, partition)
         if state is None or not self._is_ours(partition) or not self._names_us(state):
             self._follow(partition, state)
         elif partition in self.leaders:

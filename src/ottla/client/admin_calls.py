@@ -78,9 +78,11 @@ class AdminCalls:
 
     async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
         network = self._network
-        if node != ANY_BROKER and node not in network.cluster.brokers:
+        if node == ANY_BROKER:
+            return await network.ask_any(request, at_least=at_least)
+        if node not in network.cluster.brokers:
             await network.refresh()
-        return await network.ask(network.any_node() if node == ANY_BROKER else node, request, timeout_ms=left_ms, at_least=at_least)
+        return await network.ask(node, request, timeout_ms=left_ms, at_least=at_least)
 
     async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0) -> Any:
         """Ask any broker until one answers without an error that passes. Raises: the error; RequestTimedOut."""

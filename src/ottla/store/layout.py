@@ -195,6 +195,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
     rack: str | None = None
     jmx_port: int = -1
+    #: The broker is about to stop. Kafka has no such key with ZooKeeper, and ignores it; its own quorum keeps the same mark.
+    leaving: bool = False
 
 
 class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +246,7 @@ class _BrokerJson(msgspec.Struct):
     endpoints: list[str] = []
     rack: str | None = None
     listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
+    in_controlled_shutdown: bool = False
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
@@ -260,6 +263,8 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
     }
     if registration.rack is not None:
         content["rack"] = registration.rack
+    if registration.leaving:
+        content["in_controlled_shutdown"] = True
     return msgspec.json.encode(content)
 
 
@@ -276,6 +281,7 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         listener_security_protocol_map=read.listener_security_protocol_map,
         rack=read.rack,
         jmx_port=read.jmx_port,
+        leaving=read.in_controlled_shutdown,
     )
 
 
