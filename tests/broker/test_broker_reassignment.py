@@ -433,6 +433,18 @@ def test_the_leader_that_dies_is_followed_by_one_of_the_isr_and_the_move_goes_on
     assert values(fetch(cluster[state_of(cluster).leader]).records) == [b"a", b"b", b"c"]
 
 
+def test_an_unclean_election_takes_one_that_was_there_before_rather_than_one_that_is_being_added() -> None:
+    cluster = a_cluster((1, 2), configs={"unclean.leader.election.enable": "true"})
+    stop_copying(cluster, 2, 4)
+    assert produce(cluster[1], batch(b"d"), acks=1).error_code == 0
+    cluster.pass_ms(40 * SECOND_MS)
+    assert state_of(cluster).isr == (1,)
+    move(cluster, (4, 2))
+    cluster.kill(1)
+    assert state_of(cluster).leader == 2
+    assert values(fetch(cluster[2]).records) == [b"a", b"b", b"c"]
+
+
 def test_a_topic_that_is_deleted_takes_its_moves_with_it() -> None:
     cluster = a_cluster((1, 2, 3))
     stop_copying(cluster, 5)

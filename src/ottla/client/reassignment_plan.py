@@ -4,10 +4,11 @@ A plan moves as little as it can: replicas stay where they are, unless their bro
 rack with more of them than need be. What is missing goes to the broker with the fewest. Then first replicas are made even, which moves no
 data. All in the order of the partitions and brokers, so that the same question has the same answer.
 
-The files are those of Kafka's kafka-reassign-partitions.sh::
+The files are those of Kafka's kafka-reassign-partitions.sh and kafka-leader-election.sh::
 
     {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2,3]},...]}       a plan
     {"version":1,"topics":[{"topic":"orders"},...]}                                            topics to plan for
+    {"partitions":[{"topic":"orders","partition":0},...]}                                      partitions to elect leaders of
 """
 
 from __future__ import annotations
@@ -35,6 +36,15 @@ class _PlanFile(msgspec.Struct):
 
 class _Named(msgspec.Struct):
     topic: str
+
+
+class _Partition(msgspec.Struct):
+    topic: str
+    partition: int
+
+
+class _PartitionsFile(msgspec.Struct):
+    partitions: list[_Partition]
 
 
 class _TopicsFile(msgspec.Struct):
@@ -66,6 +76,14 @@ def read_topics(data: str | bytes) -> list[str]:
         return [one.topic for one in msgspec.json.decode(data, type=_TopicsFile).topics]
     except msgspec.DecodeError as error:
         raise ValueError(f"this is no list of topics: {error}") from None
+
+
+def read_partitions(data: str | bytes) -> list[TopicPartition]:
+    """Raises: ValueError."""
+    try:
+        return [TopicPartition(one.topic, one.partition) for one in msgspec.json.decode(data, type=_PartitionsFile).partitions]
+    except msgspec.DecodeError as error:
+        raise ValueError(f"this is no list of partitions: {error}") from None
 
 
 def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, object]:

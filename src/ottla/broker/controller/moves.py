@@ -106,7 +106,7 @@ class Moves:
         image, settled = self._node.image, []
         for partition, wish in image.wished.items():
             topic = image.topics.get(partition.topic)
-            if topic is None or partition.partition not in topic.states:
+            if topic is None or partition.partition not in topic.states or topic.name in image.deleting:
                 self._refuse(partition, "there is no such partition")
             elif target_of(topic, partition.partition) != wish:
                 try:

@@ -69,7 +69,7 @@ def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, facto
 
     Raises: UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor.
     """
-    state = _state_of(topic, number)
+    state = _state_of(image, topic, number)
     target, origin = tuple(wish), origin_of(topic, number)
     _check(image, target, origin)
     factor = len(target_of(topic, number))
@@ -92,7 +92,7 @@ def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str
 
     Raises: UnknownTopicOrPartition, NoReassignmentInProgress, InvalidReplicaAssignment when only brokers that were being added can lead.
     """
-    state = _state_of(topic, number)
+    state = _state_of(image, topic, number)
     if not is_moving(topic, number):
         raise errors.NoReassignmentInProgress(f"{topic.name}-{number} does not move")
     replicas = origin_of(topic, number)
@@ -109,9 +109,10 @@ def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str
 
 
 def completed(image: Image, topic: Topic, number: int) -> Move | None:
-    """The partition with the replicas of its target only; None while it does not move, or one of them is not in sync."""
+    """The partition with the replicas of its target only; None while it does not move, one of them is not in sync, or the topic is on its
+    way out."""
     state = topic.states.get(number)
-    if state is None or not is_moving(topic, number):
+    if state is None or not is_moving(topic, number) or topic.name in image.deleting:
         return None
     return _done(image, state, target_of(topic, number))
 
@@ -132,9 +133,9 @@ def _check(image: Image, target: Sequence[int], origin: Sequence[int]) -> None:
         raise errors.InvalidReplicaAssignment(f"no broker {dead[0]} is alive; there are {list(image.brokers)}")
 
 
-def _state_of(topic: Topic, number: int) -> PartitionState:
+def _state_of(image: Image, topic: Topic, number: int) -> PartitionState:
     state = topic.states.get(number)
-    if state is None or number not in topic.replicas:
+    if state is None or number not in topic.replicas or topic.name in image.deleting:
         raise errors.UnknownTopicOrPartition(f"there is no partition {topic.name}-{number}")
     return state
 
