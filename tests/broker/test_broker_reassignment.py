@@ -362,7 +362,7 @@ def test_a_controller_that_takes_over_goes_on() -> None:
 def test_a_controller_that_takes_over_finds_a_move_that_can_be_completed() -> None:
     cluster = a_cluster((2, 3))
     dying = cluster.controller
-    dying.node.controller._moves.look = lambda: None  # type: ignore[method-assign]
+    dying.node.controller._moves._go_on = lambda: None  # type: ignore[method-assign]
     move(cluster, (4, 3))
     cluster.pass_ms(3 * SECOND_MS)
     assert (moving(cluster), sorted(state_of(cluster).isr)) == ([(0, [4, 3, 2], [4], [2])], [2, 3, 4])
@@ -390,7 +390,7 @@ def test_a_store_that_did_not_answer_is_asked_again() -> None:
     stop_copying(cluster, 4)
     move(cluster, (4, 2))
     cluster.pass_ms(2 * SECOND_MS)
-    moves, failed = cluster.controller.node.controller._moves, []
+    failed: list[Sequence[Op]] = []
     cluster.cut.clear()
     held = cluster.controller.node.submit
 
@@ -402,7 +402,7 @@ def test_a_store_that_did_not_answer_is_asked_again() -> None:
 
     cluster.controller.node.submit = submit  # type: ignore[method-assign]
     cluster.pass_ms(5 * SECOND_MS)
-    assert failed and not moves._retry
+    assert failed
     assert (moving(cluster), replicas_of(cluster)) == ([], [4, 2])
 
 
@@ -542,6 +542,25 @@ def test_older_tools_wish_by_way_of_the_store() -> None:
     assert WISHES not in cluster.store.tree.nodes
     assert [replicas_of(cluster, 0), replicas_of(cluster, 1)] == [[3, 4], [6, 2]]
     assert any("no-0" in warning for broker in cluster.brokers.values() for warning in broker.warnings)
+
+
+def test_thousands_of_partitions_move_in_a_few_rounds_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.controller.moves.MOVES_AT_ONCE", 3)
+    monkeypatch.setattr("ottla.broker.apis.k45_alter_partition_reassignments.MOVES_AT_ONCE", 3)
+    cluster = a_cluster(*[(1,)] * 10)
+    stop_copying(cluster, 2)
+    targets = {TopicPartition("t", number): (2,) for number in range(10)}
+    wishes = [ReassignablePartition(partition_index=number, replicas=[2]) for number in range(8)]
+    answer = cluster[3].ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=wishes)]), 1)
+    assert [one.error_code for one in answer.responses[0].partitions] == [0] * 8
+    wished(cluster, layout.encode_reassignment(targets))
+    assert len(moving(cluster)) == 10
+    version = cluster.store.tree.nodes["/brokers/topics/t"].version
+    cluster.cut.clear()
+    cluster.pass_ms(3 * SECOND_MS)
+    assert (moving(cluster), [replicas_of(cluster, number) for number in range(10)]) == ([], [[2]] * 10)
+    assert cluster.store.tree.nodes["/brokers/topics/t"].version - version <= 10
+    assert WISHES not in cluster.store.tree.nodes
 
 
 def test_a_wish_in_the_store_outlives_the_controller() -> None:
