@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from cluster import Cluster, Sent, batch, fetch, produce, produce_request, values
 
@@ -664,6 +665,28 @@ def test_a_move_is_not_done_by_a_member_of_the_isr_that_was_away_since() -> None
     assert completed(image, topic, 0) is None
     image.brokers[BrokerId(3)].epoch = 103
     assert shown(completed(image, topic, 0)) == ((3,), (), (), 3, (3,), 6)
+
+
+def test_a_move_is_not_done_by_a_replica_that_lacks_records() -> None:
+    image, topic = an_image((3, 1), (1, 3), adding=(3,), removing=(1,))
+    image.brokers[BrokerId(3)].impaired = frozenset({T0})
+    assert completed(image, topic, 0) is None
+
+
+def test_a_broker_that_is_about_to_stop_leads_only_where_no_other_can() -> None:
+    image, topic = an_image((3, 4, 1), (1, 3, 4), adding=(3, 4), removing=(1,))
+    image.brokers[BrokerId(3)].leaving = True
+    assert shown(completed(image, topic, 0)) == ((3, 4), (), (), 4, (3, 4), 6)
+    image.brokers[BrokerId(4)].leaving = True
+    assert shown(completed(image, topic, 0)) == ((3, 4), (), (), 3, (3, 4), 6)
+
+
+def test_who_is_eligible_stays_so_unless_it_goes() -> None:
+    image, topic = an_image((4, 1, 2), (1,), adding=(4,), removing=(1,))
+    state = topic.states[0]
+    topic.states[0] = msgspec.structs.replace(state, elr=(2, 4), elr_epochs=(102, 104), last_known_elr=(4,))
+    back = cancelled(image, topic, 0, unclean=lambda topic: False).state
+    assert (back.isr, back.elr, back.elr_epochs, back.last_known_elr) == ((1,), (2,), (102,), ())
 
 
 def test_going_back_to_brokers_that_lack_records_needs_unclean_elections() -> None:

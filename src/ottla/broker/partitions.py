@@ -153,8 +153,9 @@ class Partitions:
             if node.broker_id in replicas:
                 continue
             partition = TopicPartition(topic.name, number)
-            self.offline.pop(partition, None)
-            self._roomless.pop(partition, None)
+            if self.offline.pop(partition, None) is not None:
+                self._roomless.pop(partition, None)
+                node.unfit.changed()
             for directory in self._working():
                 log = directory.logs.get(partition)
                 # A power cut may have taken the note of the topic's id.
