@@ -77,6 +77,7 @@ class ReassigningNode(MemoryNode):
         for one in made.partitions:
             place = (name, one.partition_index)
             target = self.cluster.moving.get(place, [])
+            one.isr_nodes = [broker for broker in self.cluster.replicas[place] if self.cluster.nodes[broker].up]
             one.replica_nodes = [*target, *(broker for broker in self.cluster.replicas[place] if broker not in target)]
         return made
 
