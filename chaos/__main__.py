@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from chaos.cluster import Setup, Stuck, running
 from chaos.namespaces import NotPermitted, enter
-from chaos.scene import Outcome, tell
+from chaos.scene import Outcome, Scene, tell
 from chaos.stories import STORIES, Story
 from ottla.server.directory import CannotStart
 from ottla.spark.java import NoJava
@@ -32,6 +33,7 @@ WIDTH = 150
 @click.option("--rounds", type=click.IntRange(1), help="Faults in each story. [default: the story's own number]")
 @click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True, help="zookeeper.session.timeout.ms.")
 @click.option("--zookeepers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Servers of the ensemble.")
+@click.option("--late-max", type=click.IntRange(0), default=0, show_default=True, help="Failovers of a story that may exceed its bound.")
 @click.option("--seed", type=int, help="What is done, when and to whom, as far as that is left to chance. [default: a new one]")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
 @click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data directories are made.")
@@ -42,6 +44,7 @@ def main(
     rounds: int | None,
     session_timeout_ms: int,
     zookeepers: str,
+    late_max: int,
     seed: int | None,
     json_path: Path | None,
     directory: Path | None,
@@ -72,7 +75,7 @@ def main(
             else:
                 outcomes += _tell_all(stories, needs, home / f"cluster-{len(outcomes)}", rounds, seed)
     finally:
-        bad = any(not outcome.good for outcome in outcomes) or not outcomes
+        bad = any(not outcome.good or outcome.late > late_max for outcome in outcomes) or not outcomes
         if keep or bad:
             click.echo(f"data directories and output: {home}", err=True)
         else:
@@ -85,7 +88,10 @@ def main(
 
 def _by_cluster(stories: Iterable[Story]) -> Iterable[tuple[bool, bool, list[Story]]]:
     """Those that the same cluster can serve for, together: (networked, with a small disk, stories)."""
-    needs = lambda story: (story.networked, story.small_disk)  # noqa: E731
+
+    def needs(story: Story) -> tuple[bool, bool]:
+        return story.networked, story.small_disk
+
     for (networked, small_disk), found in groupby(sorted(stories, key=needs), key=needs):
         yield networked, small_disk, list(found)
 
@@ -97,21 +103,18 @@ def _tell_all(stories: list[Story], setup: Setup, directory: Path, rounds: int |
         with running(setup, directory) as cluster:
             for story in stories:
                 click.echo(f"{story.name}: {story.about}", err=True)
-                outcomes.append(
-                    tell(
-                        story.name,
-                        lambda scene, story=story: story.run(scene, rounds or story.rounds),  # type: ignore[misc]
-                        cluster,
-                        seed=seed,
-                        bound_ms=story.bound_ms(setup),
-                        say=lambda line: click.echo(line, err=True),
-                    )
-                )
+                run = partial(_act, story, rounds or story.rounds)
+                say = partial(click.echo, err=True)
+                outcomes.append(tell(story.name, run, cluster, seed=seed, bound_ms=story.bound_ms(setup), say=say))
     except NotPermitted as why:
         outcomes += [Outcome(story.name, seed, skipped=str(why)) for story in stories[len(outcomes) :]]
     except (CannotStart, NoJava, Stuck) as why:
         outcomes += [Outcome(story.name, seed, problems=[str(why)]) for story in stories[len(outcomes) :]]
     return outcomes
+
+
+def _act(story: Story, rounds: int, scene: Scene) -> None:
+    story.run(scene, rounds)
 
 
 def show(outcomes: list[Outcome], session_timeout_ms: int, seconds: float) -> None:
@@ -138,10 +141,11 @@ def show(outcomes: list[Outcome], session_timeout_ms: int, seconds: float) -> No
             table.add_row(outcome.story, "skipped")
             continue
         other = sum(outcome.findings.counts.values()) - outcome.lost - outcome.findings.counts.get("duplicate", 0)
-        longest = max(outcome.failovers_ms, default=None)
+        longest = round(max(outcome.failovers_ms)) if outcome.failovers_ms else None
         cells = [
             outcome.faults, outcome.findings.acknowledged, outcome.lost, summary["duplicates"], other, outcome.findings.unknown,
-            summary["failover_median_ms"], longest and round(longest), outcome.bound_ms or None, outcome.late, summary["in_sync_median_ms"],
+            summary["election_median_ms"], summary["failover_median_ms"], longest, outcome.bound_ms or None, outcome.late,
+            summary["in_sync_median_ms"],
         ]  # fmt: skip
         table.add_row(outcome.story, *("" if cell is None else f"{cell:,}" for cell in cells))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)

@@ -29,6 +29,8 @@ from ottla.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent
 BROKERS = 3
+#: Where in ZooKeeper the cluster is.
+CHROOT = "/chaos"
 READY = re.compile(r"^ottla: (?:zookeeper )?ready on (\S+)$", re.MULTILINE)
 READY_S = 40.0
 #: Room for a run's records and the index files of its topics; a story fills the rest.
@@ -255,7 +257,7 @@ class Cluster:
 
     def _read(self, path: str) -> dict[str, Any] | None:
         try:
-            return json.loads(self._store.get_async(path).get(timeout=2.0)[0])  # type: ignore[no-any-return]
+            return json.loads(self._store.get_async(CHROOT + path).get(timeout=2.0)[0])  # type: ignore[no-any-return]
         except (KazooException, KazooTimeoutError):
             return None
 
@@ -288,9 +290,9 @@ def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
             if setup.small_disk and number == BROKERS:
                 home = ends.enter_context(small_disk(home, DISK_BYTES))
             port = 9092 if network is not None else free_port()
-            brokers.append(Broker(number, place, home / "data", f"{connect}/chaos", port, setup.settings()))
+            brokers.append(Broker(number, place, home / "data", connect + CHROOT, port, setup.settings()))
             brokers[-1].output = directory / f"broker-{number}.output"
-        cluster = Cluster(setup, brokers, f"{connect}/chaos", ensemble, network)
+        cluster = Cluster(setup, brokers, connect, ensemble, network)
         cluster.zookeeper_place = here
         ends.callback(cluster.stop)
         cluster.start()

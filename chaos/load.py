@@ -28,7 +28,8 @@ OUTSTANDING_MAX = 2_000
 #: One round of a producer sends one record to each partition.
 ROUND_S = 0.02
 OF_LIBRDKAFKA = {
-    "log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "socket.timeout.ms": REQUEST_MS,
+    "log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
+    "socket.timeout.ms": REQUEST_MS,
     "topic.metadata.refresh.interval.ms": 2_000, "socket.connection.setup.timeout.ms": 1_000,
 }  # fmt: skip
 OF_OTTLA: dict[str, Any] = {

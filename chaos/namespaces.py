@@ -97,14 +97,16 @@ class Network:
         """Nothing arrives at ``other`` from ``one`` any more, and unless ``one_way``, nothing the other way."""
         for source, target in [(one, other)] if one_way else [(one, other), (other, one)]:
             rule = ["from", source.address, "to", target.address, "blackhole"]
-            _run("ip", "rule", "add", *rule)
-            self._rules.append(rule)
+            if rule not in self._rules:
+                _run("ip", "rule", "add", *rule)
+                self._rules.append(rule)
 
     def unplug(self, place: Place) -> None:
         """Takes the cable out."""
         link = self._places[place.name][1]
-        _run("ip", "link", "set", link, "down")
-        self._unplugged.append(link)
+        if link not in self._unplugged:
+            _run("ip", "link", "set", link, "down")
+            self._unplugged.append(link)
 
     def heal(self) -> None:
         """Everybody reaches everybody."""

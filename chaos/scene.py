@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from chaos.cluster import BROKERS, Broker, Cluster, Stuck, until
 from chaos.load import REQUEST_MS, Crew, Journal, Watch, final_readers, producers, readers
@@ -31,7 +32,9 @@ class Outcome:
     seconds: float = 0.0
     #: From each fault to the first acknowledgement of a record sent after it to the partition it concerned.
     failovers_ms: list[float] = field(default_factory=list)
-    #: What that may be at most; 0: not limited.
+    #: From each fault to another leader.
+    elections_ms: list[float] = field(default_factory=list)
+    #: What a failover may take at most; 0: not limited.
     bound_ms: int = 0
     #: From the end of each fault to all replicas being in sync.
     in_sync_ms: list[float] = field(default_factory=list)
@@ -74,6 +77,7 @@ class Outcome:
             "anomalies": self.findings.counts,
             "failover_ms": [round(took_ms) for took_ms in times],
             "failover_median_ms": round(statistics.median(times)) if times else None,
+            "election_median_ms": round(statistics.median(self.elections_ms)) if self.elections_ms else None,
             "bound_ms": self.bound_ms,
             "late": self.late,
             "in_sync_median_ms": round(statistics.median(self.in_sync_ms)) if self.in_sync_ms else None,
@@ -114,15 +118,34 @@ class Scene:
 
         return until(holds, "there is a controller", timeout_s=60)
 
-    def failover(self, partition: int, fault: Callable[[], object], what: str) -> None:
-        """Does something to a partition, and measures until records sent after it are acknowledged. Raises: Stuck."""
+    def failover(
+        self, partition: int, fault: Callable[[], object], what: str, *, leaves: Broker | None = None, serves_on: bool = False
+    ) -> None:
+        """Does something to a partition, and measures until records sent after it are acknowledged. ``leaves``: the leader, if another one
+        must take its place; ``serves_on``: until then it goes on, so only what is sent after that counts. Raises: Stuck.
+        """
         fault()
         watch = self.journal.watch(partition)
+        began_ns = watch.since_ns
         self.outcome.faults += 1
+        if leaves is not None:
+            until(
+                lambda: self._led_by_another(partition, leaves),
+                f"{partition} is led by another broker, after: {what}",
+                timeout_s=FAILOVER_S,
+            )
+            self.outcome.elections_ms.append((time.monotonic_ns() - began_ns) / 1e6)
+            if serves_on:
+                watch = self.journal.watch(partition)
         self._await(watch, FAILOVER_S, f"after: {what}")
-        took_ms = (watch.acknowledged_ns - watch.since_ns) / 1e6
+        took_ms = (watch.acknowledged_ns - began_ns) / 1e6
         self.outcome.failovers_ms.append(took_ms)
-        self.say(f"{self.outcome.story} {self.outcome.faults}: {what}; written again after {took_ms:.0f} ms")
+        elected = f"elected after {self.outcome.elections_ms[-1]:.0f} ms, " if leaves is not None else ""
+        self.say(f"{self.outcome.story} {self.outcome.faults}: {what}; {elected}written again after {took_ms:.0f} ms")
+
+    def _led_by_another(self, partition: int, than: Broker) -> bool:
+        state = self.cluster.state(self.journal.topic, partition)
+        return state is not None and state.leader not in (-1, than.number)
 
     def progress(self, *, timeout_s: float = REST_S) -> None:
         """Every partition is written to, from now on. Raises: Stuck."""
@@ -204,11 +227,12 @@ def _compare_copies(cluster: Cluster, journal: Journal, outcome: Outcome) -> Non
     """Byte for byte; followers may be a moment behind."""
     for partition in range(PARTITIONS):
         try:
-            until(lambda p=partition: _equal(cluster.copies(journal.topic, p)), "", timeout_s=15)  # type: ignore[misc]
+            until(partial(_equal, cluster, journal.topic, partition), "", timeout_s=15)
         except Stuck:
             sizes = [len(copy) for copy in cluster.copies(journal.topic, partition)]
             outcome.problems.append(f"the copies of partition {partition} differ; they have {sizes} bytes")
 
 
-def _equal(copies: list[bytes]) -> bool:
+def _equal(cluster: Cluster, topic: str, partition: int) -> bool:
+    copies = cluster.copies(topic, partition)
     return len(copies) == BROKERS and len(set(copies)) == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from chaos.cluster import BROKERS, Broker, Setup, until
@@ -43,7 +44,7 @@ def kill_leaders(scene: Scene, rounds: int) -> None:
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
-        scene.failover(partition, broker.kill, f"kill -9 of broker {broker.number}, which led {partition}")
+        scene.failover(partition, broker.kill, f"kill -9 of broker {broker.number}, which led {partition}", leaves=broker)
         scene.revive(broker)
 
 
@@ -52,7 +53,7 @@ def freeze_leaders(scene: Scene, rounds: int) -> None:
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
-        scene.failover(partition, broker.freeze, f"SIGSTOP of broker {broker.number}, which led {partition}")
+        scene.failover(partition, broker.freeze, f"SIGSTOP of broker {broker.number}, which led {partition}", leaves=broker)
         time.sleep(scene.random.uniform(0, scene.session_s / 2))
         broker.freeze(frozen=False)
         scene.rest()
@@ -65,24 +66,25 @@ def freeze_shortly(scene: Scene, rounds: int) -> None:
         broker = scene.leader(partition)
         pause_s = scene.session_s * scene.random.uniform(0.2, 0.7)
 
-        def pause(broker: Broker = broker, pause_s: float = pause_s) -> None:
-            broker.freeze()
-            time.sleep(pause_s)
-            broker.freeze(frozen=False)
-
-        scene.failover(partition, pause, f"SIGSTOP of broker {broker.number} for {pause_s:.1f} s")
+        scene.failover(partition, partial(_pause, broker, pause_s), f"SIGSTOP of broker {broker.number} for {pause_s:.1f} s")
         scene.progress()
     scene.rest()
+
+
+def _pause(broker: Broker, pause_s: float) -> None:
+    broker.freeze()
+    time.sleep(pause_s)
+    broker.freeze(frozen=False)
 
 
 def kill_controllers(scene: Scene, rounds: int) -> None:
     """The controller is killed; a partition that it led must go on, as soon as there is another one."""
     for _ in range(rounds):
         broker = scene.controller()
-        led = scene.led_by(broker) or [scene.random.randrange(PARTITIONS)]
-        partition = scene.random.choice(led)
-        scene.failover(partition, broker.kill, f"kill -9 of the controller, broker {broker.number}")
-        after = until(lambda gone=broker.number: _other(scene, gone), "there is another controller", timeout_s=60)  # type: ignore[misc]
+        led = scene.led_by(broker)
+        partition = scene.random.choice(led or range(PARTITIONS))
+        scene.failover(partition, broker.kill, f"kill -9 of the controller, broker {broker.number}", leaves=broker if led else None)
+        after = until(partial(_other, scene, broker.number), "there is another controller", timeout_s=60)
         scene.say(f"controller: now broker {after}")
         scene.revive(broker)
 
@@ -151,27 +153,37 @@ def _take_the_rest(disk: Path) -> Path:
 
 
 def cut_from_brokers(scene: Scene, rounds: int) -> None:
-    """A leader reaches ZooKeeper and clients, but no other broker; the partitions that others lead must go on."""
+    """A broker reaches ZooKeeper and clients, but no other broker; the partitions that others lead must go on. When it is the controller,
+    nobody can take it out of the ISR meanwhile, and all must go on once it is reached again.
+    """
     network = scene.cluster.network
     assert network is not None, "the story is told in networks"
     for number in range(rounds):
         controller = scene.controller()
-        # Cut off once as the controller, and once as somebody else.
-        others = [one for one in scene.cluster.brokers.values() if one is not controller]
-        broker = controller if number % 2 else scene.random.choice(others)
+        broker = controller if number % 2 else next(one for one in scene.cluster.brokers.values() if one is not controller)
         led = scene.led_by(broker)
-        partition = next(one for one in range(PARTITIONS) if one not in led)
-        office = "the controller" if broker is controller else "not the controller"
-
-        def cut(broker: Broker = broker) -> None:
-            for other in scene.cluster.brokers.values():
-                if other is not broker:
-                    network.cut(broker.place, other.place)
-
-        scene.failover(partition, cut, f"broker {broker.number}, {office}, is cut off from the others; {partition} is led elsewhere")
-        time.sleep(scene.session_s)
+        if broker is controller:
+            _isolate(scene, broker)
+            scene.outcome.faults += 1
+            scene.say(f"{scene.outcome.story} {scene.outcome.faults}: broker {broker.number}, the controller, is cut off from the others")
+        else:
+            partition = next(one for one in range(PARTITIONS) if one not in led)
+            scene.failover(
+                partition,
+                partial(_isolate, scene, broker),
+                f"broker {broker.number} is cut off from the others; {partition} is led elsewhere",
+            )
+        time.sleep(scene.session_s * 2)
         network.heal()
         scene.rest()
+
+
+def _isolate(scene: Scene, broker: Broker) -> None:
+    """From all other brokers."""
+    assert scene.cluster.network is not None
+    for other in scene.cluster.brokers.values():
+        if other is not broker:
+            scene.cluster.network.cut(broker.place, other.place)
 
 
 def cut_from_zookeeper(scene: Scene, rounds: int) -> None:
@@ -181,8 +193,8 @@ def cut_from_zookeeper(scene: Scene, rounds: int) -> None:
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
-        place = broker.place
-        scene.failover(partition, lambda p=place: network.cut(p, zookeeper), f"broker {broker.number}, cut off from ZooKeeper")  # type: ignore[misc]
+        what = f"broker {broker.number}, which led {partition}, is cut off from ZooKeeper"
+        scene.failover(partition, partial(network.cut, broker.place, zookeeper), what, leaves=broker, serves_on=True)
         time.sleep(scene.random.uniform(0, scene.session_s))
         network.heal()
         scene.rest()
@@ -195,8 +207,8 @@ def unplug(scene: Scene, rounds: int) -> None:
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
-        place = broker.place
-        scene.failover(partition, lambda p=place: network.unplug(p), f"broker {broker.number}, which led {partition}, is unplugged")  # type: ignore[misc]
+        what = f"broker {broker.number}, which led {partition}, is unplugged"
+        scene.failover(partition, partial(network.unplug, broker.place), what, leaves=broker)
         time.sleep(scene.random.uniform(0, scene.session_s))
         network.heal()
         scene.rest()
@@ -213,7 +225,10 @@ def restart_one_by_one(scene: Scene, rounds: int) -> None:
 
 
 def storm(scene: Scene, rounds: int) -> None:
-    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once."""
+    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once, or all of them. In
+    networks, links are cut as well, in one direction or both.
+    """
+    network = scene.cluster.network
     down: dict[Broker, float] = {}
     brokers = list(scene.cluster.brokers.values())
     for _ in range(rounds):
@@ -221,22 +236,41 @@ def storm(scene: Scene, rounds: int) -> None:
         now_s = time.monotonic()
         for broker in [one for one, due_s in down.items() if due_s < now_s]:
             del down[broker]
-            if broker.alive:
-                broker.freeze(frozen=False)
-            else:
-                broker.spawn()
+            _bring_back(broker)
+        if network is not None and scene.random.random() < 0.3:
+            network.heal()
+        kind = scene.random.choice(("kill", "freeze") if network is None else ("kill", "freeze", "cut", "cut one way", "cut", "unplug"))
         broker = scene.random.choice(brokers)
-        if broker not in down:
-            kind = scene.random.choice(("kill", "freeze"))
+        if network is not None and kind not in ("kill", "freeze"):
+            _break_network(scene, broker, kind)
+        elif broker not in down:
             broker.kill() if kind == "kill" else broker.freeze()
             down[broker] = now_s + scene.random.uniform(0, 2) * scene.session_s
-            scene.outcome.faults += 1
-            scene.say(f"storm {scene.outcome.faults}: {kind} of broker {broker.number}; {len(down)} gone")
-    for broker in down:
-        if broker.alive:
-            broker.freeze(frozen=False)
         else:
-            broker.spawn()
+            continue
+        scene.outcome.faults += 1
+        scene.say(f"{scene.outcome.story} {scene.outcome.faults}: {kind} of broker {broker.number}; {len(down)} gone")
+    if network is not None:
+        network.heal()
+    for broker in down:
+        _bring_back(broker)
+
+
+def _bring_back(broker: Broker) -> None:
+    if broker.alive:
+        broker.freeze(frozen=False)
+    elif not broker.died:
+        broker.spawn()
+
+
+def _break_network(scene: Scene, broker: Broker, kind: str) -> None:
+    network, zookeeper = scene.cluster.network, scene.cluster.zookeeper_place
+    assert network is not None and zookeeper is not None
+    if kind == "unplug":
+        network.unplug(broker.place)
+        return
+    others = [zookeeper, *(one.place for one in scene.cluster.brokers.values() if one is not broker)]
+    network.cut(broker.place, scene.random.choice(others), one_way=kind == "cut one way")
 
 
 STORIES = {
@@ -249,6 +283,7 @@ STORIES = {
         Story("zookeeper", "ZooKeeper's servers are killed, one by one and all at once", kill_zookeepers, 1),
         Story("restart", "brokers are stopped in order, one by one", restart_one_by_one, 2),
         Story("storm", "kills and stops, several at once", storm, 30, beyond_ms=None),
+        Story("network-storm", "the same, and links are cut", storm, 30, networked=True, beyond_ms=None),
         Story("disk", "a disk fills up", fill_disk, 2, small_disk=True, lags=True),
         Story("cut-brokers", "a broker is cut off from the others, not from ZooKeeper", cut_from_brokers, 2, networked=True, lags=True),
         Story("cut-zookeeper", "a leader is cut off from ZooKeeper, not from brokers", cut_from_zookeeper, 2, networked=True),

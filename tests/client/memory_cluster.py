@@ -276,7 +276,7 @@ class MemoryNode:
             brokers=[
                 m.MetadataResponseBroker(node_id=node.node_id, host=f"node{node.node_id}", port=9092)
                 for node in self.cluster.nodes.values()
-                if node.up
+                if self.cluster.knows(node)
             ],
             cluster_id="memory",
             controller_id=self.cluster.controller,
@@ -290,13 +290,14 @@ class MemoryNode:
         partitions = []
         for index, log in enumerate(logs):
             leader = self.cluster.leaders[name, index]
-            up = leader in self.cluster.nodes and self.cluster.nodes[leader].up
+            up = leader in self.cluster.nodes and self.cluster.knows(self.cluster.nodes[leader])
             partitions.append(
                 m.MetadataResponsePartition(
                     partition_index=index, leader_id=leader if up else -1, leader_epoch=log.epoch, replica_nodes=[leader]
                 )
             )
-        return m.MetadataResponseTopic(name=name, topic_id=self.cluster.topic_ids[name], partitions=partitions)
+        topic_id, internal = self.cluster.topic_ids[name], name in self.cluster.internal
+        return m.MetadataResponseTopic(name=name, topic_id=topic_id, is_internal=internal, partitions=partitions)
 
     def on_InitProducerId(self, request: Any, header: Any) -> Any:
         self.cluster.last_producer_id += 1
@@ -443,6 +444,7 @@ class MemoryCluster:
         self.logs: dict[str, list[MemoryLog]] = {}
         self.leaders: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, bytes] = {}
+        self.internal: set[str] = set()
         self.versions: dict[int, tuple[int, int]] = {}
         self.accidents: dict[str, list[Callable[[MemoryNode, Any], Any]]] = defaultdict(list)
         #: (topic, partition, header) -> error code to answer instead of appending, or None.
@@ -451,6 +453,8 @@ class MemoryCluster:
         self.requests: deque[tuple[int, Any]] = deque()
         self.last_producer_id = 1000
         self.refused = 0
+        #: Nodes that are down, which the others do not know yet.
+        self.unnoticed: set[int] = set()
         self.groups = MemoryGroups(self)
         self._sessions = 0
         self._topics_made = 0
@@ -470,6 +474,10 @@ class MemoryCluster:
     def move(self, name: str, partition: int, node_id: int) -> None:
         self.leaders[name, partition] = node_id
         self.logs[name][partition].epoch += 1
+
+    def knows(self, node: MemoryNode) -> bool:
+        """Whether the cluster takes a node to be up."""
+        return node.up or node.node_id in self.unnoticed
 
     def name_of(self, topic: Any) -> str:
         """Empty for one that is not there."""

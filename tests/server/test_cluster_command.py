@@ -19,7 +19,7 @@ import confluent_kafka
 import pytest
 
 import ottla
-from ottla import NewTopic
+from ottla import ConfigChange, NewTopic, Resource
 from ottla.server.detached import Detached, birth_of
 from ottla.server.ensemble import Ensemble
 from ottla.server.local import LocalCluster, Wish, free_row
@@ -87,6 +87,10 @@ def state(status: dict[str, Any]) -> dict[str, bool]:
     return {one["name"]: one["up"] for one in status["processes"]}
 
 
+def cluster_address(status: dict[str, Any], name: str) -> str:
+    return next(str(one["address"]) for one in status["processes"] if one["name"] == name)
+
+
 def test_a_cluster_outlives_its_command_and_a_second_start_changes_nothing(commands: Commands) -> None:
     bootstrap = commands.up("--brokers", "2")
     pids = commands.pids()
@@ -126,6 +130,15 @@ def test_a_broker_that_was_killed_is_shown_as_down_and_started_again(commands: C
     assert (under["topic"], sorted(under["replicas"]), sorted(under["isr"])) == ("three", [1, 2, 3], [1, 3])
     shown = commands.run("status", code=1).stdout
     assert "broker 2\t\t" in shown and "under-replicated\t1 of 2 partitions" in shown and "one-0\tnone\t2\t2" in shown
+    dead = f"{cluster_address(status, 'broker 2')},{bootstrap}"
+    for _ in range(3):
+        with ottla.Admin(bootstrap_servers=dead, retries=0) as admin:
+            topic = Resource.topic("three")
+            assert admin.incremental_alter_configs({topic: [ConfigChange("retention.ms", "1")]}) == {topic: None}, (
+                "asked of one that answers"
+            )
+    elsewhere = commands.run("status", "-b", bootstrap, code=1).stdout
+    assert elsewhere.startswith("broker 1\t\t") and "broker 2\t\t\tdown\t\n" in elsewhere and shown.partition("under")[2] in elsewhere
     assert "down: ottla cluster up starts what is missing" in commands.refusal("restart")
     assert re.fullmatch(r"ottla: broker 2 started, process \d+\n", commands.run("up").stderr)
     commands.until_well()
@@ -185,7 +198,7 @@ def test_more_brokers_are_added_and_none_left_out(commands: Commands) -> None:
     assert said == "ottla: broker 1, broker 2 run on with their settings; see ottla cluster restart\n"
     commands.run("restart", "--broker", "2")
     with ottla.Admin(bootstrap_servers=both) as admin:
-        found = admin.describe_configs([ottla.Resource.broker(number) for number in (1, 2)])
+        found = admin.describe_configs([Resource.broker(number) for number in (1, 2)])
         assert [entries["write.caching"].value for entries in found.values() if not isinstance(entries, Exception)] == ["false", "true"]
 
 

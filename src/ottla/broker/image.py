@@ -3,6 +3,7 @@
 Only ``apply`` changes it, from the store's own ordered changes; the broker's decisions read it. Contents are Kafka's ZooKeeper layout.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
@@ -23,6 +24,15 @@ class Registration:
     rack: str | None
     #: Transaction of the registration; a broker that comes back has a larger one. Source: KIP-380.
     epoch: int
+    #: It is about to stop: it hands over what it leads, and is not counted in anew. Source: KIP-841.
+    leaving: bool = False
+    #: Version of the store node: it grows when the broker tells something new of its replicas.
+    version: int = 0
+    #: Replicas whose log directory failed, and those whose log lacks records.
+    offline: frozenset[TopicPartition] = frozenset()
+    impaired: frozenset[TopicPartition] = frozenset()
+    #: Since which registration the broker has stopped in order each time; -1 when it did not.
+    clean_since: int = -1
 
 
 @dataclass(slots=True)
@@ -52,6 +62,10 @@ class Topic:
 Change = tuple[str, object]
 
 
+def _partitions(numbers: Mapping[str, Iterable[int]]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, number) for topic, ids in numbers.items() for number in ids)
+
+
 class Image:
     """See the module's theory."""
 
@@ -65,10 +79,16 @@ class Image:
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
+        #: Paths of notifications that a log directory failed, which the controller has yet to take away.
+        self.log_dir_events: dict[str, None] = {}
         #: Replicas that an older tool wishes for by way of the store, until they are there.
         self.wished: dict[TopicPartition, tuple[int, ...]] = {}
         #: The block of producer ids handed out last, in the whole cluster.
         self.producer_block: layout.ProducerIdBlock | None = None
+        #: Topics that are marked for deletion; some of their partitions may be gone already.
+        self.deleting: dict[str, None] = {}
+        #: What an operator's tool wrote to have partitions led by their first replicas, as it stands; None when nothing.
+        self.preferred_election: bytes | None = None
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
         """The partition's state; None when it does not exist (yet)."""
@@ -103,6 +123,10 @@ class Image:
         if path.startswith("/config/"):
             entity = layout.config_of(path)
             return self._config_changed(entity, node) if entity else None
+        if path.startswith(layout.ADMIN):
+            return self._wish_changed(node)
+        if path.startswith(f"{layout.LOG_DIR_EVENTS}/"):
+            return self._event_changed(node)
         return self._cluster_changed(node)
 
     def _topic_changed(self, name: str, node: NodeState) -> Change:
@@ -138,7 +162,18 @@ class Image:
             self.brokers.pop(broker, None)
         else:
             read = layout.decode_broker(node.data)
-            self.brokers[broker] = Registration(broker, read.host or "", read.port, read.rack, node.created_zxid)
+            self.brokers[broker] = Registration(
+                broker,
+                read.host or "",
+                read.port,
+                read.rack,
+                node.created_zxid,
+                leaving=read.leaving,
+                version=node.version,
+                offline=_partitions(read.offline),
+                impaired=_partitions(read.impaired),
+                clean_since=read.clean_since,
+            )
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)
 
@@ -151,6 +186,31 @@ class Image:
         self._note_version(node)
         return ("config", entity)
 
+    def _wish_changed(self, node: NodeState) -> Change | None:
+        """What operators' tools write below /admin. Contents are read by whoever acts on them, since anybody may have written them."""
+        topic = layout.deleted_topic_of(node.path)
+        if topic is not None:
+            if node.data is None:
+                self.deleting.pop(topic, None)
+            else:
+                self.deleting[topic] = None
+            return ("deletion", topic)
+        if node.path == layout.PREFERRED_ELECTION:
+            self.preferred_election = node.data
+            return ("preferred_election", None)
+        if node.path == layout.REASSIGN_PARTITIONS:
+            self._note_version(node)
+            self.wished = _wished(node)
+            return ("reassignment", None)
+        return None
+
+    def _event_changed(self, node: NodeState) -> Change:
+        if node.data is None:
+            self.log_dir_events.pop(node.path, None)
+        else:
+            self.log_dir_events[node.path] = None
+        return ("log_dir_event", node.path)
+
     def _cluster_changed(self, node: NodeState) -> Change | None:
         match node.path:
             case layout.CONTROLLER:
@@ -160,10 +220,6 @@ class Image:
                 self._note_version(node)
                 self.controller_epoch = layout.decode_controller_epoch(node.data) if node.data else 0
                 return ("controller_epoch", self.controller_epoch)
-            case layout.REASSIGN_PARTITIONS:
-                self._note_version(node)
-                self.wished = _wished(node)
-                return ("reassignment", None)
             case layout.PRODUCER_ID_BLOCK:
                 self._note_version(node)
                 self.producer_block = layout.decode_producer_id_block(node.data) if node.data else None

@@ -28,6 +28,8 @@ class Health(msgspec.Struct):
     offline: dict[tuple[str, int], PartitionDescription]
     #: With a leader, and replicas that are not in sync.
     under_replicated: dict[tuple[str, int], PartitionDescription]
+    #: Brokers that have replicas, and are not there.
+    absent: list[int]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -52,6 +54,7 @@ def health(bootstrap: str) -> Health:
         brokers=cluster.nodes,
         partitions=len(found),
         offline=offline,
+        absent=sorted({broker for one in found.values() for broker in one.replicas} - {node.id for node in cluster.nodes}),
         under_replicated={name: one for name, one in found.items() if name not in offline and _lacking(one)},
     )
 

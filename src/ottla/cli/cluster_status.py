@@ -41,6 +41,7 @@ def command(bootstrap: str | None, output: str, data_dir: Path) -> None:
         else:
             seen = health(bootstrap)
             rows = [_row(f"broker {node.id}", node.id, None, f"{node.host}:{node.port}", True) for node in seen.brokers]
+            rows += [_row(f"broker {number}", number, None, None, False) for number in seen.absent]
     if output == "json":
         told = {"cluster_id": None, "controller": None, "partitions": None, "under_replicated": None, "offline": None}
         print_json({"processes": rows, **(told if seen is None else seen.as_json())})
@@ -68,7 +69,7 @@ def _processes(data_dir: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(name: str, broker: int | None, pid: int | None, address: str, up: bool) -> dict[str, Any]:
+def _row(name: str, broker: int | None, pid: int | None, address: str | None, up: bool) -> dict[str, Any]:
     return {"name": name, "broker": broker, "pid": pid, "address": address, "up": up}
 
 

@@ -163,11 +163,11 @@ class Machine:
         if self.node is None or self._directory is None:
             return
         directory, node = self._directory, self.node
-        marks = {partition: leader.high_watermark for partition, leader in node.partitions.leaders.items()}
+        marks = node.partitions.high_watermarks(directory)
         self._perform(node.stop(self.world.now_ms))
         if self.node is node:
             try:
-                directory.close(marks, self._wall_ms())
+                directory.close(marks, self._wall_ms(), broker_epoch=node.epoch or -1, clean_since=node.standing.clean_since)
             except OSError as error:
                 self.world.note(f"stop was not clean: {error}")
             self._end("stop")

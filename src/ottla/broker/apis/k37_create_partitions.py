@@ -7,13 +7,14 @@ Source: KIP-195, KIP-455, KIP-599.
 """
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId
 from ottla.broker.apis.writes import Writes
 from ottla.broker.controller.placement import place
 from ottla.broker.controller.reassignment import origin_of
-from ottla.broker.controller.topics import check_growth, check_replicas, growth
+from ottla.broker.controller.topics import check_growth, check_replicas, growth, racks_for
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.image import Topic
@@ -77,8 +78,7 @@ def _planned(node: "Node", wish: CreatePartitionsTopic, planned: int) -> tuple[T
         factor = len(origin_of(topic, 0))
         if factor > len(node.image.brokers):
             raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(node.image.brokers)} are alive")
-        racks = {broker: registration.rack for broker, registration in node.image.brokers.items()}
-        chosen = place(racks, partitions=more, replication_factor=factor, rng=node.rng, first_partition=have)
+        chosen = place(racks_for(factor, node.image), partitions=more, replication_factor=factor, rng=node.rng, first_partition=have)
     return topic, dict(enumerate(chosen, start=have))
 
 
@@ -87,4 +87,4 @@ def _write(node: "Node", writes: Writes, topic: Topic, added: dict[int, tuple[Br
         if error is not None:
             result.error_code, result.error_message = error.code, str(error)
 
-    writes.add(growth(topic, added, node.image), done)
+    writes.add(growth(topic, added, node.image), done, write=partial(node.controller.topics.create, topic.name))

@@ -121,12 +121,30 @@ from ottla.wire.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from ottla.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartition,
+    DescribeQuorumResponseTopic,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplicaState,
+)
 from ottla.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+)
+from ottla.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersRequestTopicPartitions,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
 )
 from ottla.wire.messages.fetch import (
     AbortedTransaction,
@@ -255,6 +273,10 @@ from ottla.wire.messages.sync_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from ottla.wire.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 
 __all__ = [
     "API",
@@ -328,11 +350,20 @@ __all__ = [
     "DescribeLogDirsTopic",
     "DescribeProducersRequest",
     "DescribeProducersResponse",
+    "DescribeQuorumRequest",
+    "DescribeQuorumRequestPartition",
+    "DescribeQuorumRequestTopic",
+    "DescribeQuorumResponse",
+    "DescribeQuorumResponsePartition",
+    "DescribeQuorumResponseTopic",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
     "DescribeTopicPartitionsResponsePartition",
     "DescribeTopicPartitionsResponseTopic",
     "DescribedGroupMember",
+    "ElectLeadersRequest",
+    "ElectLeadersRequestTopicPartitions",
+    "ElectLeadersResponse",
     "FetchPartition",
     "FetchRequest",
     "FetchResponse",
@@ -412,13 +443,18 @@ __all__ = [
     "PartitionProduceData",
     "PartitionProduceResponse",
     "PartitionResponse",
+    "PartitionResult",
     "ProduceRequest",
     "ProduceResponse",
     "ProducerState",
+    "QuorumListener",
+    "QuorumNode",
+    "QuorumReplicaState",
     "ReassignablePartition",
     "ReassignablePartitionResponse",
     "ReassignableTopic",
     "ReassignableTopicResponse",
+    "ReplicaElectionResult",
     "ReplicaState",
     "SnapshotId",
     "SupportedFeatureKey",
@@ -428,6 +464,8 @@ __all__ = [
     "TopicProduceData",
     "TopicProduceResponse",
     "TopicResponse",
+    "UnregisterBrokerRequest",
+    "UnregisterBrokerResponse",
 ]
 
 
@@ -484,13 +522,16 @@ API: dict[int, ApiSchema] = {
         _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
         _api(CreatePartitionsRequest, CreatePartitionsResponse),
         _api(DeleteGroupsRequest, DeleteGroupsResponse),
+        _api(ElectLeadersRequest, ElectLeadersResponse),
         _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
         _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
         _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
         _api(OffsetDeleteRequest, OffsetDeleteResponse),
+        _api(DescribeQuorumRequest, DescribeQuorumResponse),
         _api(AlterPartitionRequest, AlterPartitionResponse),
         _api(DescribeClusterRequest, DescribeClusterResponse),
         _api(DescribeProducersRequest, DescribeProducersResponse),
+        _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
         _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
         _api(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
         _api(ListConfigResourcesRequest, ListConfigResourcesResponse),
