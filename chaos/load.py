@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,6 +61,8 @@ class Journal:
         self.given_up: list[str] = []
         #: Acknowledgements without an offset.
         self.unplaced = 0
+        #: By reader, or group of readers, the highest offset of each partition that it was given.
+        self.reached: dict[str, dict[int, int]] = {}
         self._watches: list[Watch] = []
 
     def watch(self, partition: int) -> Watch:
@@ -83,6 +85,29 @@ class Journal:
     def gave_up(self, send: Operation, code: int, why: str) -> None:
         self.recorder.failed(send, code)
         self.given_up.append(f"{send.value!r} after {(send.completed_ns - send.invoked_ns) / 1e9:.1f} s: {why}")
+
+    def read(self, who: str, poll: Operation, found: Mapping[int, list[tuple[int, Any]]], rebalanced: Iterable[int] = ()) -> None:
+        """A poll gave this; ``who`` is the reader, or its group."""
+        self.recorder.polled(poll, found, rebalanced=rebalanced)
+        reached = self.reached.setdefault(who, {})
+        for partition, records in found.items():
+            reached[partition] = max(reached.get(partition, -1), records[-1][0])
+
+    def behind(self, ends: Mapping[int, int]) -> list[str]:
+        """Readers, and groups, that were not given everything yet."""
+        return [who for who, reached in self.reached.items() if any(reached.get(partition, -1) < end for partition, end in ends.items())]
+
+    def passed_by(self, members: str, witness: str) -> list[str]:
+        """Records that a group, whose members' names begin so, was never given, though another reader was."""
+        given: set[tuple[int, int]] = set()
+        there: dict[tuple[int, int], Any] = {}
+        for one in self.recorder.operations:
+            places = {(key, offset): value for key, records in one.polled.items() for offset, value in records}
+            if one.process.startswith(members):
+                given |= places.keys()
+            elif one.process == witness:
+                there |= places
+        return [f"{value!r} at {key} {offset}" for (key, offset), value in there.items() if (key, offset) not in given]
 
     def ends(self) -> dict[int, int]:
         """The highest offset of each partition that anybody saw."""
@@ -221,7 +246,7 @@ class ConfluentReader:
                 elif error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
                     self._journal.complaints.append(f"{self.name}: its position was outside of the log: {error.str()}")
             moved, self._moved = self._moved, set()
-            self._journal.recorder.polled(poll, found, rebalanced=moved)
+            self._journal.read(self._group or self.name, poll, found, moved)
             _strike_off(self._upto, found)
         self._consumer.close()
 
@@ -248,7 +273,7 @@ class OttlaReader:
             except KafkaError as error:
                 self._journal.complaints.append(f"{self.name}: {type(error).__name__}: {error}")
                 time.sleep(0.5)
-            self._journal.recorder.polled(poll, found)
+            self._journal.read(self.name, poll, found)
             _strike_off(self._upto, found)
         self._consumer.close(timeout_ms=1_000)
 
@@ -295,12 +320,16 @@ def producers(bootstrap: str, journal: Journal) -> list[Client]:
     return [ConfluentProducer("confluent", bootstrap, journal), OttlaProducer("ottla", bootstrap, journal)]
 
 
+MEMBERS = "member-"
+LAST = "last-ottla-reader"
+
+
 def readers(bootstrap: str, journal: Journal) -> list[Client]:
     group = f"group-of-{journal.topic}"
     return [
         ConfluentReader("confluent-reader", bootstrap, journal),
         OttlaReader("ottla-reader", bootstrap, journal),
-        *(ConfluentReader(f"member-{number}", bootstrap, journal, group=group) for number in (1, 2)),
+        *(ConfluentReader(f"{MEMBERS}{number}", bootstrap, journal, group=group) for number in (1, 2)),
     ]
 
 
@@ -309,5 +338,5 @@ def final_readers(bootstrap: str, journal: Journal) -> list[Client]:
     ends = journal.ends()
     return [
         ConfluentReader("last-confluent-reader", bootstrap, journal, upto=ends),
-        OttlaReader("last-ottla-reader", bootstrap, journal, upto=ends),
+        OttlaReader(LAST, bootstrap, journal, upto=ends),
     ]

@@ -224,6 +224,30 @@ def restart_one_by_one(scene: Scene, rounds: int) -> None:
             scene.revive(broker)
 
 
+def kill_all(scene: Scene, rounds: int) -> None:
+    """Every process at once, ZooKeeper's servers as well; they come back in any order."""
+    ensemble = scene.cluster.ensemble
+    assert ensemble is not None, "the story is told where there is an ensemble"
+    for _ in range(rounds):
+        brokers = list(scene.cluster.brokers.values())
+        scene.random.shuffle(brokers)
+        for broker in brokers:
+            broker.kill()
+        for server in ensemble.servers:
+            ensemble.kill(server)
+        for server in ensemble.servers:
+            ensemble.spawn(server)
+        for broker in brokers:
+            broker.spawn()
+            time.sleep(scene.random.choice((0, 0, scene.session_s)))
+        for broker in brokers:
+            broker.await_ready()
+        scene.failover(
+            scene.random.randrange(PARTITIONS), lambda: None, f"everything was killed, {[one.number for one in brokers]} came back"
+        )
+        scene.rest()
+
+
 def storm(scene: Scene, rounds: int) -> None:
     """One thing after the other, without waiting until the last one is over; several brokers may be gone at once, or all of them. In
     networks, links are cut as well, in one direction or both.
@@ -282,6 +306,7 @@ STORIES = {
         Story("controller", "controllers are killed", kill_controllers, 5),
         Story("zookeeper", "ZooKeeper's servers are killed, one by one and all at once", kill_zookeepers, 1),
         Story("restart", "brokers are stopped in order, one by one", restart_one_by_one, 2),
+        Story("all", "everything is killed at once", kill_all, 3, beyond_ms=None),
         Story("storm", "kills and stops, several at once", storm, 30, beyond_ms=None),
         Story("network-storm", "the same, and links are cut", storm, 30, networked=True, beyond_ms=None),
         Story("disk", "a disk fills up", fill_disk, 2, small_disk=True, lags=True),
