@@ -25,7 +25,7 @@ REQUEST_MS = 2_000
 #: A record is given up after this time, which no fault lasts. librdkafka may write others twice when it gives up some.
 DELIVERY_MS = 300_000
 OUTSTANDING_MAX = 2_000
-#: One round of a producer sends one record to each partition.
+#: Between two bursts of a producer.
 ROUND_S = 0.02
 OF_LIBRDKAFKA = {
     "log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
@@ -51,9 +51,11 @@ class Watch:
 class Journal:
     """What the clients of one topic write into."""
 
-    def __init__(self, topic: str, partitions: int) -> None:
+    def __init__(self, topic: str, partitions: int, *, burst: int = 1) -> None:
         self.topic = topic
         self.partitions = partitions
+        #: Records that a producer sends to each partition at once.
+        self.burst = burst
         self.recorder = Recorder(time.monotonic_ns)
         #: What no client of a correct cluster meets.
         self.complaints: list[str] = []
@@ -150,7 +152,7 @@ class ConfluentProducer:
         number = 0
         while not stop.is_set():
             for partition in range(self._journal.partitions):
-                if self._outstanding[partition] < OUTSTANDING_MAX:
+                for _ in range(self._journal.burst if self._outstanding[partition] < OUTSTANDING_MAX else 0):
                     self._send(partition, f"{self.name}:{number}".encode())
                     number += 1
             self._producer.poll(ROUND_S)
@@ -184,7 +186,7 @@ class OttlaProducer:
         number = 0
         while not stop.is_set():
             for partition, waiting in self._waiting.items():
-                if len(waiting) < OUTSTANDING_MAX:
+                for _ in range(self._journal.burst if len(waiting) < OUTSTANDING_MAX else 0):
                     value = f"{self.name}:{number}".encode()
                     send = self._journal.recorder.send(self.name, partition, value)
                     waiting.append((send, self._producer.send(self._journal.topic, value, partition=partition)))

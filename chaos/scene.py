@@ -180,7 +180,7 @@ def tell(story: str, run: Callable[[Scene], None], cluster: Cluster, *, seed: in
     """Runs a story from the topic's creation to the last read, and judges it."""
     outcome = Outcome(story, seed, bound_ms=bound_ms)
     began_s = time.monotonic()
-    journal = Journal(story, PARTITIONS)
+    journal = Journal(story, PARTITIONS, burst=cluster.setup.burst)
     try:
         cluster.create(story, PARTITIONS)
         scene = Scene(cluster, journal, outcome, say)

@@ -128,14 +128,17 @@ def fill_disk(scene: Scene, rounds: int) -> None:
         led = scene.led_by(broker)
         follows = next(partition for partition in range(PARTITIONS) if partition not in led)
         rest = _take_the_rest(disk)
-        scene.failover(follows, lambda: None, f"the disk of broker {broker.number} is full; it leads {led} and follows {follows}")
-        time.sleep(scene.random.uniform(0.5, scene.session_s))
-        if number % 2:
-            # It has to start without a free byte, too.
-            broker.kill()
-            broker.spawn()
-            broker.await_ready()
-        rest.unlink()
+        try:
+            what = f"the disk of broker {broker.number} is full; it leads {led} and follows {follows}"
+            scene.failover(follows, lambda: None, what)
+            time.sleep(scene.random.uniform(0.5, scene.session_s))
+            if number % 2:
+                # It has to start without a free byte, too.
+                broker.kill()
+                broker.spawn()
+                broker.await_ready()
+        finally:
+            rest.unlink()
         scene.rest()
 
 
