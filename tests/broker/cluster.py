@@ -161,6 +161,7 @@ class Broker:
         """The shell looked how full the disks are."""
         for root in self.disks:
             self.hear(events.SpaceMeasured(directory=root, free_bytes=free_bytes, total_bytes=total_bytes))
+        self.cluster.run()
 
     def _perform(self, asked: list[effects.Effect]) -> None:
         for effect in asked:
@@ -302,7 +303,8 @@ class Cluster:
         self._later: deque[Callable[[], None]] = deque()
         self._running = False
         for broker_id in range(1, brokers + 1):
-            texts = dict(settings or {})
+            # Who leads changes when a test says so, and not by the clock.
+            texts = {"auto.leader.rebalance.enable": "false", **(settings or {})}
             if racks:
                 texts["broker.rack"] = racks[broker_id]
             self.start(broker_id, texts, [SimDisk(f"disk{number}", now_ms=lambda: self.wall_ms) for number in range(disks)])

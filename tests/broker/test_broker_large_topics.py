@@ -141,6 +141,16 @@ def test_a_topic_too_large_for_one_multi_is_deleted_in_several_before_the_answer
     assert cluster.controller.ask(CREATE, 7).topics[0].error_code == 0
 
 
+def test_the_files_of_a_large_topic_go_with_each_step() -> None:
+    cluster = Cluster(brokers=1)
+    wish = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
+    cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7)
+    dies_before(cluster[1], 2)
+    cluster[1].send(DELETE, 6)
+    assert 0 < states(cluster) < PARTITIONS
+    assert len(cluster[1].node.directories[0].logs) == states(cluster) == PARTITIONS - len(cluster[1].removed)
+
+
 @pytest.mark.parametrize("writes", range(5))
 def test_a_deletion_that_its_controller_does_not_live_to_end_is_ended_by_the_next_or_never_began(writes: int) -> None:
     cluster = Cluster(brokers=4)

@@ -6,7 +6,7 @@ Every topic setting also has its broker-wide default here, under the synonym tha
 from collections.abc import Mapping
 
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
-from ottla.base.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
+from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.image import Image
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
@@ -145,6 +145,29 @@ class ClusterOptions(Options):
         10,
         at_least=0,
         doc="Share of the partitions that prefer a broker which others may lead before they go back to it, in percent.",
+    )
+    leader_replication_throttled_rate: int = option(
+        "leader.replication.throttled.rate",
+        INT64_MAX,
+        long=True,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Bytes per second that followers get from this broker at most, of partitions that leader.replication.throttled.replicas names.",
+    )
+    follower_replication_throttled_rate: int = option(
+        "follower.replication.throttled.rate",
+        INT64_MAX,
+        long=True,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Bytes per second that this broker copies at most, of partitions that follower.replication.throttled.replicas names.",
+    )
+    log_dir_failure_timeout_ms: int = option(
+        "log.dir.failure.timeout.ms",
+        30 * SECOND_MS,
+        long=True,
+        at_least=1,
+        doc="A broker that cannot tell the controller for this long that a log directory failed stops.",
     )
     auto_create_topics_enable: bool = option(
         "auto.create.topics.enable", True, doc="Create a topic when a client that allows it asks for its metadata."
@@ -342,6 +365,7 @@ def topic_defaults() -> dict[str, OptionSpec]:
             spec.at_least, spec.at_most, spec.choices, "cluster-wide", (), spec.attribute,
         )
         for spec in TopicOptions.SPECS.values()
+        if spec.synonyms
     }  # fmt: skip
 
 

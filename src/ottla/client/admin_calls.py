@@ -68,11 +68,13 @@ class AdminCalls:
     def _limit_ms(self, timeout_ms: float | None) -> float:
         return self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
-    async def _controller(self, request: Any, codes: Callable[[Any], list[int]], left_ms: float, *, at_most: int = 1000) -> Any:
+    async def _controller(
+        self, request: Any, codes: Callable[[Any], list[int]], left_ms: float, *, at_least: int = 0, at_most: int = 1000
+    ) -> Any:
         def moved(response: Any) -> bool:
             return NOT_CONTROLLER in codes(response)
 
-        return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_most=at_most)
+        return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_least=at_least, at_most=at_most)
 
     async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
         network = self._network

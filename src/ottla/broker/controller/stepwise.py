@@ -64,10 +64,12 @@ class Stepwise:
         node = self._node
         if not node.controller.active or name in self._deleting:
             return
-        if name in node.image.topics and node.options.delete_topic_enable:
+        topic = node.image.topics.get(name)
+        if topic is not None and (node.options.delete_topic_enable or stateless(topic)):
+            # What has begun is ended, whatever is enabled here.
             self.delete(name, lambda result: None)
         else:
-            if name in node.image.topics:
+            if topic is not None:
                 node.effects.append(effects.Warn(message=f"topic {name!r} is marked for deletion, but delete.topic.enable is false"))
             node.controller.write((Op("delete", layout.deleted_topic(name)),), lambda result: None)
 
