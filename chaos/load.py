@@ -34,7 +34,7 @@ OF_LIBRDKAFKA = {
 }  # fmt: skip
 OF_OTTLA: dict[str, Any] = {
     "request_timeout_ms": REQUEST_MS, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_max_ms": 200,
-    "socket_connection_setup_timeout_ms": 1_000, "metadata_max_age_ms": 2_000,
+    "socket_connection_setup_timeout_ms": 1_000,
 }  # fmt: skip
 
 
