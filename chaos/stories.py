@@ -252,31 +252,37 @@ def kill_all(scene: Scene, rounds: int) -> None:
 
 
 def storm(scene: Scene, rounds: int) -> None:
-    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once, or all of them. In
-    networks, links are cut as well, in one direction or both.
+    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once, or all of them, and
+    servers of ZooKeeper too. In networks, links are cut as well, in one direction or both.
     """
-    network = scene.cluster.network
+    network, ensemble = scene.cluster.network, scene.cluster.ensemble
+    kinds: tuple[str, ...] = ("kill", "kill", "freeze", "freeze", "stop", "zookeeper")
+    if network is not None:
+        kinds = ("kill", "freeze", "stop", "cut", "cut", "cut one way", "unplug")
     down: dict[Broker, float] = {}
-    brokers = list(scene.cluster.brokers.values())
     for _ in range(rounds):
         time.sleep(scene.random.uniform(0.2, 1.5) * scene.session_s)
         now_s = time.monotonic()
         for broker in [one for one, due_s in down.items() if due_s < now_s]:
             del down[broker]
             _bring_back(broker)
+        for server in ensemble.servers if ensemble is not None else ():
+            if not server.alive and ensemble is not None:
+                ensemble.spawn(server)
         if network is not None and scene.random.random() < 0.3:
             network.heal()
-        kind = scene.random.choice(("kill", "freeze") if network is None else ("kill", "freeze", "cut", "cut one way", "cut", "unplug"))
-        broker = scene.random.choice(brokers)
-        if network is not None and kind not in ("kill", "freeze"):
+        kind, broker = scene.random.choice(kinds), scene.random.choice(list(scene.cluster.brokers.values()))
+        if kind == "zookeeper" and ensemble is not None:
+            ensemble.kill(scene.random.choice(ensemble.servers))
+        elif kind in ("cut", "cut one way", "unplug"):
             _break_network(scene, broker, kind)
-        elif broker not in down:
-            broker.kill() if kind == "kill" else broker.freeze()
-            down[broker] = now_s + scene.random.uniform(0, 2) * scene.session_s
-        else:
+        elif broker in down:
             continue
+        else:
+            {"kill": broker.kill, "freeze": broker.freeze, "stop": broker.stop}[kind]()
+            down[broker] = now_s + scene.random.uniform(0, 2) * scene.session_s
         scene.outcome.faults += 1
-        scene.say(f"{scene.outcome.story} {scene.outcome.faults}: {kind} of broker {broker.number}; {len(down)} gone")
+        scene.say(f"{scene.outcome.story} {scene.outcome.faults}: {kind}, broker {broker.number}; {len(down)} gone")
     if network is not None:
         network.heal()
     for broker in down:
