@@ -76,7 +76,7 @@ def main(
     try:
         for networked, small_disk, stories in _by_cluster([STORIES[name] for name in names or STORIES]):
             needs = replace(setup, networked=networked, small_disk=small_disk)
-            if confined is not None and networked:
+            if confined is not None and (networked or small_disk):
                 outcomes += [Outcome(story.name, seed, skipped=confined) for story in stories]
             else:
                 outcomes += _tell_all(stories, needs, home / f"cluster-{len(outcomes)}", rounds, seed)
