@@ -214,6 +214,15 @@ def test_what_cannot_be_started_is_said_in_a_line_and_can_be_mended(commands: Co
     assert re.fullmatch(r"ottla: broker 2 started, process \d+\n", commands.run("up").stderr)
 
 
+def test_a_broker_directory_of_another_cluster_is_refused_with_its_reason(commands: Commands) -> None:
+    commands.up("--brokers", "1")
+    commands.run("down")
+    marked = commands.directory / "broker-1" / "broker-1" / "meta.properties"
+    marked.write_text(re.sub("cluster.id=.*", "cluster.id=AAAAAAAAAAAAAAAAAAAAAA", marked.read_text()))
+    said = commands.refusal("up")
+    assert said.startswith("Error: broker 1 does not start: cannot open the log directory") and "AAAAAAAAAAAAAAAAAAAAAA" in said
+
+
 def test_without_java_nothing_is_started(tmp_path: Path) -> None:
     commands = Commands(tmp_path / "cluster")
     home = tmp_path / "home"
