@@ -131,17 +131,19 @@ def test_assignments_by_hand_are_kept_in_their_order(cluster: LocalCluster) -> N
 def test_every_broker_describes_its_replica_of_every_partition(cluster: LocalCluster, topic: str) -> None:
     python = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
-        described = python.describe_log_dirs({topic: [0, 1, 2]})
-        found = {
-            one["broker"]: sorted(
-                partition["partition_index"]
-                for log_dir in one["log_dirs"]
-                for held in log_dir["topics"]
-                for partition in held["partitions"]
-            )
-            for one in described
-        }
-        assert found == {1: [0, 1, 2], 2: [0, 1, 2], 3: [0, 1, 2]}
+
+        def found() -> dict[int, list[int]]:
+            return {
+                one["broker"]: sorted(
+                    partition["partition_index"]
+                    for log_dir in one["log_dirs"]
+                    for held in log_dir["topics"]
+                    for partition in held["partitions"]
+                )
+                for one in python.describe_log_dirs({topic: [0, 1, 2]})
+            }
+
+        until(lambda: found() == {1: [0, 1, 2], 2: [0, 1, 2], 3: [0, 1, 2]})
     finally:
         python.close()
 
