@@ -153,11 +153,13 @@ class Partitions:
             if node.broker_id in replicas:
                 continue
             partition = TopicPartition(topic.name, number)
-            self.offline.pop(partition, None)
-            self._roomless.pop(partition, None)
+            if self.offline.pop(partition, None) is not None:
+                self._roomless.pop(partition, None)
+                node.unfit.changed()
             for directory in self._working():
                 log = directory.logs.get(partition)
-                if log is not None and log.topic_id == topic.topic_id:
+                # A power cut may have taken the note of the topic's id.
+                if log is not None and log.topic_id in (topic.topic_id, NO_TOPIC_ID):
                     self._drop(directory, partition)
 
     def state_changed(self, partition: TopicPartition) -> None:
