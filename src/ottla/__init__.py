@@ -3,6 +3,7 @@
     ottla.Producer  ottla.Consumer  ottla.Admin        clients that block
     ottla.aio.Producer  .Consumer  .Admin              the same for asyncio
     ottla.KafkaError                                   the family of everything that can go wrong; its members are in `ottla.errors`
+    ottla.serializers                                  formats for keys and values
     ottla.TopicPartition  ottla.NewTopic  ...          words the clients take and give
 
 Nothing of it is imported before it is used.
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ottla.client.batches import RecordMetadata
     from ottla.client.commits import GroupMetadata, OffsetAndMetadata
     from ottla.client.group_results import GroupState, GroupType
+    from ottla.client.interceptors import ProducerRecord
     from ottla.client.rebalance import RebalanceListener
     from ottla.client.record import ConsumerRecord
     from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
@@ -43,13 +45,14 @@ _HOME = {
     "NewTopic": "ottla.client.results",
     "OffsetAndMetadata": "ottla.client.commits",
     "Producer": "ottla.client.sync",
+    "ProducerRecord": "ottla.client.interceptors",
     "RebalanceListener": "ottla.client.rebalance",
     "RecordMetadata": "ottla.client.batches",
     "Resource": "ottla.client.results",
     "ResourceType": "ottla.client.results",
     "TopicPartition": "ottla.base.ids",
 }
-_MODULES = ("aio", "errors")
+_MODULES = ("aio", "errors", "serializers")
 
 __all__ = [
     "Admin",
@@ -67,6 +70,7 @@ __all__ = [
     "NewTopic",
     "OffsetAndMetadata",
     "Producer",
+    "ProducerRecord",
     "RebalanceListener",
     "RecordMetadata",
     "Resource",

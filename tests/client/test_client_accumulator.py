@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from ottla.client.accumulator import EPOCH_MAX, Accumulator
+from ottla.client.accumulator import Accumulator
 from ottla.client.batches import SEQUENCES, Batch
 from ottla.client.errors import AlreadyClosed, DeliveryTimedOut
 from ottla.client.options import ProducerOptions, from_keywords
+from ottla.client.partition_queue import EPOCH_MAX
 from ottla.records.batch import crc_ok, parse_header
 from ottla.records.build import build_batch
 from ottla.records.read import records
-from ottla.wire.errors import MessageTooLarge, NotLeaderOrFollower, OutOfOrderSequenceNumber, error_for
+from ottla.wire.errors import InvalidRecord, MessageTooLarge, NotLeaderOrFollower, OutOfOrderSequenceNumber, error_for
 
 NOW = 1_000_000.0
 
@@ -35,7 +36,8 @@ def add(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, no
 def offer(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch | None:
     """Add a record if there is memory for it."""
     added = accumulator.add("t", partition, 1, None, value, ())
-    return added[0] if added is not None else accumulator.begin("t", partition, 1, None, value, (), now_ms)
+    added = added or accumulator.begin("t", partition, 1, None, value, (), now_ms)
+    return added[0] if added is not None else None
 
 
 def drain(accumulator: Accumulator, now_ms: float = NOW) -> list[Batch]:
@@ -304,6 +306,8 @@ def test_abandoning_tells_everyone() -> None:
     for batch in (flying, waiting):
         batch.when_done(lambda batch=batch: told.append(batch))  # type: ignore[misc]
     accumulator.abandon(AlreadyClosed())
+    assert not told
+    accumulator.tell()
     assert set(told) == {flying, waiting}
     assert accumulator.empty
 
@@ -356,3 +360,105 @@ def test_without_idempotence_batches_carry_no_numbers_and_still_retry_in_order()
     accumulator.failed(second, error_for(13), NOW)
     accumulator.failed(first, error_for(13), NOW)
     assert one_by_one(accumulator, 2) == [first, second]
+
+
+# -- batches that are too large (KIP-126)
+
+
+def full(accumulator: Accumulator, count: int, *, size: int = 100) -> Batch:
+    """One batch of so many records, in flight, behind one that was acknowledged."""
+    flown(accumulator, 0)
+    for index in range(count):
+        batch = add(accumulator, b"%d" % index * size)
+    (sent,) = drain(accumulator)
+    assert sent is batch and batch.count == count
+    return batch
+
+
+def test_a_batch_that_is_too_large_goes_again_in_halves_under_the_same_numbers() -> None:
+    accumulator = an_accumulator()
+    batch = full(accumulator, 8)
+    outcomes = [batch.outcome] * 8
+    waiting = add(accumulator, b"behind")
+    assert accumulator.failed(batch, MessageTooLarge(), NOW)
+    first, second = (one_by_one(accumulator, 1)[0] for _ in range(2))
+    assert [part.sequence for part in (first, second)] == [1, 5]
+    assert [record[3] for part in (first, second) for record in records(part.seal())] == [b"%d" % index * 100 for index in range(8)]
+    assert parse_header(second.seal()).base_sequence == 5
+    assert one_by_one(accumulator, 1) == [waiting]
+    assert not batch.done
+    accumulator.tell()
+    assert batch.done and batch.error is None
+    assert outcomes[6](6, 0).offset == 2
+    assert (accumulator.used_bytes, accumulator.splits, accumulator.empty) == (0, 1, True)
+
+
+def test_halves_are_halved_until_the_one_record_that_is_too_large_fails_alone() -> None:
+    accumulator = an_accumulator()
+    batch = full(accumulator, 4)
+    accumulator.failed(batch, MessageTooLarge(), NOW)
+    refused = 0
+    for _ in range(20):
+        for part in drain(accumulator, NOW + 100):
+            if any(record[3] == b"2" * 100 for record in records(part.seal())):
+                refused += 1
+                accumulator.failed(part, MessageTooLarge("too large"), NOW)
+            else:
+                accumulator.succeeded(part, part.sequence)
+        accumulator.tell()
+    assert batch.done and refused == 2
+    assert [batch.error_of(index) is None for index in range(4)] == [True, True, False, True]
+    with pytest.raises(MessageTooLarge):
+        batch.outcome(2, 0)
+
+
+def test_parts_of_a_batch_expire_when_the_whole_would_have() -> None:
+    accumulator = an_accumulator(delivery_timeout_ms=40_000)
+    batch = full(accumulator, 4)
+    add(accumulator, b"younger", now_ms=NOW + 5)
+    accumulator.failed(batch, MessageTooLarge(), NOW)
+    assert accumulator.expire(NOW + 40_000) == NOW + 40_005
+    accumulator.tell()
+    assert isinstance(batch.error_of(3), DeliveryTimedOut)
+
+
+def test_compressed_batches_are_split_too_and_headers_and_times_kept() -> None:
+    accumulator = an_accumulator(compression_type="gzip", compression_gzip_level=1)
+    flown(accumulator, 0)
+    for index in range(4):
+        accumulator.add("t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)]) or accumulator.begin(
+            "t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)], NOW
+        )
+    (batch,) = drain(accumulator)
+    accumulator.failed(batch, MessageTooLarge(), NOW)
+    parts = [one_by_one(accumulator, 1)[0] for _ in range(2)]
+    found = [(time, key, value, list(headers)) for part in parts for _, time, key, value, headers in records(part.seal())]
+    assert found == [(100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)]) for index in range(4)]
+    assert {parse_header(part.seal()).codec.wire_name for part in parts} == {"gzip"}
+
+
+# -- what is told
+
+
+def test_records_that_were_not_at_fault_are_told_so() -> None:
+    accumulator = an_accumulator()
+    batch = full(accumulator, 3)
+    batch.refused = {1: "has no key"}
+    accumulator.failed(batch, InvalidRecord("two rules"), NOW)
+    with pytest.raises(InvalidRecord, match="has no key"):
+        batch.outcome(1, 0)
+    with pytest.raises(InvalidRecord, match=r"nothing wrong with this record.*two rules"):
+        batch.outcome(0, 0)
+
+
+def test_a_callback_that_raises_keeps_nothing_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    accumulator = an_accumulator()
+    (batch,) = flown(accumulator, 1)
+    told: list[int] = []
+    batch.when_done(lambda: told.append(1))
+    batch.when_done(lambda: told.append(1 // 0))
+    batch.when_done(lambda: told.append(3))
+    accumulator.succeeded(batch, 0)
+    accumulator.tell()
+    assert told == [1, 3]
+    assert "a callback for records of t-0 failed" in caplog.text

@@ -13,8 +13,6 @@ from ottla.client.cluster import GONE_MS, Cluster
 from ottla.client.fetch_session import Ask, FetchSession
 from ottla.client.inflight import InFlight
 from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions, address_text, from_keywords, parse_address
-from ottla.client.partitioner import Partitioner
-from ottla.records import partition_for_key
 from ottla.wire import messages as m
 from ottla.wire.errors import TopicAuthorizationFailed
 
@@ -110,25 +108,6 @@ def test_a_broker_owes_at_most_so_many_answers() -> None:
     flights.answered(1)
     assert flights.room(1)
     assert flights.total == 1
-
-
-# -- partitioner
-
-
-def test_a_key_decides_as_in_java() -> None:
-    partitioner = Partitioner(switch_bytes=100, rng=Random(1))
-    # Facts from Java's Utils.murmur2: "21" -> -973932308, "foobar" -> -790332482.
-    assert partitioner.partition("t", b"21", 0, 100) == (-973932308 & 0x7FFFFFFF) % 100
-    assert partitioner.partition("t", b"foobar", 0, 100) == (-790332482 & 0x7FFFFFFF) % 100
-    assert partitioner.partition("t", b"k", 0, 7) == partition_for_key(b"k", 7)
-
-
-def test_records_without_a_key_stay_together_until_a_batch_is_full_and_reach_every_partition() -> None:
-    partitioner = Partitioner(switch_bytes=1000, rng=Random(1))
-    went = [partitioner.partition("t", None, 76, 4) for _ in range(400)]
-    assert all(len(set(went[start : start + 10])) == 1 for start in range(0, 400, 10))
-    assert all(went[start] != went[start - 10] for start in range(10, 400, 10))
-    assert set(went) == {0, 1, 2, 3}
 
 
 # -- fetch sessions

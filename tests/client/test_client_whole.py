@@ -16,7 +16,7 @@ from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
 from ottla.records.read import records
 from ottla.wire import messages as m
-from ottla.wire.errors import MessageTooLarge, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+from ottla.wire.errors import InvalidRecord, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 
 T = TopicPartition("t", 0)
 
@@ -103,7 +103,7 @@ async def test_errors_that_pass_are_tried_again_in_order(cluster: MemoryCluster,
 
 
 async def test_a_batch_refused_for_good_fails_alone(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    cluster.batch_accidents.append(lambda topic, partition, header: 10 if header.base_sequence >= 2 else None)
+    cluster.batch_accidents.append(lambda topic, partition, header: 87 if header.base_sequence >= 2 else None)
     failed, written = [], []
     async with Producer(batch_size=80, linger_ms=0, **quick) as producer:
         deliveries = [(b"%d" % index, await producer.send("t", b"%d" % index)) for index in range(50)]
@@ -111,11 +111,63 @@ async def test_a_batch_refused_for_good_fails_alone(cluster: MemoryCluster, quic
             try:
                 await delivery
                 written.append(value)
-            except MessageTooLarge as error:
+            except InvalidRecord as error:
                 assert "t-0 at node1:9092" in str(error)
                 failed.append(value)
     assert failed
     assert stored(cluster) == written
+
+
+async def test_batches_that_the_broker_finds_too_large_are_split_and_written_in_order(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    too_large = [lambda topic, partition, header: 10 if header.batch_length > 200 else None]
+    cluster.batch_accidents += too_large * 100
+    values = [b"%03d" % index * 10 for index in range(200)]
+    async with Producer(batch_size=900, linger_ms=0, **quick) as producer:
+        deliveries = [await producer.send("t", value) for value in values]
+        places = [(await delivery).offset for delivery in deliveries]
+    assert stored(cluster) == values
+    assert places == list(range(200))
+    assert max(map(len, cluster.logs["t"][0].batches)) <= 212
+
+
+async def test_a_broker_that_throttles_is_left_alone_for_that_long(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    times: list[float] = []
+
+    def throttled(node: Any, request: Any) -> None:
+        times.append(asyncio.get_running_loop().time())
+
+    answer = cluster.nodes[1].on_Produce
+    cluster.nodes[1].on_Produce = lambda request, header: setattr(made := answer(request, header), "throttle_time_ms", 50) or made  # type: ignore[method-assign]
+    cluster.accidents["Produce"].append(throttled)
+    async with Producer(linger_ms=0, **quick) as producer:
+        for value in (b"a", b"b"):
+            await (await producer.send("t", value))
+    assert times[1] - times[0] >= 0.05
+    assert stored(cluster) == [b"a", b"b"]
+
+
+async def test_a_topic_that_is_sent_to_stays_in_the_picture(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(linger_ms=0, metadata_max_idle_ms=5000, **quick) as producer:
+        await (await producer.send("t", b"a"))
+        assert producer._network is not None
+        now_ms = producer._network.clock_ms()
+        await (await producer.send("many", b"b"))
+        producer._network.cluster._wanted["t"] -= 10_000
+        await (await producer.send("t", b"c"))
+        asked = producer._network.cluster.request(now_ms + 4000).topics
+        assert {topic.name for topic in asked or []} == {"t", "many"}
+
+
+async def test_a_callback_may_send_again(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(linger_ms=0, **quick) as producer:
+        again: list[asyncio.Task[Any]] = []
+        delivery = await producer.send("t", b"a")
+        delivery.add_done_callback(lambda _: again.append(asyncio.ensure_future(producer.send("t", b"b"))))
+        await delivery
+        await (await again[0])
+    assert stored(cluster) == [b"a", b"b"]
 
 
 async def test_records_for_a_deleted_topic_fail_soon_and_say_why(

@@ -1,88 +1,41 @@
 """Records waiting to be sent and batches waiting to be acknowledged, by partition. Pure: the sender asks what to send and tells what came
 of it.
 
-One partition's batches, oldest first:
+The batches of a partition, in which order they go and under which numbers, are its `PartitionQueue`'s. Here is what they share: the
+memory, the age at which a batch is given up, and whose turn it is.
 
-    retries         in flight        ready            open
-    sent, failed    sent, no answer  closed, unsent   being filled
-    [b3 b4]         [b5]             [b6 b7]          b8
+Outcomes are settled here and told apart from that, by `tell`.
 
-A batch gets its number when it is first sent. When one fails and may be tried again, nothing more is sent to that partition until every
-batch in flight is answered; then the retries go first, in order of their numbers, one at a time. So a partition's records are written in
-order, also without idempotence as long as no more than one request is in flight.
-
-**Idempotence.** The broker takes a batch only if its number follows the last one it has, and answers a repeat as if it were new (it
-remembers five). A broken connection is therefore harmless: all that was in flight is sent again under the same numbers. When a batch is
-given up (it was refused for good, or `delivery_timeout_ms` is over) its number leaves a *hole* that may or may not be filled at the
-broker. What follows is sent under its old numbers. If it is taken, the hole was filled. If it is refused as out of order, the hole is
-real, so nothing behind it was written either: once nothing is in flight, the producer epoch of this partition goes up by one, and all
-waiting batches are numbered again from 0. A refusal without a hole before it means that the broker lost what it had acknowledged; that
-batch fails with the broker's error, and the numbering starts over.
-
-The first batch under a producer id and epoch travels alone: a broker that does not know the producer takes any number as its first, so if
-the second batch overtook a first that was refused, the order would be lost for good.
-
-Raising the epoch is free: a broker accepts it from whoever knows the id (KIP-360). After epoch 32767 a new producer id is needed.
+A batch that the broker finds too large is split in halves that go in its place (KIP-126), until a single record is what is too large.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from ottla.client.backoff import Backoff
-from ottla.client.batches import NOT_NUMBERED, Batch
+from ottla.client.batches import Batch
+from ottla.client.cluster import NOBODY, TopicInfo
 from ottla.client.errors import DeliveryTimedOut
 from ottla.client.options import ProducerOptions
+from ottla.client.partition_queue import INVALID_EPOCH, OUT_OF_ORDER, UNKNOWN_PRODUCER, PartitionQueue
+from ottla.client.uniform import NodeLatency, Sticky, choose
 from ottla.records.batch import parse_header
 from ottla.records.build import BatchBuilder
 from ottla.records.compression import Codec
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
-OUT_OF_ORDER = 45
 DUPLICATE = 46
-INVALID_EPOCH = 47
-UNKNOWN_PRODUCER = 59
-EPOCH_MAX = 32767
+TOO_LARGE = MessageTooLarge.code
+#: Bytes that a record takes beside its key and value, about.
+RECORD_OVERHEAD = 12
 #: What a produce request holds beside its batches, generously.
 REQUEST_OVERHEAD = 512
 
 Headers = Sequence[tuple[str, bytes | None]]
 Bytes = bytes | bytearray | memoryview
-
-
-@dataclass(slots=True)
-class _Partition:
-    """The queue of one partition, and its place in the numbering."""
-
-    topic: str
-    partition: int
-    backoff: Backoff
-    open: Batch | None = None
-    ready: deque[Batch] = field(default_factory=deque)
-    #: Ordered by number, like in_flight. Not empty: nothing new is sent.
-    retries: list[Batch] = field(default_factory=list)
-    in_flight: list[Batch] = field(default_factory=list)
-    #: -1: the producer's own is to be taken, with its epoch.
-    producer_id: int = -1
-    epoch: int = -1
-    next_sequence: int = 0
-    #: Numbers of batches that were given up and that no later success has proved written; ascending.
-    holes: list[int] = field(default_factory=list)
-    #: A batch under this producer id and epoch was acknowledged.
-    confirmed: bool = False
-    #: Number from 0 again, under the next epoch, as soon as nothing is in flight.
-    renew: bool = False
-    #: Nothing is sent before, after a failure.
-    blocked_until_ms: float = float("-inf")
-
-    @property
-    def idle(self) -> bool:
-        """Nothing to send."""
-        return self.open is None and not self.ready and not self.retries
 
 
 @dataclass(slots=True)
@@ -106,45 +59,97 @@ class Accumulator:
         self._buffer_memory = options.buffer_memory
         self._batch_size = min(options.batch_size, options.max_request_size)
         self._codec, self._level = _codec(options)
-        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._partitions: dict[tuple[str, int], PartitionQueue] = {}
         #: Partitions with something to send.
-        self._active: dict[tuple[str, int], _Partition] = {}
+        self._active: dict[tuple[str, int], PartitionQueue] = {}
         #: Batches without an outcome, oldest first.
         self._incomplete: dict[Batch, None] = {}
         #: (id, epoch) of the producer; None while it has none and needs one.
         self.producer: tuple[int, int] | None = None
         #: Bytes of all incomplete batches; may pass the limit by one record.
         self.used_bytes = 0
+        #: Something became ready to send since the last drain.
         self.closed_one = False
+        #: How many batches were split.
+        self.splits = 0
+        #: By topic: where its records without a key go.
+        self._sticky: dict[str, Sticky] = {}
+        #: At so many bytes beyond its share a partition is left whether its batch is full or not.
+        self._left_least = -max(self._batch_size, 1)
+        self._latency = NodeLatency(options.partitioner_availability_timeout_ms)
+        #: Batches that got their outcome and whose users do not know it yet.
+        self._finished: list[Batch] = []
 
     # -- filling
 
     def add(
-        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp_ms: int,
+        key: Bytes | None,
+        value: Bytes | None,
+        headers: Headers,
+        info: TopicInfo | None = None,
     ) -> tuple[Batch, int] | None:
-        """Add a record to the partition's open batch: (the batch, its index there). None when none has room for it: then `begin` one."""
-        queue = self._partitions.get((topic, partition))
-        if queue is None or (batch := queue.open) is None or self.used_bytes >= self._buffer_memory:
+        """Add a record to the partition's open batch: (the batch, its index there). None when none has room for it: then `begin` one.
+
+        Without a partition it goes where the topic's records go at the time (`uniform`); `info` is what is known of the topic.
+        """
+        if partition is None:
+            sticky = self._sticky.get(topic)
+            if sticky is None or sticky.info is not info or sticky.left <= self._left_least:
+                return None
+            queue = sticky.queue
+        else:
+            sticky = None
+            found = self._partitions.get((topic, partition))
+            if found is None:
+                return None
+            queue = found
+        batch = queue.open
+        if batch is None or self.used_bytes >= self._buffer_memory:
             return None
         builder = batch.builder
         index = builder.append(timestamp_ms, key, value, headers)  # type: ignore[union-attr]
         if index is None:
             return None
         size = builder.size  # type: ignore[union-attr]
-        self.used_bytes += size - batch.size
+        grown = size - batch.size
+        self.used_bytes += grown
         batch.size = size
+        if sticky is not None:
+            sticky.left -= grown
         return batch, index
 
     def begin(
-        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers, now_ms: float
-    ) -> Batch | None:
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp_ms: int,
+        key: Bytes | None,
+        value: Bytes | None,
+        headers: Headers,
+        now_ms: float,
+        info: TopicInfo | None = None,
+    ) -> tuple[Batch, int] | None:
         """Close the partition's open batch, if any, and begin one with this record. None while the memory is full.
 
         Raises: MessageTooLarge when the record alone is larger than `max_request_size`.
         """
         if self.used_bytes >= self._buffer_memory:
             return None
-        queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
+        sticky = None
+        if partition is None:
+            assert info is not None, "a partition is chosen among those that there are"
+            if self._move(topic, info, len(key or b"") + len(value or b"") + RECORD_OVERHEAD):
+                added = self.add(topic, None, timestamp_ms, key, value, headers, info)
+                if added is not None:
+                    return added
+            sticky = self._sticky[topic]
+            queue = sticky.queue
+        else:
+            queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         builder = BatchBuilder(codec=self._codec, level=self._level, size_max=self._batch_size)
         builder.append(timestamp_ms, key, value, headers)
         if builder.size > self._options.max_request_size:
@@ -153,10 +158,33 @@ class Accumulator:
             )
         if queue.open is not None:
             self._close(queue)
-        batch = queue.open = Batch(topic, partition, builder, now_ms)
+        batch = queue.open = Batch(topic, queue.partition, builder, now_ms)
         batch.size = builder.size
+        if sticky is not None:
+            sticky.left -= batch.size
         self._admit(queue, batch)
-        return batch
+        return batch, 0
+
+    def _move(self, topic: str, info: TopicInfo, size: int) -> bool:
+        """Let a topic's records without a key go elsewhere, if it is time; True if `add` may have room for a record now."""
+        sticky = self._sticky.get(topic)
+        known = info.partitions
+        here = -1 if sticky is None or sticky.left <= size else sticky.queue.partition
+        if sticky is not None and 0 <= here < len(known) and known[here].leader != NOBODY:
+            # A new picture of the topic leaves the choice as it is.
+            was, sticky.info = sticky.info, info
+            return was is not info
+        queues = self._partitions
+
+        def waiting(partition: int) -> int:
+            queue = queues.get((topic, partition))
+            return 0 if queue is None else queue.waiting
+
+        adaptive = self._options.partitioner_adaptive_partitioning_enable
+        chosen = choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
+        queue = queues.get((topic, chosen)) or self._queue(topic, chosen)
+        self._sticky[topic] = Sticky(queue, -self._left_least, info)
+        return True
 
     def append_batch(self, topic: str, partition: int, data: bytearray, now_ms: float) -> Batch | None:
         """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
@@ -187,22 +215,18 @@ class Accumulator:
                 self._close(queue)
         return list(self._incomplete)
 
-    def _queue(self, topic: str, partition: int) -> _Partition:
+    def _queue(self, topic: str, partition: int) -> PartitionQueue:
         backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms, self._rng)
-        made = self._partitions[topic, partition] = _Partition(topic, partition, backoff)
+        made = self._partitions[topic, partition] = PartitionQueue(topic, partition, backoff)
         return made
 
-    def _admit(self, queue: _Partition, batch: Batch) -> None:
+    def _admit(self, queue: PartitionQueue, batch: Batch) -> None:
         self.used_bytes += batch.size
         self._incomplete[batch] = None
         self._active[queue.topic, queue.partition] = queue
 
-    def _close(self, queue: _Partition) -> None:
-        batch = queue.open
-        assert batch is not None and batch.builder is not None, "only an open batch is closed"
-        batch.count = batch.builder.count
-        queue.ready.append(batch)
-        queue.open = None
+    def _close(self, queue: PartitionQueue) -> None:
+        queue.close_open()
         self.closed_one = True
 
     # -- draining
@@ -225,10 +249,11 @@ class Accumulator:
                 drained.leaderless.append(key)
                 continue
             if node not in nodes:
-                nodes[node] = ready(node)
+                nodes[node] = took = ready(node)
+                self._latency.asked(node, now_ms, took=took)
             if not nodes[node]:
                 continue
-            size = self._first(queue).size + REQUEST_OVERHEAD
+            size = queue.first().size + REQUEST_OVERHEAD
             if node in sizes and sizes[node] + size > self._options.max_request_size:
                 # The rest takes the next request; the sender drains until nothing comes.
                 continue
@@ -244,7 +269,7 @@ class Accumulator:
                 self._active[key] = queue
         return drained
 
-    def _due_ms(self, queue: _Partition, now_ms: float) -> float:
+    def _due_ms(self, queue: PartitionQueue, now_ms: float) -> float:
         """When this partition may send; +inf while it waits for answers."""
         if queue.in_flight and (queue.retries or queue.renew or (self._options.enable_idempotence and not queue.confirmed)):
             return float("inf")
@@ -253,62 +278,21 @@ class Accumulator:
             due_ms = max(due_ms, queue.open.created_ms + self._options.linger_ms)
         return due_ms
 
-    def _first(self, queue: _Partition) -> Batch:
-        batch = queue.retries[0] if queue.retries else queue.ready[0] if queue.ready else queue.open
-        assert batch is not None, "an active partition has something to send"
-        return batch
-
-    def _take(self, queue: _Partition) -> Batch | None:
-        """Move the next batch into flight, numbered."""
-        if self._options.enable_idempotence and not self._prepare_numbers(queue):
-            return None
-        if queue.retries:
-            batch = queue.retries.pop(0)
-        else:
-            if not queue.ready:
-                self._close(queue)
-            batch = queue.ready.popleft()
-            self._number(queue, batch)
-        batch.attempts += 1
-        queue.in_flight.append(batch)
-        return batch
-
-    def _number(self, queue: _Partition, batch: Batch) -> None:
-        batch.number(queue.producer_id, queue.epoch, queue.next_sequence)
-        queue.next_sequence += batch.count
-
-    def _prepare_numbers(self, queue: _Partition) -> bool:
-        """Start the numbering, or start it over; False when a new producer id is needed first."""
-        if queue.renew:
-            assert not queue.in_flight, "numbers change only while nothing is in flight"
-            if queue.epoch >= EPOCH_MAX:
-                if self.producer is not None and self.producer[0] == queue.producer_id:
-                    self.producer = None
-                    return False
-                queue.producer_id = -1
-            else:
-                queue.epoch += 1
-        if queue.producer_id == -1:
+    def _take(self, queue: PartitionQueue) -> Batch | None:
+        """Move the next batch into flight, numbered; None when a new producer id is needed first."""
+        if self._options.enable_idempotence:
             assert self.producer is not None, "drain waits for a producer id"
-            queue.producer_id, queue.epoch = self.producer
-        elif not queue.renew:
-            return True
-        queue.renew = queue.confirmed = False
-        queue.next_sequence = 0
-        queue.holes.clear()
-        for batch in queue.retries:
-            self._number(queue, batch)
-        return True
+            if not queue.prepare_numbers(self.producer):
+                self.producer = None
+                return None
+        return queue.take()
 
     # -- outcomes
 
     def succeeded(self, batch: Batch, base_offset: int, append_time_ms: int = -1) -> None:
         """The broker has it."""
         queue = self._landed(batch)
-        queue.confirmed = True
-        queue.holes = [hole for hole in queue.holes if hole > batch.sequence]
-        if not queue.retries:
-            queue.backoff.succeeded()
+        queue.acknowledged(batch)
         self._settle(batch, None, base_offset, append_time_ms)
 
     def failed(self, batch: Batch, error: KafkaError, now_ms: float) -> bool:
@@ -318,11 +302,13 @@ class Accumulator:
             return False
         queue = self._landed(batch)
         batch.last_error = error
+        if error.code == TOO_LARGE and not batch.done and self._split(queue, batch):
+            return True
         again = error.retriable
         if self._options.enable_idempotence and error.code in (OUT_OF_ORDER, UNKNOWN_PRODUCER, INVALID_EPOCH):
-            again = self._renumber(queue, batch, error.code)
+            again = queue.renumber(batch, error.code)
         if again and batch.attempts <= self._options.retries and not batch.done:
-            insort(queue.retries, batch, key=lambda waiting: waiting.sequence)
+            queue.again(batch)
             self._active[queue.topic, queue.partition] = queue
             queue.blocked_until_ms = now_ms + queue.backoff.failed()
             return True
@@ -332,26 +318,19 @@ class Accumulator:
     def abandon(self, error: KafkaError) -> None:
         """Give up everything that has no outcome; what is in flight stays so until it is answered."""
         for queue in self._partitions.values():
-            if queue.open is not None:
-                self._close(queue)
-            for batch in [*queue.retries, *queue.ready]:
+            for batch in queue.unsent():
                 self._give_up(queue, batch, error)
-            queue.retries.clear()
-            queue.ready.clear()
             for batch in queue.in_flight:
                 self._settle(batch, error)
         self._active.clear()
 
     def refuse(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
         """Give up what waits for a topic, or one partition of it, that cannot be had."""
+        self._sticky.pop(topic, None)
         for key, queue in list(self._active.items()):
             if queue.topic == topic and partition in (None, queue.partition):
-                if queue.open is not None:
-                    self._close(queue)
-                for batch in [*queue.retries, *queue.ready]:
+                for batch in queue.unsent():
                     self._give_up(queue, batch, error)
-                queue.retries.clear()
-                queue.ready.clear()
                 del self._active[key]
 
     def expire(self, now_ms: float) -> float:
@@ -378,6 +357,15 @@ class Accumulator:
             self._give_up(queue, batch, error)
         return float("inf")
 
+    def tell(self) -> list[Batch]:
+        """Tell those who wait for batches that got their outcome since the last time; gives these. Not to be called under the lock: who is
+        told may send.
+        """
+        finished, self._finished = self._finished, []
+        for batch in finished:
+            batch.tell()
+        return finished
+
     @property
     def empty(self) -> bool:
         """Every batch has its outcome."""
@@ -387,30 +375,40 @@ class Accumulator:
         """The batch that waits longest for its outcome."""
         return next(iter(self._incomplete), None)
 
-    def _landed(self, batch: Batch) -> _Partition:
+    def _landed(self, batch: Batch) -> PartitionQueue:
         queue = self._partitions[batch.topic, batch.partition]
         queue.in_flight.remove(batch)
         if not queue.idle:
             self._active[queue.topic, queue.partition] = queue
         return queue
 
-    def _renumber(self, queue: _Partition, batch: Batch, code: int) -> bool:
-        """Whether a batch that does not fit the broker's numbering can be sent again, perhaps under new numbers."""
-        if any(earlier.sequence < batch.sequence for earlier in [*queue.in_flight, *queue.retries]):
-            return True
-        queue.renew = True
-        return code == UNKNOWN_PRODUCER or any(hole < batch.sequence for hole in queue.holes)
+    def _split(self, queue: PartitionQueue, batch: Batch) -> bool:
+        """Put halves of a batch in its place, under its numbers; False when there is nothing to halve."""
+        parts = batch.split(self._codec, self._level)
+        if not parts:
+            return False
+        waiting: dict[Batch, None] = {}
+        for old in self._incomplete:
+            # What was one batch is as old as ever: the first to expire stay in front.
+            waiting.update(dict.fromkeys(parts) if old is batch else {old: None})
+        self._incomplete = waiting
+        self.used_bytes += sum(part.size for part in parts) - batch.size
+        for part in parts:
+            queue.again(part)
+        self._active[queue.topic, queue.partition] = queue
+        self.splits += 1
+        return True
 
-    def _give_up(self, queue: _Partition, batch: Batch, error: KafkaError) -> None:
-        if batch.sequence != NOT_NUMBERED:
-            insort(queue.holes, batch.sequence)
+    def _give_up(self, queue: PartitionQueue, batch: Batch, error: KafkaError) -> None:
+        queue.gave_up(batch)
         self._settle(batch, error)
 
     def _settle(self, batch: Batch, error: KafkaError | None, base_offset: int = -1, append_time_ms: int = -1) -> None:
         if batch in self._incomplete:
             del self._incomplete[batch]
             self.used_bytes -= batch.size
-        batch.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error)
+        if batch.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error):
+            self._finished.append(batch)
 
     def _expired(self, batch: Batch) -> DeliveryTimedOut:
         tried = f"sent {batch.attempts} times" if batch.attempts else "never sent"

@@ -4,23 +4,34 @@ A batch is born open, in its builder; closed when it is full or has lingered; se
 when it is first sent; done when a broker acknowledged it or it was given up. A delivery is only (batch, index): the one result of the
 batch serves all its records.
 
-Done happens once, in the sender's thread; the first outcome stands. A delivery may be asked from any thread.
+A batch that was split ends as its parts end: a delivery that points at it finds the part its record is in.
+
+Done happens once, in the sender's thread; the first outcome stands. A delivery may be asked from any thread. A callback that raises is
+logged, and nothing else: the sender has others to serve.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Generator
+from itertools import accumulate
 from struct import Struct
 from typing import Any, NamedTuple
 
 import msgspec
 
-from ottla.records.batch import ATTRIBUTES_AT, CRC_AT
+from ottla.records.batch import ATTRIBUTES_AT, CRC_AT, parse_header
 from ottla.records.build import BatchBuilder
 from ottla.records.checksum import crc32c
-from ottla.wire.errors import KafkaError
+from ottla.records.compression import Codec
+from ottla.records.read import records
+from ottla.wire.errors import InvalidRecord, KafkaError
+
+log = logging.getLogger("ottla.client")
 
 #: Producer id, epoch and base sequence stand side by side in the header.
 _PRODUCER_AT = 43
@@ -56,9 +67,13 @@ class Batch:
         "error",
         "last_error",
         "partition",
+        "parts",
         "producer_id",
+        "refused",
+        "sent_ms",
         "sequence",
         "size",
+        "told",
         "topic",
     )  # fmt: skip
 
@@ -79,14 +94,23 @@ class Batch:
         self.sequence = NOT_NUMBERED
         self.producer_id = -1
         self.epoch = -1
+        #: The outcome is known ...
         self.done = False
+        #: ... and whoever waited is told, in the sender's thread, which holds no lock meanwhile.
+        self.told = False
         self.error: KafkaError | None = None
         #: Why it had to be sent again.
         self.last_error: KafkaError | None = None
         self.base_offset = -1
         #: -1 unless the topic stamps records with the time of the append.
         self.append_time_ms = -1
-        self._callbacks: list[Callable[[], None]] = []
+        #: When it was last handed to a connection; 0: not yet.
+        self.sent_ms = 0.0
+        #: Records that made the broker refuse the batch, and what is wrong with each (KIP-467). None: it did not say.
+        self.refused: dict[int, str] | None = None
+        #: What became of a batch that was split: (index of its first record, part), ascending. None: it was not.
+        self.parts: list[tuple[int, Batch]] | None = None
+        self._callbacks: deque[Callable[[], None]] = deque()
 
     def __repr__(self) -> str:
         return f"<Batch {self.topic}-{self.partition} #{self.sequence} x{self.count or (self.builder.count if self.builder else 0)}>"
@@ -109,36 +133,101 @@ class Batch:
             _PRODUCER.pack_into(self.data, _PRODUCER_AT, producer_id, epoch, sequence % SEQUENCES)
             _CRC.pack_into(self.data, CRC_AT, crc32c(self.data, ATTRIBUTES_AT))
 
+    def split(self, codec: Codec, level: int | None) -> list[Batch]:
+        """Two batches of about half the bytes each with the same records, which have this one's age and numbers; none if it cannot be."""
+        data = self.seal()
+        if self.count < 2 or parse_header(data).count != self.count:
+            return []
+        taken = list(records(data))
+        sizes = [len(key or b"") + len(value or b"") for _, _, key, value, _ in taken]
+        ends = list(accumulate(sizes))
+        middle = min(max(bisect_right(ends, ends[-1] // 2), 1), self.count - 1)
+        parts = [
+            (first, Batch(self.topic, self.partition, BatchBuilder(codec=codec, level=level), self.created_ms)) for first in (0, middle)
+        ]
+        for index, (_, timestamp_ms, key, value, headers) in enumerate(taken):
+            builder = parts[index >= middle][1].builder
+            assert builder is not None, "it was just begun"
+            builder.append(timestamp_ms, key, value, tuple(headers))
+        for first, part in parts:
+            assert part.builder is not None, "it was just begun"
+            part.count, part.size = part.builder.count, part.builder.size
+            part.producer_id, part.epoch, part.sequence = self.producer_id, self.epoch, self.sequence + first
+            part.last_error = self.last_error
+            part.when_done(self._part_done)
+        self.parts = parts
+        return [part for _, part in parts]
+
+    def _part_done(self) -> None:
+        if self.parts is not None and all(part.done for _, part in self.parts):
+            self.finish(error=next((part.error for _, part in self.parts if part.error is not None), None))
+            self.tell()
+
     def finish(self, *, base_offset: int = -1, append_time_ms: int = -1, error: KafkaError | None = None) -> bool:
-        """Settle the outcome and tell whoever waits; False when it was settled before."""
+        """Settle the outcome; False when it was settled before. `tell` tells whoever waits."""
         if self.done:
             return False
         self.base_offset, self.append_time_ms, self.error = base_offset, append_time_ms, error
         self.done = True
-        self._call()
         return True
 
+    def tell(self) -> None:
+        """Call back whoever waits for the outcome, in the order in which they came."""
+        assert self.done, "there is an outcome to tell"
+        self.told = True
+        self._call()
+
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call once the outcome is settled: at once if it is, in the sender's thread otherwise."""
+        """Call once the outcome is told: at once if it was, in the sender's thread otherwise."""
         self._callbacks.append(callback)
-        if self.done:
+        if self.told:
             self._call()
 
     def _call(self) -> None:
-        # A callback added while the other thread settles the outcome is popped by one of the two, never by both.
-        while self._callbacks:
+        # A callback added while the other thread tells the outcome is popped by one of the two, never by both.
+        callbacks = self._callbacks
+        while callbacks:
             try:
-                callback = self._callbacks.pop(0)
+                callback = callbacks.popleft()
             except IndexError:
                 return
-            callback()
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback for records of %s-%s failed", self.topic, self.partition)
+
+    def part_of(self, index: int) -> tuple[Batch, int]:
+        """The batch that holds the record now, and its index there."""
+        if self.parts is None:
+            return self, index
+        first, part = self.parts[bisect_right(self.parts, index, key=lambda one: one[0]) - 1]
+        return part.part_of(index - first)
+
+    def error_of(self, index: int) -> KafkaError | None:
+        """Why the record with this index was not written; None when it was."""
+        batch, index = self.part_of(index)
+        if batch.error is None or not batch.refused:
+            return batch.error
+        said = batch.refused.get(index)
+        where = f"{batch.topic}-{batch.partition}"
+        if said is not None:
+            return InvalidRecord(f"{where}: {said}")
+        return InvalidRecord(
+            f"{where}: there is nothing wrong with this record, but with another of its batch; send it again: {batch.error}"
+        )
 
     def outcome(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Where the record with this index was written. Raises: the batch's error."""
-        if self.error is not None:
-            raise self.error
-        offset = self.base_offset + index if self.base_offset >= 0 else -1
-        return RecordMetadata(self.topic, self.partition, offset, self.append_time_ms if self.append_time_ms >= 0 else timestamp_ms)
+        """Where the record with this index was written. Raises: the error that ended it."""
+        error = self.error_of(index)
+        if error is not None:
+            raise error
+        batch, index = self.part_of(index)
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+        return RecordMetadata(batch.topic, batch.partition, offset, batch.append_time_ms if batch.append_time_ms >= 0 else timestamp_ms)
+
+
+#: What `send` may be given to be called with: (metadata, None) or (None, error).
+DeliveryCallback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
@@ -152,6 +241,20 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     def done(self) -> bool:
         """Whether the outcome is known."""
         return self._batch.done
+
+    def nowhere(self) -> RecordMetadata:
+        """Metadata of a record that was not written: where it should have been."""
+        return RecordMetadata(self._batch.topic, self._batch.partition, -1, -1)
+
+    def add_delivery_callback(self, callback: DeliveryCallback) -> None:
+        """Call `callback(metadata, error)`, one of them None, when the outcome is known, in the thread of the sender; at once if it is."""
+        batch, index, timestamp_ms = self._batch, self._index, self._timestamp_ms
+
+        def tell() -> None:
+            error = batch.error_of(index)
+            callback(None if error is not None else batch.outcome(index, timestamp_ms), error)
+
+        batch.when_done(tell)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call `callback(delivery)` when the outcome is known, in the thread of the sender; at once if it is known already."""
@@ -178,7 +281,7 @@ class BlockingDelivery(Delivery, gc=False, eq=False):
     def exception(self, *, timeout_ms: float | None = None) -> KafkaError | None:
         """Wait for the outcome; None when the record was written. Raises: TimeoutError."""
         self._wait(timeout_ms)
-        return self._batch.error
+        return self._batch.error_of(self._index)
 
     def _wait(self, timeout_ms: float | None) -> None:
         if self._batch.done:

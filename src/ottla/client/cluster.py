@@ -24,7 +24,7 @@ NO_TOPIC_ID = bytes(16)
 NOBODY = -1
 #: A topic that was here is taken for deleted when brokers have not known it for so long: one of them may lag behind the others.
 GONE_MS = 5000
-#: A topic that nobody asked about for so long is left out of the next request.
+#: A topic that nobody asked about for so long is left out of the next request, unless there is a setting (metadata.max.idle.ms).
 UNUSED_TOPIC_MS = 5 * 60 * 1000
 
 
@@ -62,7 +62,7 @@ class TopicInfo(NamedTuple):
 class Cluster:
     """The picture and its age. All times are milliseconds of one monotonic clock."""
 
-    def __init__(self, *, max_age_ms: float, allow_auto_create: bool = True) -> None:
+    def __init__(self, *, max_age_ms: float, idle_ms: float = UNUSED_TOPIC_MS, allow_auto_create: bool = True) -> None:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, TopicInfo] = {}
         #: Topic by id, for answers that name no topic.
@@ -76,6 +76,7 @@ class Cluster:
         #: Grows with each answer.
         self.version = 0
         self._max_age_ms = max_age_ms
+        self._idle_ms = idle_ms
         self._allow_auto_create = allow_auto_create
         #: Topics to ask for, and when somebody last needed them.
         self._wanted: dict[str, float] = {}
@@ -100,7 +101,7 @@ class Cluster:
 
     def request(self, now_ms: float) -> MetadataRequest:
         """What to ask: the topics in use, none if there are none."""
-        for topic in [topic for topic, used_ms in self._wanted.items() if now_ms - used_ms > UNUSED_TOPIC_MS]:
+        for topic in [topic for topic, used_ms in self._wanted.items() if now_ms - used_ms > self._idle_ms]:
             del self._wanted[topic]
             self._gone_since.pop(topic, None)
         return MetadataRequest(

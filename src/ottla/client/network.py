@@ -18,9 +18,9 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from ottla.client.backoff import Backoff
-from ottla.client.cluster import Broker, Cluster
+from ottla.client.cluster import UNUSED_TOPIC_MS, Broker, Cluster
 from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut
-from ottla.client.options import ClientOptions, parse_address
+from ottla.client.options import ClientOptions, ProducerOptions, parse_address
 from ottla.net.link import Link, LinkBroken, open_link
 from ottla.wire.declare import FieldNotInVersion, schema_of
 from ottla.wire.errors import InvalidRequest, KafkaError, RequestTimedOut, error_for
@@ -101,7 +101,8 @@ class Network:
         self.options = options
         self.rng = rng or Random()
         self.clock_ms = clock_ms
-        self.cluster = Cluster(max_age_ms=options.metadata_max_age_ms, allow_auto_create=allow_auto_create)
+        idle_ms = options.metadata_max_idle_ms if isinstance(options, ProducerOptions) else UNUSED_TOPIC_MS
+        self.cluster = Cluster(max_age_ms=options.metadata_max_age_ms, idle_ms=idle_ms, allow_auto_create=allow_auto_create)
         self.closed = False
         #: Called when a connection came or went, or the picture changed: whoever waits may go on.
         self.changed: Callable[[], None] = lambda: None

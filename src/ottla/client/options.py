@@ -121,6 +121,21 @@ class ProducerOptions(ClientOptions):
         doc="From send() to its result: after this time a record that is not acknowledged has failed."
         " At least linger.ms + request.timeout.ms.",
     )  # fmt: skip
+    partitioner_ignore_keys: bool = option(
+        "partitioner.ignore.keys", False, doc="Send records with a key where records without one go; of the default partitioner."
+    )
+    partitioner_adaptive_partitioning_enable: bool = option(
+        "partitioner.adaptive.partitioning.enable", True,
+        doc="Send fewer of the records without a key to partitions for which more batches wait (KIP-794).",
+    )  # fmt: skip
+    partitioner_availability_timeout_ms: int = option(
+        "partitioner.availability.timeout.ms", 0, long=True, at_least=0,
+        doc="Send no records without a key to a broker that has not taken requests for so long; 0: such brokers are not told apart.",
+    )  # fmt: skip
+    metadata_max_idle_ms: int = option(
+        "metadata.max.idle.ms", 5 * MINUTE_MS, long=True, at_least=5 * SECOND_MS,
+        doc="A topic that nothing was sent to for so long is not asked for any more when metadata is.",
+    )  # fmt: skip
 
 
 class ConsumerOptions(ClientOptions):

@@ -10,25 +10,27 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from random import Random
+from time import time_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
-from ottla.client.batches import Batch, Delivery
+from ottla.client.batches import Batch, Delivery, DeliveryCallback
+from ottla.client.cluster import TopicInfo
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
+from ottla.client.interceptors import ProducerRecord
 from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
-from ottla.client.partitioner import Partitioner
+from ottla.client.outgoing import Outgoing, check_bytes
 from ottla.client.sender import Sender
+from ottla.records import partition_for_key
 
-Serializer = Callable[[Any], bytes | None]
 Headers = Sequence[tuple[str, bytes | None]]
-BYTES_LIKE = (bytes, bytearray, memoryview)
+T = TypeVar("T")
 
 
 class Producer:
@@ -40,18 +42,26 @@ class Producer:
     def __init__(
         self,
         *,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: Any = None,
+        value_serializer: Any = None,
+        partitioner: Any = "default",
+        interceptors: Iterable[Any] = (),
         rng: Random | None = None,
         **settings: Any,
     ) -> None:
         self.options = from_keywords(ProducerOptions, settings)
-        self._key_serializer = key_serializer
-        self._value_serializer = value_serializer
         self._rng = rng or Random()
+        self._outgoing = Outgoing(
+            self.options,
+            self._rng,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            partitioner=partitioner,
+            interceptors=interceptors,
+        )
+        self._choice = self._outgoing.choice
+        self._keys_decide = self._choice is None and not self.options.partitioner_ignore_keys
         self._accumulator = Accumulator(self.options, self._rng)
-        switch_bytes = min(self.options.batch_size, self.options.max_request_size)
-        self._partitioner = Partitioner(switch_bytes=switch_bytes, rng=self._rng)
         self._network: Network | None = None
         self._sender: Sender | None = None
         self._room: asyncio.Event | None = None
@@ -94,6 +104,7 @@ class Producer:
         sender, network = self._sender, self._network
         if sender is None or network is None:
             self._closed = True
+            self._outgoing.close()
             return
         try:
             await self.flush(timeout_ms)
@@ -103,8 +114,10 @@ class Producer:
             self._closed = True
             sender.close()
             self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
+            self._accumulator.tell()
             sender.settled()
             await network.close()
+            self._outgoing.close()
 
     # -- records
 
@@ -116,47 +129,62 @@ class Producer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
         """Put a record on its way; await the `Delivery` to know where it was written.
 
         Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given.
+        `on_delivery(metadata, error)`, one of them None, is called with the outcome.
 
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
-        be had.
+        be had; what serializers raise.
         """
+        if self._outgoing.plain and on_delivery is None:
+            return await self._put(topic, value, key, headers, partition, timestamp_ms)
+        record = self._outgoing.take(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
+        try:
+            delivery = await self._put(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
+        except Exception as error:
+            self._outgoing.refused(record, error)
+            raise
+        self._outgoing.follow(delivery, on_delivery)
+        return delivery
+
+    async def _put(
+        self, topic: str, value: Any, key: Any, headers: Headers | None, partition: int | None, timestamp_ms: int | None
+    ) -> Delivery:
         sender = self._begin()
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
-        check_bytes(key, value)
+        if (value is not None and value.__class__ is not bytes) or (key is not None and key.__class__ is not bytes):
+            check_bytes(key, value)
         if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
-        count = sender.network.cluster.partition_count(topic)
-        if count is None or (partition is not None and not 0 <= partition < count):
-            count = await partitions_of(sender.network, topic, partition, self.options.max_block_ms)
+            timestamp_ms = time_ns() // 1_000_000
+        network = sender.network
+        info = network.cluster.topics.get(topic)
+        left_ms: float = self.options.max_block_ms
+        if info is None or (partition is not None and not 0 <= partition < len(info.partitions)):
+            began_ms = monotonic_ms()
+            await partitions_of(network, topic, partition, left_ms)
+            info = network.cluster.topics[topic]
+            left_ms -= monotonic_ms() - began_ms
         if partition is None:
-            partition = self._partitioner.partition(topic, key, 0 if value is None else len(value), count)
-        record = (topic, partition, timestamp_ms, key, value, headers or ())
-        added = self._accumulator.add(*record)
+            if self._choice is not None:
+                partition = self._choice(topic, key, value, info)
+            elif key is not None and self._keys_decide:
+                partition = partition_for_key(key, len(info.partitions))
+        added = self._accumulator.add(topic, partition, timestamp_ms, key, value, headers or (), info)
         if added is not None:
             return Delivery(added[0], added[1], timestamp_ms)
-        batch = self._accumulator.begin(*record, sender.network.clock_ms())
-        if batch is None:
-            batch, index = await self._when_room(lambda: self._attempt(record))
-        else:
-            index = 0
+        record = (topic, partition, timestamp_ms, key, value, headers or ())
+        added = self._accumulator.begin(*record, network.clock_ms(), info)
+        if added is None:
+            added = await self._when_room(lambda: self._attempt(record, info), left_ms)
         sender.wake()
         # Give the sender its turn at each new batch; else a loop of sends fills the memory before anything leaves.
         await asyncio.sleep(0)
-        return Delivery(batch, index, timestamp_ms)
+        return Delivery(added[0], added[1], timestamp_ms)
 
-    def _attempt(self, record: tuple[str, int, int, Any, Any, Headers]) -> tuple[Batch, int] | None:
-        added = self._accumulator.add(*record)
-        if added is not None:
-            return added
-        batch = self._accumulator.begin(*record, monotonic_ms())
-        return None if batch is None else (batch, 0)
+    def _attempt(self, record: tuple[str, int | None, int, Any, Any, Headers], info: TopicInfo) -> tuple[Batch, int] | None:
+        return self._accumulator.add(*record, info) or self._accumulator.begin(*record, monotonic_ms(), info)
 
     async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
         """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
@@ -174,7 +202,8 @@ class Producer:
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
         made = self._accumulator.append_batch(topic, partition, data, network.clock_ms())
         if made is None:
-            made = await self._when_room(lambda: self._accumulator.append_batch(topic, partition, data, network.clock_ms()))
+            left_ms = self.options.max_block_ms
+            made = await self._when_room(lambda: self._accumulator.append_batch(topic, partition, data, network.clock_ms()), left_ms)
         sender.wake()
         return Delivery(made, 0, int.from_bytes(data[27:35], "big", signed=True))
 
@@ -183,11 +212,10 @@ class Producer:
         count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
-    async def _when_room(self, append: Callable[[], Any]) -> Any:
+    async def _when_room(self, append: Callable[[], T | None], limit_ms: float) -> T:
         assert self._room is not None and self._sender is not None, "send starts the producer"
-        limit_ms = self.options.max_block_ms
         try:
-            async with asyncio.timeout(limit_ms / 1000):
+            async with asyncio.timeout(max(limit_ms, 0) / 1000):
                 while True:
                     self._room.clear()
                     self._sender.wake()
@@ -199,14 +227,6 @@ class Producer:
                         return added
         except TimeoutError:
             raise buffer_exhausted(self._accumulator, self.options) from None
-
-
-def check_bytes(key: Any, value: Any) -> None:
-    """Raises: TypeError, with the remedy, when one is neither bytes-like nor None."""
-    for name, given in (("value", value), ("key", key)):
-        if given is not None and not isinstance(given, BYTES_LIKE):
-            remedy = f"give the producer a {name}_serializer (str.encode for text)"
-            raise TypeError(f"{name} must be bytes or None, not {type(given).__name__}; {remedy}")
 
 
 async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float) -> int:
@@ -242,7 +262,7 @@ async def all_done(batches: list[Batch], timeout_ms: float | None) -> None:
     try:
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             for batch in batches:
-                if not batch.done:
+                if not batch.told:
                     future: asyncio.Future[None] = loop.create_future()
                     batch.when_done(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
                     await future

@@ -5,7 +5,9 @@ metadata) or when the time comes that the last step computed. A step gives up wh
 nothing more may go.
 
 Calls into the accumulator are made under `lock`: a real one where another thread fills it, an idle one on a single loop. Compression
-happens outside of it.
+happens outside of it, and so do the calls of those who wait for an outcome, who may send again.
+
+A broker that says it throttles us is left alone for that long (KIP-219).
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ INT32_MAX = 2**31 - 1
 NAMES_UNTIL = 12
 #: The first version whose brokers know zstd (KIP-110).
 ZSTD_SINCE = 7
+#: Since this version a broker that throttles answers at once and expects the client to wait (KIP-219).
+THROTTLED_BY_CLIENT_SINCE = 6
 _INFINITE = float("inf")
 
 
@@ -64,6 +68,8 @@ class Sender:
         self._id_wanted_at_ms = float("-inf")
         self._id_task: asyncio.Task[None] | None = None
         self._id_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, network.rng)
+        #: By node: it asked not to be sent anything before.
+        self._muted_until_ms: dict[int, float] = {}
         self._closed = False
         network.changed = self.wake
 
@@ -89,11 +95,15 @@ class Sender:
         if self._options.enable_idempotence and self.accumulator.producer is None:
             next_ms = min(next_ms, self._want_producer_id(now_ms))
         next_ms = min(next_ms, self._drain(now_ms))
-        self.settled()
+        self._tell()
         if not self._soon:
             self.next_step_ms = next_ms
             if next_ms < _INFINITE:
                 self._scheduled = self._loop.call_later(max(next_ms - now_ms, 0) / 1000, self._step)
+
+    def _tell(self) -> None:
+        self.accumulator.tell()
+        self.settled()
 
     def _drain(self, now_ms: float) -> float:
         """Send all that may be sent; gives the time to look again."""
@@ -114,11 +124,14 @@ class Sender:
         return None if found is None else found[0]
 
     def _ready(self, node_id: int) -> bool:
+        if self._muted_until_ms.get(node_id, 0.0) > self.network.clock_ms():
+            return False
         return self._in_flight.room(node_id) and self.network.ready(node_id) is not None
 
     def _reconnect_ms(self, now_ms: float) -> float:
-        """When a broker that somebody waits for may be connected to again."""
+        """When a broker that somebody waits for may be connected to, or sent to, again."""
         times = [at_ms for node_id in self.network.cluster.brokers if (at_ms := self.network.retry_at_ms(node_id)) > now_ms]
+        times += [at_ms for at_ms in self._muted_until_ms.values() if at_ms > now_ms]
         return min(times, default=_INFINITE)
 
     def _ask_for_leaders(self, leaderless: list[tuple[str, int]], now_ms: float) -> None:
@@ -156,21 +169,26 @@ class Sender:
             self._fail(batches, error)
             return
         self._in_flight.sent(node_id)
-        answer.add_done_callback(partial(self._answered, peer, expected))
+        answer.add_done_callback(partial(self._answered, peer, version, expected))
 
     def _request(self, batches: list[Batch], *, by_id: bool) -> tuple[ProduceRequest, dict[tuple[str | bytes, int], Batch]]:
         topics: dict[str, TopicProduceData] = {}
+        cluster, now_ms = self.network.cluster, self.network.clock_ms()
         expected: dict[tuple[str | bytes, int], Batch] = {}
         for batch in batches:
-            name, topic_id = batch.topic, self.network.cluster.topic_id(batch.topic) if by_id else NO_TOPIC_ID
+            name, topic_id = batch.topic, cluster.topic_id(batch.topic) if by_id else NO_TOPIC_ID
             topic = topics.get(name)
             if topic is None:
+                # A topic in use stays in the picture, however long it is in use.
+                cluster.want(name, now_ms)
                 topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
             topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.seal()))
             expected[topic_id if by_id else name, batch.partition] = batch
         return ProduceRequest(acks=self._acks, timeout_ms=self._options.request_timeout_ms, topic_data=list(topics.values())), expected
 
-    def _answered(self, peer: Peer, expected: dict[tuple[str | bytes, int], Batch], answer: asyncio.Future[ProduceResponse]) -> None:
+    def _answered(
+        self, peer: Peer, version: int, expected: dict[tuple[str | bytes, int], Batch], answer: asyncio.Future[ProduceResponse]
+    ) -> None:
         self._in_flight.answered(peer.node_id)
         broken = answer.exception()
         if broken is not None:
@@ -178,6 +196,8 @@ class Sender:
             self._fail(list(expected.values()), why)
             return
         response = answer.result()
+        if response.throttle_time_ms > 0 and version >= THROTTLED_BY_CLIENT_SINCE:
+            self._muted_until_ms[peer.node_id] = self.network.clock_ms() + response.throttle_time_ms
         endpoints = [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
         outcomes: list[tuple[Batch, KafkaError | None, int]] = []
         for topic in response.responses:
@@ -189,6 +209,8 @@ class Sender:
                     batch.append_time_ms = partition.log_append_time_ms
                     outcomes.append((batch, None, partition.base_offset))
                     continue
+                if partition.record_errors:
+                    batch.refused = {one.batch_index: one.batch_index_error_message or "invalid" for one in partition.record_errors}
                 outcomes.append((batch, _refusal(batch, partition, peer), -1))
                 hint = partition.current_leader
                 self.network.cluster.hint(
@@ -212,6 +234,7 @@ class Sender:
                 self.accumulator.failed(batch, error, now_ms)
                 if error.code in METADATA_IS_STALE:
                     self.network.cluster.invalidate()
+        self._tell()
         self.wake()
 
     # -- the producer's id

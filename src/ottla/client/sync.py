@@ -12,22 +12,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from time import time_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
-from ottla.client.batches import Batch, BlockingDelivery
+from ottla.client.batches import Batch, BlockingDelivery, DeliveryCallback
+from ottla.client.cluster import TopicInfo
 from ottla.client.errors import AlreadyClosed
+from ottla.client.interceptors import ProducerRecord
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
-from ottla.client.partitioner import Partitioner
-from ottla.client.producer import Headers, Serializer, all_done, buffer_exhausted, check_bytes, partitions_of
+from ottla.client.outgoing import Outgoing, check_bytes
+from ottla.client.producer import Headers, all_done, buffer_exhausted, partitions_of
 from ottla.client.sender import Sender
+from ottla.records import partition_for_key
+
+T = TypeVar("T")
 
 
 class Producer:
@@ -39,21 +44,30 @@ class Producer:
     def __init__(
         self,
         *,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: Any = None,
+        value_serializer: Any = None,
+        partitioner: Any = "default",
+        interceptors: Iterable[Any] = (),
         rng: Random | None = None,
         **settings: Any,
     ) -> None:
         self.options = from_keywords(ProducerOptions, settings)
-        self._key_serializer = key_serializer
-        self._value_serializer = value_serializer
+        rng = rng or Random()
+        self._outgoing = Outgoing(
+            self.options,
+            rng,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            partitioner=partitioner,
+            interceptors=interceptors,
+        )
+        self._plain = self._outgoing.plain
+        self._choice = self._outgoing.choice
+        self._keys_decide = self._choice is None and not self.options.partitioner_ignore_keys
         self._lock = threading.Lock()
         #: Shares the lock: told when batches got their outcome, so that memory may be free.
         self._room = threading.Condition(self._lock)
-        rng = rng or Random()
         self._accumulator = Accumulator(self.options, rng)
-        switch_bytes = min(self.options.batch_size, self.options.max_request_size)
-        self._partitioner = Partitioner(switch_bytes=switch_bytes, rng=rng)
         self._closed = False
         self._waking = False
         self._waiting = 0
@@ -97,55 +111,69 @@ class Producer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
     ) -> BlockingDelivery:
         """Put a record on its way; `.result()` of what it returns waits until the record is written and tells where.
 
-        Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given. Waits only
-        for metadata of a topic not seen before, and while `buffer_memory` is full, at most `max_block_ms` each.
+        Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given.
+        `on_delivery(metadata, error)`, one of them None, is called with the outcome in the producer's own thread; it may send, and must not
+        wait. Waits only for metadata of a topic not seen before, and while `buffer_memory` is full, at most `max_block_ms` together.
 
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
-        be had.
+        be had; what serializers raise.
         """
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
+        if self._plain and on_delivery is None:
+            return self._put(topic, value, key, headers, partition, timestamp_ms)
+        record = self._outgoing.take(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
+        try:
+            delivery = self._put(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
+        except Exception as error:
+            self._outgoing.refused(record, error)
+            raise
+        self._outgoing.follow(delivery, on_delivery)
+        return delivery
+
+    def _put(
+        self, topic: str, value: Any, key: Any, headers: Headers | None, partition: int | None, timestamp_ms: int | None
+    ) -> BlockingDelivery:
         if timestamp_ms is None:
             timestamp_ms = time_ns() // 1_000_000
         if (value is not None and value.__class__ is not bytes) or (key is not None and key.__class__ is not bytes):
             check_bytes(key, value)
-        known = self._network.cluster.topics.get(topic)
-        count = 0 if known is None else len(known.partitions)
-        if not count or (partition is not None and not 0 <= partition < count):
-            count = self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
+        info = self._network.cluster.topics.get(topic)
+        left_ms: float = self.options.max_block_ms
+        if info is None or (partition is not None and not 0 <= partition < len(info.partitions)):
+            began_ms = monotonic_ms()
+            self._thread.call(partitions_of(self._network, topic, partition, left_ms))
+            info = self._network.cluster.topics[topic]
+            left_ms -= monotonic_ms() - began_ms
+        if partition is None:
+            if self._choice is not None:
+                partition = self._choice(topic, key, value, info)
+            elif key is not None and self._keys_decide:
+                partition = partition_for_key(key, len(info.partitions))
         if headers is None:
             headers = ()
         with self._lock:
-            if partition is None:
-                partition = self._partitioner.partition(topic, key, 0 if value is None else len(value), count)
-            added = self._accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+            added = self._accumulator.add(topic, partition, timestamp_ms, key, value, headers, info)
         if added is None:
-            return BlockingDelivery(*self._begun(topic, partition, timestamp_ms, key, value, headers), timestamp_ms)
+            added = self._begun((topic, partition, timestamp_ms, key, value, headers), info, left_ms)
         return BlockingDelivery(added[0], added[1], timestamp_ms)
 
     def _begun(
-        self, topic: str, partition: int, timestamp_ms: int, key: Bytes | None, value: Bytes | None, headers: Headers
+        self, record: tuple[str, int | None, int, Bytes | None, Bytes | None, Headers], info: TopicInfo, left_ms: float
     ) -> tuple[Batch, int]:
         """Begin a batch with a record, when there is memory for it, and wake the sender. Another thread may have begun one meanwhile."""
 
         def attempt() -> tuple[Batch, int] | None:
-            added = self._accumulator.add(topic, partition, timestamp_ms, key, value, headers)
-            if added is not None:
-                return added
-            batch = self._accumulator.begin(topic, partition, timestamp_ms, key, value, headers, monotonic_ms())
-            return None if batch is None else (batch, 0)
+            return self._accumulator.add(*record, info) or self._accumulator.begin(*record, monotonic_ms(), info)
 
         with self._lock:
             if self._closed:
                 raise AlreadyClosed("the producer is closed")
             begun = attempt()
         if begun is None:
-            begun = self._when_room(attempt)
+            begun = self._when_room(attempt, left_ms)
         if self._accumulator.closed_one or self._sender.next_step_ms > monotonic_ms() + self.options.linger_ms:
             self._wake()
         return begun
@@ -167,7 +195,8 @@ class Producer:
                 raise AlreadyClosed("the producer is closed")
             made = self._accumulator.append_batch(topic, partition, data, monotonic_ms())
         if made is None:
-            made = self._when_room(lambda: self._accumulator.append_batch(topic, partition, data, monotonic_ms()))
+            left_ms = self.options.max_block_ms
+            made = self._when_room(lambda: self._accumulator.append_batch(topic, partition, data, monotonic_ms()), left_ms)
         self._wake()
         return BlockingDelivery(made, 0, int.from_bytes(data[27:35], "big", signed=True))
 
@@ -195,6 +224,7 @@ class Producer:
             self._thread.call(self._end(waiting, timeout_ms))
         finally:
             self._thread.stop()
+            self._outgoing.close()
 
     async def _end(self, waiting: list[Batch], timeout_ms: float | None) -> None:
         try:
@@ -206,10 +236,14 @@ class Producer:
             with self._room:
                 self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
                 self._room.notify_all()
+            self._accumulator.tell()
             await self._network.close()
 
-    def _when_room(self, append: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + self.options.max_block_ms / 1000
+    def _when_room(self, append: Callable[[], T | None], limit_ms: float) -> T:
+        if self._thread.here:
+            # Room is made by this very thread.
+            limit_ms = 0
+        deadline = time.monotonic() + limit_ms / 1000
         with self._room:
             self._waiting += 1
             try:

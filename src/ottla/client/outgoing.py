@@ -1,0 +1,84 @@
+"""What happens to a record before it is put into a batch, in either face: interceptors, serializers, the choice of its partition.
+
+All of it may be the user's own code. It runs in the thread of `send`, under no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any
+
+from ottla.client.batches import Delivery, DeliveryCallback, RecordMetadata
+from ottla.client.interceptors import Interceptors, ProducerRecord
+from ottla.client.options import ProducerOptions
+from ottla.client.partitioner import as_choice
+from ottla.client.serializers import as_serializer, close_all
+
+BYTES_LIKE = (bytes, bytearray, memoryview)
+#: Stands for what is not known in metadata of a record that was not written.
+UNKNOWN = -1
+
+
+class Outgoing:
+    """The user's own parts of a producer."""
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        rng: Random,
+        *,
+        key_serializer: Any = None,
+        value_serializer: Any = None,
+        partitioner: Any = "default",
+        interceptors: Iterable[Any] = (),
+    ) -> None:
+        settings: Mapping[str, Any] = {spec.attribute: getattr(options, spec.attribute) for spec in options.SPECS.values()}
+        self._key = as_serializer(key_serializer, settings, is_key=True)
+        self._value = as_serializer(value_serializer, settings, is_key=False)
+        #: The user's choice of partitions; None: the default one.
+        self.choice = as_choice(partitioner, settings, rng)
+        self.interceptors = Interceptors(interceptors, settings)
+        #: Nothing of the user's own takes part in `take` and `follow`.
+        self.plain = self._key is None and self._value is None and not self.interceptors
+        self._closeable = (key_serializer, value_serializer, partitioner)
+
+    def take(self, record: ProducerRecord) -> ProducerRecord:
+        """The record as the interceptors want it, key and value serialized. Raises what serializers raise."""
+        record = self.interceptors.on_send(record)
+        if self._key is None and self._value is None:
+            return record
+        try:
+            headers = list(record.headers or ())
+            key = record.key if self._key is None else self._key(record.topic, record.key, headers)
+            value = record.value if self._value is None else self._value(record.topic, record.value, headers)
+            return ProducerRecord(record.topic, value, key, headers, record.partition, record.timestamp_ms)
+        except Exception as error:
+            self.refused(record, error)
+            raise
+
+    def refused(self, record: ProducerRecord, error: Exception) -> None:
+        """A record did not come into a batch."""
+        partition = UNKNOWN if record.partition is None else record.partition
+        self.interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, UNKNOWN, UNKNOWN), error)
+
+    def follow(self, delivery: Delivery, on_delivery: DeliveryCallback | None) -> None:
+        """Let interceptors, then the user's callback, hear of the outcome."""
+        if self.interceptors:
+            nowhere = delivery.nowhere()
+            delivery.add_delivery_callback(lambda metadata, error: self.interceptors.on_acknowledgement(metadata or nowhere, error))
+        if on_delivery is not None:
+            delivery.add_delivery_callback(on_delivery)
+
+    def close(self) -> None:
+        """No record will come any more."""
+        self.interceptors.close()
+        close_all(*self._closeable)
+
+
+def check_bytes(key: Any, value: Any) -> None:
+    """Raises: TypeError, with the remedy, when one is neither bytes-like nor None."""
+    for name, given in (("value", value), ("key", key)):
+        if given is not None and not isinstance(given, BYTES_LIKE):
+            remedy = f"give the producer a {name}_serializer ('str' for text)"
+            raise TypeError(f"{name} must be bytes or None, not {type(given).__name__}; {remedy}")

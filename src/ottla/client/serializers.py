@@ -1,0 +1,304 @@
+"""What a record's key and value are to the user, and their bytes.
+
+A serializer is one of
+
+    a name            "str"  "int"  "float"  "bytes"  "json"  "uuid"       or the type: str, int, float, bytes
+    a format          Str("latin-1")  Int(32)  Float(32)  Json(type=Order)  Avro(schema)  Protobuf(Order)
+    a function        value -> bytes                                       not asked about None, which stays None
+    an object         serialize(topic, value, headers) -> bytes | None     perhaps configure(settings, is_key) and close()
+
+and a deserializer the same the other way round: bytes -> value, deserialize(topic, data, headers). Formats are both. `headers` is the
+record's list of (name, bytes); a serializer may add to it.
+
+The bytes are those of Kafka's own serializers: text is UTF-8, numbers are big-endian, a UUID is its text. None is a tombstone and stays
+None.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from io import BytesIO
+from typing import Any, Protocol
+
+import msgspec
+
+from ottla.base.options import suggestion
+from ottla.wire.errors import KafkaError
+
+HeaderList = list[tuple[str, bytes | None]]
+Serialize = Callable[[str, Any, HeaderList], bytes | None]
+Deserialize = Callable[[str, bytes | None, HeaderList], Any]
+
+
+class Serializer(Protocol):
+    """What an object must have to serialize; it may have `configure(settings, is_key)` and `close()` besides."""
+
+    def serialize(self, topic: str, data: Any, headers: HeaderList) -> bytes | None: ...
+
+
+class Deserializer(Protocol):
+    """What an object must have to deserialize; it may have `configure(settings, is_key)` and `close()` besides."""
+
+    def deserialize(self, topic: str, data: bytes | None, headers: HeaderList) -> Any: ...
+
+
+class SerializationFailed(KafkaError, ValueError):
+    """A key or value does not go into its bytes, or bytes do not give one."""
+
+    sentence = "not the data that the format was made for"
+
+
+class Format(ABC):
+    """A format encodes and decodes what is not None."""
+
+    name = "?"
+    #: What `encode` and `decode` raise over data that is not theirs.
+    failures: tuple[type[Exception], ...] = (TypeError, ValueError, struct.error, OverflowError)
+
+    def serialize(self, topic: str, data: Any, headers: HeaderList) -> bytes | None:
+        """Raises: SerializationFailed."""
+        if data is None:
+            return None
+        try:
+            return self.encode(data)
+        except self.failures as error:
+            raise SerializationFailed(f"a {type(data).__name__} for topic {topic} cannot be written as {self.name}: {error}") from error
+
+    def deserialize(self, topic: str, data: bytes | None, headers: HeaderList) -> Any:
+        """Raises: SerializationFailed."""
+        if data is None:
+            return None
+        try:
+            return self.decode(data)
+        except self.failures as error:
+            raise SerializationFailed(f"{len(data)} bytes of topic {topic} cannot be read as {self.name}: {error}") from error
+
+    @abstractmethod
+    def encode(self, data: Any) -> bytes:
+        """The bytes of a value."""
+
+    @abstractmethod
+    def decode(self, data: bytes) -> Any:
+        """The value of bytes."""
+
+
+class Str(Format):
+    """Text. Kafka's StringSerializer."""
+
+    name = "text"
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self._encoding = encoding
+
+    def encode(self, data: Any) -> bytes:
+        if not isinstance(data, str):
+            raise TypeError("expected a str")
+        return data.encode(self._encoding)
+
+    def decode(self, data: bytes) -> str:
+        return data.decode(self._encoding)
+
+
+class Bytes(Format):
+    """Bytes as they are."""
+
+    name = "bytes"
+
+    def encode(self, data: Any) -> bytes:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError("expected bytes")
+        return bytes(data)
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+class Int(Format):
+    """A signed whole number of 64 bits (Kafka's LongSerializer), 32 (IntegerSerializer) or 16 (ShortSerializer)."""
+
+    def __init__(self, bits: int = 64) -> None:
+        self._struct = struct.Struct({64: ">q", 32: ">i", 16: ">h"}[bits])
+        self.name = f"a whole number of {bits} bits"
+
+    def encode(self, data: Any) -> bytes:
+        return self._struct.pack(data)
+
+    def decode(self, data: bytes) -> int:
+        return int(self._struct.unpack(data)[0])
+
+
+class Float(Format):
+    """A floating point number of 64 bits (Kafka's DoubleSerializer) or 32 (FloatSerializer)."""
+
+    def __init__(self, bits: int = 64) -> None:
+        self._struct = struct.Struct({64: ">d", 32: ">f"}[bits])
+        self.name = f"a number of {bits} bits"
+
+    def encode(self, data: Any) -> bytes:
+        return self._struct.pack(data)
+
+    def decode(self, data: bytes) -> float:
+        return float(self._struct.unpack(data)[0])
+
+
+class Uuid(Format):
+    """A UUID as text. Kafka's UUIDSerializer."""
+
+    name = "a UUID"
+    failures = (TypeError, ValueError)
+
+    def encode(self, data: Any) -> bytes:
+        if not isinstance(data, uuid.UUID):
+            raise TypeError("expected a uuid.UUID")
+        return str(data).encode()
+
+    def decode(self, data: bytes) -> uuid.UUID:
+        return uuid.UUID(data.decode())
+
+
+class Json(Format):
+    """JSON, as msgspec reads and writes it; with `type`, a class that msgspec knows, what is read is checked and made into that."""
+
+    name = "JSON"
+    failures = (TypeError, ValueError, msgspec.MsgspecError)
+
+    def __init__(self, type: Any = Any) -> None:
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(type)
+
+    def encode(self, data: Any) -> bytes:
+        return self._encoder.encode(data)
+
+    def decode(self, data: bytes) -> Any:
+        return self._decoder.decode(data)
+
+
+class Avro(Format):
+    """Avro's binary form of records under one schema, a dict or JSON text.
+
+    With `schema_id`, each value is framed as schema registries have it: a zero byte, the id in four bytes, the value. `reader_schema`: what
+    is read is shaped for it. Needs the extra `schema`.
+    """
+
+    name = "Avro"
+
+    def __init__(self, schema: Any, *, reader_schema: Any = None, schema_id: int | None = None) -> None:
+        self._avro = needed("fastavro", "Avro")
+        self._schema = self._avro.parse_schema(_parsed(schema))
+        self._reader_schema = None if reader_schema is None else self._avro.parse_schema(_parsed(reader_schema))
+        self._prefix = b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
+        # fastavro walks into what it is given: a field of the wrong type shows as almost anything.
+        self.failures = (TypeError, ValueError, KeyError, IndexError, EOFError, AttributeError, OverflowError, struct.error)
+
+    def encode(self, data: Any) -> bytes:
+        out = BytesIO()
+        out.write(self._prefix)
+        self._avro.schemaless_writer(out, self._schema, data)
+        return out.getvalue()
+
+    def decode(self, data: bytes) -> Any:
+        if self._prefix and data[:5] != self._prefix:
+            raise ValueError(
+                f"framed by {data[:5].hex()}, not by {self._prefix.hex()}, which is schema {int.from_bytes(self._prefix, 'big')}"
+            )
+        return self._avro.schemaless_reader(BytesIO(data[len(self._prefix) :]), self._schema, self._reader_schema)
+
+
+class Protobuf(Format):
+    """Protocol buffers: messages of one generated class. Needs the extra `schema`."""
+
+    def __init__(self, message: type[Any]) -> None:
+        self._message = message
+        self.name = f"protobuf {message.__name__}"
+        self.failures = (TypeError, ValueError, needed("google.protobuf.message", "Protobuf").Error)
+
+    def encode(self, data: Any) -> bytes:
+        if not isinstance(data, self._message):
+            raise TypeError(f"expected a {self._message.__name__}")
+        return bytes(data.SerializeToString())
+
+    def decode(self, data: bytes) -> Any:
+        return self._message.FromString(data)
+
+
+def needed(module: str, what: str) -> Any:
+    """A module of the extra `schema`. Raises: ImportError that says how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{what} needs {module.split('.')[-2 if '.' in module else 0]}: pip install 'ottla[schema]'") from error
+
+
+def _parsed(schema: Any) -> Any:
+    return msgspec.json.decode(schema) if isinstance(schema, str | bytes) else schema
+
+
+FORMATS: dict[str, type[Format]] = {"str": Str, "int": Int, "float": Float, "bytes": Bytes, "json": Json, "uuid": Uuid}
+_TYPES: dict[Any, type[Format]] = {str: Str, int: Int, float: Float, bytes: Bytes, uuid.UUID: Uuid}
+
+
+def as_serializer(given: Any, settings: Mapping[str, Any], *, is_key: bool) -> Serialize | None:
+    """The function behind a serializer in any of its forms; None without one. An object is configured.
+
+    Raises: ValueError for a name that is no format, TypeError for what is no serializer.
+    """
+    found = _chosen(given, "serialize", settings, is_key=is_key)
+    if found is None or given is not found or hasattr(found, "serialize"):
+        return None if found is None else found.serialize
+    return lambda topic, data, headers: None if data is None else found(data)
+
+
+def as_deserializer(given: Any, settings: Mapping[str, Any], *, is_key: bool) -> Deserialize | None:
+    """As `as_serializer`, the other way round."""
+    found = _chosen(given, "deserialize", settings, is_key=is_key)
+    if found is None or given is not found or hasattr(found, "deserialize"):
+        return None if found is None else found.deserialize
+    return lambda topic, data, headers: None if data is None else found(data)
+
+
+def _chosen(given: Any, method: str, settings: Mapping[str, Any], *, is_key: bool) -> Any:
+    what = f"{'key' if is_key else 'value'}_{method}r"
+    if given is None:
+        return None
+    if isinstance(given, str):
+        if given not in FORMATS:
+            raise ValueError(f"{what}: no format is called {given!r}{suggestion(given, FORMATS)}; there are {', '.join(FORMATS)}")
+        return FORMATS[given]()
+    if isinstance(given, type) and given in _TYPES:
+        return _TYPES[given]()
+    if isinstance(given, type) and hasattr(given, method):
+        raise TypeError(f"{what}: give an object, {given.__name__}(), not the class")
+    if not hasattr(given, method) and not callable(given):
+        raise TypeError(f"{what}: {given!r} is no name of a format, no function, and has no method {method}")
+    configure = getattr(given, "configure", None)
+    if configure is not None:
+        configure(settings, is_key)
+    return given
+
+
+def close_all(*given: Any) -> None:
+    """Close those that can be closed."""
+    for one in given:
+        close = getattr(one, "close", None)
+        if close is not None and not isinstance(one, type):
+            close()
+
+
+__all__ = [
+    "Avro",
+    "Bytes",
+    "Deserializer",
+    "Float",
+    "Format",
+    "Int",
+    "Json",
+    "Protobuf",
+    "SerializationFailed",
+    "Serializer",
+    "Str",
+    "Uuid",
+]

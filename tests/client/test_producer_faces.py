@@ -1,0 +1,212 @@
+"""What a user's own parts do in a whole producer, on asyncio and blocking, against a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from memory_cluster import CUT, MemoryCluster
+
+import ottla
+from ottla import ProducerRecord
+from ottla.aio import Producer
+from ottla.client.errors import BufferExhausted, MetadataTimedOut
+from ottla.client.serializers import SerializationFailed
+from ottla.records.batch import parse_header
+from ottla.records.read import records
+from ottla.wire.errors import InvalidRecord
+
+
+def stored(cluster: MemoryCluster, topic: str = "t", partition: int = 0) -> list[Any]:
+    """(key, value, headers) of a log's records."""
+    return [(key, value, list(headers)) for batch in cluster.logs[topic][partition].batches for _, _, key, value, headers in records(batch)]
+
+
+class Watching:
+    """An interceptor that stamps records and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int, type[Exception] | None]] = []
+        self.closed = False
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        return msgspec.structs.replace(record, headers=[*(record.headers or ()), ("seen", b"1")])
+
+    def on_acknowledgement(self, metadata: ottla.RecordMetadata, error: Exception | None) -> None:
+        self.told.append((metadata.partition, metadata.offset, None if error is None else type(error)))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Failing:
+    """One that raises wherever it can."""
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        raise RuntimeError("in on_send")
+
+    def on_acknowledgement(self, metadata: Any, error: Any) -> None:
+        raise RuntimeError("in on_acknowledgement")
+
+    def close(self) -> None:
+        raise RuntimeError("in close")
+
+
+async def test_interceptors_stamp_records_and_hear_of_each_even_beside_one_that_fails(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    watching = Watching()
+    async with Producer(interceptors=[Failing(), watching], **quick) as producer:
+        for value in (b"a", b"b"):
+            await producer.send("t", value)
+    assert stored(cluster) == [(None, b"a", [("seen", b"1")]), (None, b"b", [("seen", b"1")])]
+    assert watching.told == [(0, 0, None), (0, 1, None)]
+    assert watching.closed
+
+
+async def test_interceptors_hear_why_a_record_was_not_written(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    watching = Watching()
+    cluster.batch_accidents.append(lambda topic, partition, header: 87)
+    async with Producer(interceptors=[watching], value_serializer="str", **quick) as producer:
+        with pytest.raises(SerializationFailed):
+            await producer.send("t", 5)
+        with pytest.raises(TypeError):
+            await producer.send("t", "a", key=5)
+        with pytest.raises(InvalidRecord):
+            await (await producer.send("t", "b"))
+    assert watching.told == [(-1, -1, SerializationFailed), (-1, -1, TypeError), (0, -1, InvalidRecord)]
+
+
+async def test_serializers_make_bytes_of_keys_and_values_and_may_add_headers(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    class Versioned:
+        def serialize(self, topic: str, data: Any, headers: list[tuple[str, bytes | None]]) -> bytes | None:
+            headers.append(("version", b"2"))
+            return None if data is None else repr(data).encode()
+
+    async with Producer(key_serializer=int, value_serializer=Versioned(), **quick) as producer:
+        await producer.send("t", [1], key=1)
+        await producer.send("t", None, key=2, headers=(("h", None),))
+    assert stored(cluster) == [
+        (b"\0\0\0\0\0\0\0\1", b"[1]", [("version", b"2")]),
+        (b"\0\0\0\0\0\0\0\2", None, [("h", None), ("version", b"2")]),
+    ]
+
+
+async def test_a_partitioner_of_ones_own_decides_over_the_key_and_not_over_the_sender(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    async with Producer(partitioner=lambda topic, key, value, info: int(value), **quick) as producer:
+        places = [await (await producer.send("many", b"%d" % number, key=b"same")) for number in (2, 0, 1)]
+        given = await (await producer.send("many", b"2", partition=1))
+    assert [place.partition for place in places] == [2, 0, 1]
+    assert given.partition == 1
+
+
+async def test_keys_may_be_ignored(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(partitioner_ignore_keys=True, linger_ms=0, batch_size=100, **quick) as producer:
+        places = {(await (await producer.send("many", b"x" * 90, key=b"same"))).partition for _ in range(30)}
+    assert places == {0, 1, 2}
+
+
+async def test_a_callback_gets_the_place_or_the_error(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    told: list[Any] = []
+    async with Producer(linger_ms=0, **quick) as producer:
+        await (await producer.send("t", b"a", on_delivery=lambda metadata, error: told.append((metadata, error))))
+        cluster.batch_accidents.append(lambda topic, partition, header: 87)
+        delivery = await producer.send("t", b"b", on_delivery=lambda metadata, error: told.append((metadata, error)))
+        with pytest.raises(InvalidRecord):
+            await delivery
+    (metadata, none), (nowhere, error) = told
+    assert (metadata.offset, none) == (0, None)
+    assert nowhere is None
+    assert isinstance(error, InvalidRecord)
+
+
+async def test_max_block_ms_is_for_metadata_and_memory_together(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.accidents["Produce"] += [lambda node, request: CUT] * 10_000
+    async with Producer(max_block_ms=300, buffer_memory=1024, linger_ms=0, **quick) as producer:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(MetadataTimedOut):
+            await producer.send("t", b"x", partition=7)
+        await producer.send("t", b"x" * 2000)
+        with pytest.raises(BufferExhausted, match="t-0 waits longest"):
+            await producer.send("t", b"x")
+        assert asyncio.get_running_loop().time() - began < 1
+        with contextlib.suppress(TimeoutError):
+            await producer.close(10)
+
+
+# -- the blocking face
+
+
+@pytest.fixture
+def blocking(cluster: MemoryCluster, quick: dict[str, Any]) -> Callable[..., ottla.Producer]:
+    return lambda **settings: ottla.Producer(**{**quick, **settings})
+
+
+def test_the_blocking_face_has_the_same_parts(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
+    watching, told = Watching(), []
+    with blocking(
+        interceptors=[watching], key_serializer="str", value_serializer="json", partitioner=lambda t, key, value, info: 2
+    ) as producer:
+        delivery = producer.send("many", {"a": 1}, "k", on_delivery=lambda metadata, error: told.append(metadata))
+        assert delivery.result(timeout_ms=5000).partition == 2
+    assert stored(cluster, "many", 2) == [(b"k", b'{"a":1}', [("seen", b"1")])]
+    assert [metadata.offset for metadata in told if metadata] == [0]
+    assert watching.told == [(2, 0, None)]
+    assert watching.closed
+
+
+def test_a_callback_may_send_from_the_producers_own_thread(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
+    done = threading.Event()
+    with blocking(linger_ms=0) as producer:
+
+        def again(metadata: Any, error: Any) -> None:
+            producer.send("t", b"again", on_delivery=lambda *_: done.set())
+
+        producer.send("t", b"first", on_delivery=again)
+        assert done.wait(5)
+    assert [value for _, value, _ in stored(cluster)] == [b"first", b"again"]
+
+
+def test_a_callback_that_would_have_to_wait_for_memory_is_told_at_once(
+    cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]
+) -> None:
+    found: list[Any] = []
+    done = threading.Event()
+    with blocking(linger_ms=0, buffer_memory=1024) as producer:
+
+        def fill(metadata: Any, error: Any) -> None:
+            try:
+                for _ in range(100):
+                    producer.send("t", b"x" * 200)
+            except BufferExhausted as full:
+                found.append(full)
+            done.set()
+
+        producer.send("t", b"first", on_delivery=fill)
+        assert done.wait(5)
+    assert found
+
+
+def test_records_of_many_threads_keep_each_threads_order(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
+    with blocking(batch_size=300, buffer_memory=4096) as producer:
+
+        def send(number: int) -> None:
+            for index in range(300):
+                producer.send("many", b"%d" % index, b"%d" % number)
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = [record for partition in range(3) for record in stored(cluster, "many", partition)]
+    for number in range(6):
+        assert [int(value) for key, value, _ in found if key == b"%d" % number] == list(range(300))
+    assert all(parse_header(batch).has_producer for log in cluster.logs["many"] for batch in log.batches)
