@@ -127,9 +127,9 @@ def test_the_controller_refuses_an_isr_with_a_broker_that_leaves_but_for_its_lea
         partition_index=0, leader_epoch=topic.states[0].leader_epoch, new_isr_with_epochs=members, partition_epoch=topic.versions[0]
     )
     with pytest.raises(errors.IneligibleReplica, match="about to stop"):
-        altered(image, topic, 2, wish)
+        altered(image, topic, 2, wish, options=cluster.controller.node.topic_options("t"))
     wish.new_isr_with_epochs = members[1:]
-    assert altered(image, topic, 2, wish).isr == (2, 3)
+    assert altered(image, topic, 2, wish, options=cluster.controller.node.topic_options("t")).isr == (2, 3)
 
 
 def test_a_leader_whose_wish_is_overtaken_by_a_stop_does_not_wait_for_the_one_that_stops() -> None:

@@ -34,6 +34,11 @@ T0 = TopicPartition("t", 0)
 WISHES = layout.REASSIGN_PARTITIONS
 
 
+def in_sync(*isr: int) -> PartitionState:
+    """A state led by 1."""
+    return PartitionState(leader=1, leader_epoch=LeaderEpoch(0), isr=isr, controller_epoch=1)
+
+
 def a_cluster(*replicas: Sequence[int], brokers: int = 6, configs: Mapping[str, str] | None = None, name: str = "t") -> Cluster:
     """A cluster with a topic whose partitions lie where they are told to, followed and with three records each."""
     cluster = Cluster(brokers=brokers)
@@ -163,7 +168,7 @@ def test_members_of_the_isr_that_are_being_removed_count_until_the_move_is_done(
 
 
 def test_replicas_being_added_do_not_raise_what_min_insync_replicas_asks_for() -> None:
-    insync = InSync(1, (1, 4, 5), (1,), 0, 0, adding=(4, 5))
+    insync = InSync(1, (1, 4, 5), in_sync(1), 0, 0, adding=(4, 5))
     assert insync.committed(7, min_insync=2) == 7, "one replica is all that the partition is to have for now"
     insync.follow_replicas((1, 4, 5), (), 0)
     assert insync.committed(7, min_insync=2) == -1
@@ -500,15 +505,15 @@ def test_a_state_that_names_a_broker_which_the_assignment_no_longer_has_makes_it
 
 
 def test_who_is_gone_from_the_assignment_counts_until_a_state_is_without_it() -> None:
-    insync = InSync(1, (1, 2), (1, 2), 0, 0)
+    insync = InSync(1, (1, 2), in_sync(1, 2), 0, 0)
     insync.follow_replicas((1, 3), (), 0)
     assert insync.committed(7, min_insync=1) == -1, "2 may lead, for all that is known here"
-    insync.follow((1,), 1)
+    insync.follow(in_sync(1), 1)
     assert insync.committed(7, min_insync=1) == 7
 
 
 def test_who_is_in_the_isr_counts_although_the_assignment_is_heard_later() -> None:
-    assert InSync(1, (1,), (1, 3), 4, 0).committed(7, min_insync=1) == -1
+    assert InSync(1, (1,), in_sync(1, 3), 4, 0).committed(7, min_insync=1) == -1
 
 
 # Wishes in the store.

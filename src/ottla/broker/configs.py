@@ -162,6 +162,13 @@ class ClusterOptions(Options):
         scope="cluster-wide",
         doc="Bytes per second that this broker copies at most, of partitions that follower.replication.throttled.replicas names.",
     )
+    log_dir_failure_timeout_ms: int = option(
+        "log.dir.failure.timeout.ms",
+        30 * SECOND_MS,
+        long=True,
+        at_least=1,
+        doc="A broker that cannot tell the controller for this long that a log directory failed stops.",
+    )
     auto_create_topics_enable: bool = option(
         "auto.create.topics.enable", True, doc="Create a topic when a client that allows it asks for its metadata."
     )

@@ -75,11 +75,15 @@ class Fetcher:
         ready: list[Follower] = []
         later: list[int] = []
         for follower in self.followers.values():
+            if follower.waits:
+                continue
             due_ms = max(follower.not_before_ms, node.throttles.copies_at_ms(follower))
             if due_ms <= node.now_ms:
                 ready.append(follower)
             else:
                 later.append(due_ms)
+        if not ready and not later:
+            return
         if not ready or self._not_before_ms > node.now_ms:
             self._wait_until(max(0 if ready else min(later), self._not_before_ms))
             return

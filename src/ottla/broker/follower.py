@@ -43,6 +43,7 @@ class Follower(Flushing):
         "leader",
         "not_before_ms",
         "partition",
+        "waits",
     )
 
     def __init__(
@@ -65,6 +66,8 @@ class Follower(Flushing):
         #: The leader is not asked again before then, after so many failures in a row.
         self.not_before_ms = 0
         self.failures = 0
+        #: Its log is damaged, and it is still counted on: until that ends it asks for nothing.
+        self.waits = False
         #: Of this replica as a leader: an epoch, and the members of its maximal ISR. Should it go on leading in that epoch, they count.
         self.counted: tuple[int, tuple[int, ...]] = (-1, ())
         self.follow_state(state)
@@ -145,6 +148,10 @@ class Follower(Flushing):
         removed = self.log.truncate_to(max(offset, self.log.start_offset), wall_ms)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         return removed
+
+    def cut_damage(self, offset: int, *, wall_ms: int) -> tuple[str, ...]:
+        """The batch at ``offset`` is damaged: what is behind is to be copied again."""
+        return self._cut(offset, wall_ms)
 
     def begin_anew(self, log_start: int, *, wall_ms: int) -> tuple[str, ...]:
         """The leader's log has nothing of what we hold, or would ask for: begin where it begins."""

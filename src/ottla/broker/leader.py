@@ -162,7 +162,7 @@ class Leader(Flushing):
         if state.leader_epoch > self.epoch:
             self._lead(state, version, now_ms)
         else:
-            self.insync.follow(state.isr, version)
+            self.insync.follow(state, version)
         return self._advance()
 
     def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> None:
@@ -175,7 +175,7 @@ class Leader(Flushing):
         self.log.epochs.assign(state.leader_epoch, self.log.end_offset)
         #: The log end when the epoch began; nothing above was ever committed before.
         self.epoch_start: int = self.log.end_offset
-        self.insync = InSync(self._me, self.replicas, state.isr, version, now_ms, adding=self.adding)
+        self.insync = InSync(self._me, self.replicas, state, version, now_ms, adding=self.adding)
 
     # Followers.
 
@@ -193,12 +193,13 @@ class Leader(Flushing):
         """The ISR to ask the controller for; None when the present one is right. Nobody joins before it has the high watermark, and all
         that the epoch began with, for that may have been committed. See ``InSync.wanted``."""
         joins_at = max(self.high_watermark, self.epoch_start)
-        return self.insync.wanted(now_ms, end_offset=self.log.end_offset, joins_at=joins_at, lag_max_ms=lag_max_ms, sound=sound)
+        found = self.insync.wanted(now_ms, end_offset=self.log.end_offset, joins_at=joins_at, lag_max_ms=lag_max_ms, sound=sound)
+        return self.insync.isr if found is None and self.insync.recovering and self.settled else found
 
-    def follow_isr(self, isr: tuple[int, ...], version: int) -> bool:
-        """As of this version of the state, that is the ISR; returns whether the high watermark rose."""
-        self.insync.follow(isr, version)
-        return self._advance()
+    @property
+    def settled(self) -> bool:
+        """Whether what the epoch began with is on disk here: after an unclean election, what is left of the log is safe."""
+        return self.caching or self.log.recovery_point >= self.epoch_start
 
     @property
     def enough_in_sync(self) -> bool:

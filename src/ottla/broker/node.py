@@ -24,6 +24,7 @@ from ottla.broker.fetchers import Fetchers
 from ottla.broker.groups.groups import group_coordinator, topic_changed
 from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
 from ottla.broker.image import Image
+from ottla.broker.inspection import Inspections
 from ottla.broker.isr import IsrChanges
 from ottla.broker.leaving import Leaving
 from ottla.broker.partitions import Partitions
@@ -31,6 +32,7 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Parked, Purgatory
 from ottla.broker.standing import Standing
 from ottla.broker.throttle import Throttles
+from ottla.broker.unfit import Unfit
 from ottla.broker.upkeep import Upkeep
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
@@ -84,6 +86,8 @@ class Node:
         self.image = Image()
         self.purgatory = Purgatory()
         self.sessions = FetchSessions(self.options.fetch_sessions_max, self.options.fetch_session_partitions_max)
+        self.unfit = Unfit(self)
+        self.inspections = Inspections(self)
         self.standing = Standing(self)
         self.leaving = Leaving(self)
         self.throttles = Throttles(self)
@@ -140,8 +144,8 @@ class Node:
     def start(self, now_ms: int) -> list[effects.Effect]:
         """Register in the store. Called once, after the store's present state has been told through StoreChanged events."""
         self.now_ms, self.effects = now_ms, []
-        self.started = True
         self.partitions.take_stock()
+        self.started = True
         self.groups.start()
         self.standing.register()
         self.upkeep.start()

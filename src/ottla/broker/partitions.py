@@ -87,13 +87,35 @@ class Partitions:
                 yield directory, partition
 
     def take_stock(self) -> None:
-        """Look, before anything new is created, which partitions of this broker have no log on any directory."""
+        """Look, before anything new is created, which partitions of this broker have no log on any directory; the directories are settled
+        then: what is lost is noted in the logs made instead."""
         me = self._node.broker_id
         for topic in self._node.image.topics.values():
             for number, replicas in topic.replicas.items():
                 partition = TopicPartition(topic.name, number)
                 if me in replicas and partition not in self.anew and all(partition not in directory.logs for directory in self._working()):
                     self.anew[partition] = None
+        self._settle()
+
+    def _settle(self) -> None:
+        """Of a partition that two directories have, one of them was away meanwhile; its copy is an old one."""
+        directories = self._newest_first()
+        seen: set[TopicPartition] = set()
+        for directory in directories:
+            for partition in [partition for partition in directory.logs if partition in seen]:
+                with self.guarded(directory):
+                    self._node.effects.append(effects.Remove(directory=directory.root, paths=(directory.remove(partition),)))
+            seen |= set(directory.logs)
+        ids = sorted(directory.directory_id for directory in directories)
+        generation = max((directory.identity.generation for directory in directories), default=0)
+        if any(list(directory.identity.siblings or ()) != ids for directory in directories):
+            generation += 1
+        for directory in directories:
+            with self.guarded(directory):
+                directory.settle(ids, generation, self._node.wall_ms)
+
+    def _newest_first(self) -> list[LogDirectory]:
+        return sorted(self._working(), key=lambda directory: -directory.identity.generation)
 
     # What the image says.
 
@@ -109,6 +131,7 @@ class Partitions:
         for partition in [gone for gone in self.offline if gone.topic == name]:
             del self.offline[partition]
             self._roomless.pop(partition, None)
+        self._node.unfit.changed()
 
     def _replicas_changed(self, topic: Topic) -> None:
         node = self._node
@@ -140,6 +163,10 @@ class Partitions:
     def state_changed(self, partition: TopicPartition) -> None:
         """The controller wrote who leads a partition."""
         state = self._node.image.state(partition)
+        self._state_changed(partition, state)
+        self._node.unfit.state_changed(partition, state)
+
+    def _state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
         if state is None and partition.topic in self._node.image.deleting:
             # Of a large topic they go one after the other, before it goes itself.
             for directory in self._working():
@@ -201,6 +228,10 @@ class Partitions:
         if found is None:
             return
         directory, log = found
+        node.unfit.found(directory, log, len(topic.replicas[partition.partition]))
+        if not node.unfit.may_lead(partition, state):
+            self._follow(partition, state)
+            return
         former = self.followers.pop(partition, None)
         node.fetchers.forget(partition)
         leader = self.leaders[partition] = self.dirty[partition] = Leader(
@@ -216,6 +247,14 @@ class Partitions:
             known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
             now_ms=node.now_ms,
         )
+        node.unfit.leads(leader)
+        if state.recovering:
+            node.effects.append(
+                effects.Warn(
+                    message=f"broker {node.broker_id} leads {partition} from offset {leader.epoch_start} on by an unclean election: "
+                    "records that were acknowledged may be gone, and other replicas cut off what this one lacks"
+                )
+            )
         if former is not None and former.counted[0] == leader.epoch:
             leader.insync.propose(former.counted[1])
         node.groups.partition_changed(partition)
@@ -246,6 +285,7 @@ class Partitions:
             if found is None:
                 return
             directory, log = found
+            node.unfit.found(directory, log, len(topic.replicas[partition.partition]))
             known = directory.high_watermarks.get(partition, Offset(0)) if led is None else led.high_watermark
             follower = self.followers[partition] = Follower(partition, log, directory, options, state, known)
         if led is not None:
@@ -254,7 +294,7 @@ class Partitions:
         node.fetchers.follow(follower)
 
     def _find(self, partition: TopicPartition, topic: Topic) -> tuple[LogDirectory, Log] | None:
-        for directory in self._working():
+        for directory in self._newest_first():
             log = directory.logs.get(partition)
             if log is None:
                 continue
@@ -269,9 +309,10 @@ class Partitions:
     def _create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
         """A new log in the emptiest directory that takes it; without one the partition is offline."""
         reason, full = "none is left", False
+        lost = self._was_lost(partition, topic)
         for directory in sorted(self._working(), key=lambda directory: len(directory.logs)):
             try:
-                log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms)
+                log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms, in_place_of_lost=lost)
                 if not self._node.started:
                     self.anew[partition] = None
                 return directory, log
@@ -284,13 +325,27 @@ class Partitions:
         self.offline[partition] = f"no log directory could take it: {reason}"
         if full:
             self._roomless[partition] = None
+        self._node.unfit.changed()
         return None
+
+    def _was_lost(self, partition: TopicPartition, topic: Topic) -> bool:
+        """Whether an earlier life of this broker, which the state counts on, had a log with records that is not here."""
+        state = topic.states.get(partition.partition)
+        if self._node.started or state is None or not state.names(self._node.broker_id):
+            return False
+        directories = self._node.directories
+        ids = {directory.directory_id for directory in directories}
+        known = [directory.identity.siblings for directory in directories]
+        if any(siblings is None or not ids.issuperset(siblings) for siblings in known):
+            return True
+        return any(partition in directory.vanished for directory in directories)
 
     def room_measured(self) -> None:
         """There may be room again for logs that found none."""
         for partition in list(self._roomless):
             del self._roomless[partition], self.offline[partition]
             self.state_changed(partition)
+        self._node.unfit.changed()
 
     def _working(self) -> list[LogDirectory]:
         return [directory for directory in self._node.directories if directory.failed is None]
@@ -308,6 +363,7 @@ class Partitions:
         self.followers.pop(partition, None)
         self.dirty.pop(partition, None)
         self._node.fetchers.forget(partition)
+        self._node.unfit.forget(partition)
 
     # Durability.
 
@@ -410,3 +466,4 @@ class Partitions:
         else:
             lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is started anew"
             node.effects.append(effects.Warn(message=f"log directory {root} failed: {reason}; {lost}"))
+            node.unfit.changed()

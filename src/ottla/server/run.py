@@ -179,10 +179,16 @@ class Broker:
 
     def close_logs(self) -> None:
         """Leaves the log directories in order, but those that failed."""
+        node = self.node
         for directory in self.directories:
-            marks = self.node.partitions.high_watermarks(directory)
             try:
-                directory.close(marks, wall_ms(), carry_out=self.performer.flushers[directory.root].carry_out)
+                directory.close(
+                    node.partitions.high_watermarks(directory),
+                    wall_ms(),
+                    broker_epoch=node.epoch if node.epoch is not None else -1,
+                    clean_since=node.standing.clean_since,
+                    carry_out=self.performer.flushers[directory.root].carry_out,
+                )
             except OSError as error:
                 say(f"log directory {directory.root} was not left in order: {error}")
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 BY_ID_SINCE = 13
 HINTS_SINCE = 16
 SESSIONS_SINCE = 7
+#: A follower that asks for the same so many times may have been sent damaged bytes: they are looked at, and after as many times again.
+STUCK_AT, STUCK_EVERY = 3, 16
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> FetchResponse:
@@ -90,7 +92,9 @@ def _note_follower(node: "Node", call: RequestArrived) -> None:
                 continue
             if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=epoch, now_ms=node.now_ms):
                 node.purgatory.poke(leader.partition)
-            if replica not in leader.insync.maximal:
+            if leader.insync.standings[replica].stuck % STUCK_EVERY == STUCK_AT:
+                node.inspections.begin(leader, ask.fetch_offset, whole=False)
+            if replica not in leader.insync.maximal or leader.insync.standings[replica].lost_records:
                 node.isr_changes.look(leader)
 
 
@@ -152,6 +156,9 @@ def _read(node: "Node", request: FetchRequest, wanted: Wanted, left: int, *, at_
         if replica_of(request) >= 0:
             refused.log_start_offset = leader.log.start_offset
         return refused
+    except errors.CorruptMessage as error:
+        node.inspections.begin(leader, ask.fetch_offset, whole=False)
+        return _refused(ask.partition, error)
     except KafkaError as error:
         return _refused(ask.partition, error)
     data = PartitionData(

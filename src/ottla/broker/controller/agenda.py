@@ -108,20 +108,19 @@ class Agenda:
             return []
         if partition.partition not in topic.states:
             return births(self._node, topic, partition.partition)
-        state = election.election(image, topic, partition.partition, unclean=self._unclean)
+        options = self._node.topic_options(topic.name)
+        state = election.election(image, topic, partition.partition, options=options)
         if state is None and preferred:
-            state = election.preferred(image, topic, partition.partition)
+            state = election.preferred(image, topic, partition.partition, options=options)
         return [] if state is None else [change(topic, partition.partition, state)]
-
-    def _unclean(self, topic: str) -> bool:
-        return self._node.topic_options(topic).unclean_leader_election_enable
 
     def wants(self, partition: TopicPartition) -> bool:
         """Whether there is something to be done about a partition that has a state."""
         topic = self._node.image.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.states:
             return False
-        return election.election(self._node.image, topic, partition.partition, unclean=self._unclean) is not None
+        options = self._node.topic_options(topic.name)
+        return election.election(self._node.image, topic, partition.partition, options=options) is not None
 
     def _write(self, looked: Sequence[TopicPartition], ops: list[Op]) -> None:
         self._under_way += 1

@@ -144,6 +144,7 @@ def _changed(image: Image, state: PartitionState, replicas: Sequence[int], isr: 
     leader = state.leader
     if leader != NO_LEADER and leader not in isr:
         leader = next((broker for broker in replicas if broker in isr and is_sound(image, state, broker)), NO_LEADER)
+    elr = tuple(broker for broker in state.elr if broker in replicas)
     return PartitionState(
         leader=leader,
         leader_epoch=LeaderEpoch(state.leader_epoch + 1),
@@ -151,6 +152,10 @@ def _changed(image: Image, state: PartitionState, replicas: Sequence[int], isr: 
         isr_epochs=tuple(state.registration_of(broker) for broker in isr) if state.isr_epochs else (),
         controller_epoch=image.controller_epoch,
         recovering=state.recovering and leader == state.leader,
+        elr=elr,
+        elr_epochs=tuple(state.eligible_since(broker) for broker in elr),
+        last_known_elr=tuple(broker for broker in state.last_known_elr if broker in replicas),
+        last_leader=state.last_leader if leader == NO_LEADER else -1,
     )
 
 
