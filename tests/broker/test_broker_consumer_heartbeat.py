@@ -216,6 +216,26 @@ def test_fenced_member_joins_again_under_its_id_and_is_told_everything() -> None
     assert len(desk.group.members) == 2
 
 
+def test_member_that_has_to_give_up_may_not_begin_anew_before_it_did() -> None:
+    """Line 72. Its partitions would have another reader while it reads on."""
+    desk = a_desk()
+    a = ObedientMember(desk, "a", "t")
+    settle(desk, a)
+    ObedientMember(desk, "b", "t").beat()
+    a.beat()
+    assert desk.group.members["a"].revoking
+    with pytest.raises(errors.FencedMemberEpoch):
+        desk.heartbeat(member_id="a", member_epoch=0, topic_partitions=[], subscribed_topic_names=["t"], rebalance_timeout_ms=1)
+
+
+def test_member_id_of_another_instance_is_unknown() -> None:
+    """Line 72."""
+    desk = a_desk()
+    settle(desk, ObedientMember(desk, "a", "t"))
+    with pytest.raises(errors.UnknownMemberId):
+        ObedientMember(desk, "a", "t", instance_id="i").beat()
+
+
 def test_member_of_no_group_is_unknown_so_that_it_joins_again() -> None:
     with pytest.raises(errors.UnknownMemberId):
         a_desk().heartbeat(member_id="a", member_epoch=3)
