@@ -324,6 +324,12 @@ class Accumulator:
                 self._settle(batch, error)
         self._active.clear()
 
+    def forget(self, error: KafkaError) -> None:
+        """End everything without a word to anybody but those who ask: what was to be sent is another process's."""
+        for batch in self._incomplete:
+            batch.finish(error=error)
+            batch.told = True
+
     def refuse(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
         """Give up what waits for a topic, or one partition of it, that cannot be had."""
         self._sticky.pop(topic, None)
@@ -365,6 +371,10 @@ class Accumulator:
         for batch in finished:
             batch.tell()
         return finished
+
+    def incomplete(self) -> list[Batch]:
+        """Batches without an outcome, oldest first."""
+        return list(self._incomplete)
 
     @property
     def empty(self) -> bool:

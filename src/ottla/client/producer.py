@@ -10,6 +10,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from random import Random
@@ -23,6 +25,7 @@ from ottla.client.batches import Batch, Delivery, DeliveryCallback
 from ottla.client.cluster import TopicInfo
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
 from ottla.client.interceptors import ProducerRecord
+from ottla.client.loop_thread import FORKED, tell_of_forks
 from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.outgoing import Outgoing, check_bytes
@@ -31,6 +34,7 @@ from ottla.records import partition_for_key
 
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
+log = logging.getLogger("ottla.client")
 
 
 class Producer:
@@ -66,6 +70,8 @@ class Producer:
         self._sender: Sender | None = None
         self._room: asyncio.Event | None = None
         self._closed = False
+        self._forked = False
+        tell_of_forks(self)
 
     # -- life
 
@@ -75,6 +81,8 @@ class Producer:
         return self
 
     def _begin(self) -> Sender:
+        if self._forked:
+            raise RuntimeError(FORKED)
         if self._closed:
             raise AlreadyClosed("the producer is closed")
         if self._sender is None:
@@ -83,6 +91,16 @@ class Producer:
             self._room = asyncio.Event()
             self._sender.settled = self._room.set
         return self._sender
+
+    def forked(self) -> None:
+        """This is a child process now: nothing here will ever be sent."""
+        self._forked = True
+        self._accumulator.forget(AlreadyClosed(FORKED))
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not self._forked and self._sender is not None:
+            warnings.warn(f"a producer for {', '.join(self.options.bootstrap_servers)} was not closed", ResourceWarning, stacklevel=2)
+            tell_of_loss(self._accumulator.incomplete(), "its producer was thrown away without being closed")
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -99,7 +117,7 @@ class Producer:
 
     async def close(self, timeout_ms: float | None = None) -> None:
         """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
-        if self._closed:
+        if self._closed or self._forked:
             return
         sender, network = self._sender, self._network
         if sender is None or network is None:
@@ -113,6 +131,7 @@ class Producer:
         finally:
             self._closed = True
             sender.close()
+            tell_of_loss(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
             self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
             self._accumulator.tell()
             sender.settled()
@@ -254,6 +273,15 @@ def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> Buff
         f"no room for the record within {options.max_block_ms} ms: {accumulator.used_bytes} of {options.buffer_memory} bytes"
         f" (buffer_memory) wait to be acknowledged{why}{last}"
     )
+
+
+def tell_of_loss(batches: list[Batch], why: str) -> None:
+    """Log how many records nobody will try to send any more, if there are any."""
+    records = sum(batch.count if batch.builder is None else batch.builder.count for batch in batches)
+    if records:
+        where = ", ".join(sorted({f"{batch.topic}-{batch.partition}" for batch in batches})[:10])
+        last = next((f"; last error: {batch.last_error}" for batch in batches if batch.last_error is not None), "")
+        log.error("%d records for %s may be lost: %s%s", records, where, why, last)
 
 
 async def all_done(batches: list[Batch], timeout_ms: float | None) -> None:

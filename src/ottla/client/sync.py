@@ -24,11 +24,11 @@ from ottla.client.batches import Batch, BlockingDelivery, DeliveryCallback
 from ottla.client.cluster import TopicInfo
 from ottla.client.errors import AlreadyClosed
 from ottla.client.interceptors import ProducerRecord
-from ottla.client.loop_thread import LoopThread, close_at_exit
+from ottla.client.loop_thread import FORKED, Forked, LoopThread, close_at_exit, tell_of_forks
 from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.outgoing import Outgoing, check_bytes
-from ottla.client.producer import Headers, all_done, buffer_exhausted, partitions_of
+from ottla.client.producer import Headers, all_done, buffer_exhausted, partitions_of, tell_of_loss
 from ottla.client.sender import Sender
 from ottla.records import partition_for_key
 
@@ -64,16 +64,19 @@ class Producer:
         self._plain = self._outgoing.plain
         self._choice = self._outgoing.choice
         self._keys_decide = self._choice is None and not self.options.partitioner_ignore_keys
-        self._lock = threading.Lock()
+        lock = threading.Lock()
+        self._lock: threading.Lock | Forked = lock
         #: Shares the lock: told when batches got their outcome, so that memory may be free.
-        self._room = threading.Condition(self._lock)
+        self._room = threading.Condition(lock)
         self._accumulator = Accumulator(self.options, rng)
         self._closed = False
+        self._forked = False
         self._waking = False
         self._waiting = 0
         self._thread = LoopThread("ottla-producer")
         self._network, self._sender = self._thread.run(lambda: self._begin(rng))
         close_at_exit(self)
+        tell_of_forks(self)
 
     def _begin(self, rng: Random) -> tuple[Network, Sender]:
         network = Network(self.options, rng=rng)
@@ -214,6 +217,8 @@ class Producer:
 
     def close(self, timeout_ms: float | None = None) -> None:
         """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
+        if self._forked:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -233,11 +238,26 @@ class Producer:
             pass
         finally:
             self._sender.close()
+            tell_of_loss(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
             with self._room:
                 self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
                 self._room.notify_all()
             self._accumulator.tell()
             await self._network.close()
+
+    def close_at_exit(self, timeout_ms: float) -> None:
+        """Close at the end of the interpreter, and say what failed, since nobody will ask any more."""
+        waiting = self._accumulator.incomplete()
+        self.close(timeout_ms)
+        failed = [batch for batch in waiting if batch.error is not None and not isinstance(batch.error, AlreadyClosed)]
+        if failed:
+            tell_of_loss(failed, f"they failed while the interpreter ended: {failed[0].error}")
+
+    def forked(self) -> None:
+        """This is a child process now: nothing here will ever be sent."""
+        self._forked = True
+        self._lock = Forked()
+        self._accumulator.forget(AlreadyClosed(FORKED))
 
     def _when_room(self, append: Callable[[], T | None], limit_ms: float) -> T:
         if self._thread.here:
