@@ -9,7 +9,7 @@ JOBS ?= 2
 # The package as pip installs it for users, its hot modules compiled.
 INSTALLED := build/installed
 
-.PHONY: install demo test test-installed check format sim bench docs clean
+.PHONY: install demo test test-installed check format sim chaos bench docs clean
 
 install: $(STAMP)
 
@@ -27,17 +27,20 @@ test-installed: $(INSTALLED)/.made
 	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m pytest tests/log tests/broker tests/server tests/sim tests/wire tests/records tests/client -n $(JOBS) --dist loadgroup
 
 check: install
-	@$(BIN)/ruff format --check -q src tests bench tools
-	@$(BIN)/ruff check -q src tests bench tools
+	@$(BIN)/ruff format --check -q src tests bench chaos tools
+	@$(BIN)/ruff check -q src tests bench chaos tools
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest tests -m "not server and not spark and not interop and not slow" -n $(JOBS)
 
 format: install
-	@$(BIN)/ruff format -q src tests bench tools
-	@$(BIN)/ruff check -q --fix src tests bench tools
+	@$(BIN)/ruff format -q src tests bench chaos tools
+	@$(BIN)/ruff check -q --fix src tests bench chaos tools
 
 sim: install
 	@$(BIN)/ottla sim run --seeds $(SEEDS)
+
+chaos: install
+	@$(BIN)/python -m chaos $(CHAOS)
 
 bench: $(INSTALLED)/.made
 	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m bench

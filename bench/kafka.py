@@ -1,4 +1,4 @@
-"""A stock Apache Kafka 4.x to stand beside Ottla: fetched with Maven, one KRaft node, the settings its own distribution ships.
+"""A stock Apache Kafka 4.x to stand beside Ottla: fetched with Maven, one KRaft node or several, the settings its own distribution ships.
 
 `python -m bench.kafka --port 0` runs one by hand; it prints `kafka: ready on 127.0.0.1:PORT` and stops on SIGTERM or Ctrl-C.
 
@@ -19,7 +19,7 @@ import tempfile
 import threading
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +47,8 @@ JMX = (
 )
 
 PROPERTIES = """process.roles=broker,controller
-node.id=1
-controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+node.id={node}
+controller.quorum.bootstrap.servers={controllers}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 inter.broker.listener.name=PLAINTEXT
@@ -62,11 +62,11 @@ socket.request.max.bytes=104857600
 log.dirs={data_dir}
 num.partitions=1
 num.recovery.threads.per.data.dir=1
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+offsets.topic.replication.factor={replicas}
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={min_isr}
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr={min_isr}
 log.retention.hours=168
 log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
@@ -98,31 +98,80 @@ def distribution() -> Distribution:
     return Distribution(version, lib, java)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one node is, and how many there are of it."""
+
+    data_dir: Path
+    port: int
+    controller_port: int
+    node: int = 1
+    #: HOST:PORT of every node's controller, by node.
+    controllers: tuple[str, ...] = ()
+
+
 @contextlib.contextmanager
 def running(
     found: Distribution, data_dir: Path, *, port: int = 0, settings: dict[str, str] | None = None
 ) -> Iterator[tuple[str, ServerProcess]]:
     """Formats `data_dir` when it is new, starts Kafka on it, and gives the bootstrap address and the process."""
-    port = port or _free_port()
-    config = data_dir / "server.properties"
-    text = PROPERTIES.format(port=port, controller_port=_free_port(), data_dir=data_dir / "logs")
-    data_dir.mkdir(parents=True, exist_ok=True)
-    config.write_text(text + "".join(f"{key}={value}\n" for key, value in (settings or {}).items()))
-    logging = data_dir / "log4j2.properties"
+    place = Place(data_dir, port or _free_port(), _free_port())
+    fresh = not (data_dir / "logs" / "meta.properties").exists()
+    command = prepared(found, place, settings or {})
+    if fresh:
+        # 4.x asks for --standalone when no voters are listed, which is how the shipped settings come.
+        _format(found, place, cluster_id=_new_id(), voters=["--standalone"])
+    with ServerProcess(command, log_path=data_dir / "server.log", ready=READY, port=place.port) as process:
+        yield f"127.0.0.1:{place.port}", process
+
+
+def places(data_dir: Path, nodes: int) -> list[Place]:
+    """Nodes that are broker and controller each, as in the quick start of the distribution, with a directory below `data_dir` each."""
+    controllers = [_free_port() for _ in range(nodes)]
+    addresses = tuple(f"127.0.0.1:{port}" for port in controllers)
+    return [
+        Place(data_dir / f"node-{node}", _free_port(), controller, node, addresses) for node, controller in enumerate(controllers, start=1)
+    ]
+
+
+def formatted(found: Distribution, cluster: Sequence[Place], settings: dict[str, str]) -> list[list[str]]:
+    """Formats new nodes as one cluster; the command of each. Raises PeerUnavailable."""
+    cluster_id = _new_id()
+    voters = ",".join(f"{place.node}@127.0.0.1:{place.controller_port}:{_new_id()}" for place in cluster)
+    commands = [prepared(found, place, settings) for place in cluster]
+    for place in cluster:
+        _format(found, place, cluster_id=cluster_id, voters=["--initial-controllers", voters])
+    return commands
+
+
+def prepared(found: Distribution, place: Place, settings: dict[str, str]) -> list[str]:
+    """Writes a node's settings; the command that starts it."""
+    nodes = len(place.controllers) or 1
+    text = PROPERTIES.format(
+        node=place.node,
+        port=place.port,
+        controller_port=place.controller_port,
+        controllers=",".join(place.controllers) or f"127.0.0.1:{place.controller_port}",
+        data_dir=place.data_dir / "logs",
+        replicas=min(nodes, 3),
+        min_isr=min(nodes, 2),
+    )
+    place.data_dir.mkdir(parents=True, exist_ok=True)
+    (place.data_dir / "server.properties").write_text(text + "".join(f"{key}={value}\n" for key, value in settings.items()))
+    logging = place.data_dir / "log4j2.properties"
     logging.write_text(LOGGING)
-    base = [found.java.path, *HEAP, *PERFORMANCE, *JMX, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{found.lib}/*"]
-    if not (data_dir / "logs" / "meta.properties").exists():
-        _format(found, config)
-    gc_log = f"-Xlog:gc*:file={data_dir}/gc.log:time,tags:filecount=10,filesize=100M"
-    command = [*base[:1], gc_log, *base[1:], "kafka.Kafka", str(config)]
-    with ServerProcess(command, log_path=data_dir / "server.log", ready=READY, port=port) as process:
-        yield f"127.0.0.1:{port}", process
+    gc_log = f"-Xlog:gc*:file={place.data_dir}/gc.log:time,tags:filecount=10,filesize=100M"
+    java = [*HEAP, *PERFORMANCE, *JMX, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{found.lib}/*"]
+    return [found.java.path, gc_log, *java, "kafka.Kafka", str(place.data_dir / "server.properties")]
 
 
-def _format(found: Distribution, config: Path) -> None:
-    cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
-    # 4.x asks for --standalone when no voters are listed, which is how the shipped settings come.
-    arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config), "--standalone"]
+def _new_id() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+
+
+def _format(found: Distribution, place: Place, *, cluster_id: str, voters: list[str]) -> None:
+    config = str(place.data_dir / "server.properties")
+    arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", config, *voters]
     done = subprocess.run([found.java.path, "-Xmx256M", "-cp", f"{found.lib}/*", *arguments], capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
         raise PeerUnavailable(f"Apache Kafka {found.version} could not format its storage:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ KINDS = {
     "client_produce": "bench.loads.clients:produce",
     "round_trips": "bench.loads.requests:round_trips",
     "steady": "bench.loads.requests:steady",
+    "failover": "bench.loads.failover:failover",
     "rebalance": "bench.loads.groups:rebalance",
     "spark_read": "bench.loads.spark:read",
 }
@@ -37,15 +39,16 @@ class LoadFailed(RuntimeError):
 
 
 class Window:
-    """The measured stretch of a load: wall time, the server's CPU seconds, and the load's own."""
+    """The measured stretch of a load: wall time, the CPU seconds of the server, or of all servers of a cluster, and the load's own."""
 
-    def __init__(self, server_pid: int) -> None:
-        self._server = psutil.Process(server_pid)
+    def __init__(self, server_pid: int | Sequence[int]) -> None:
+        pids = [server_pid] if isinstance(server_pid, int) else server_pid
+        self._servers = [psutil.Process(pid) for pid in pids]
         self._began = self._server_cpu = self._own_cpu = 0.0
 
     def open(self) -> float:
         """Starts the window; gives the moment on `time.perf_counter()`."""
-        self._server_cpu, self._own_cpu = _cpu_s(self._server), time.process_time()
+        self._server_cpu, self._own_cpu = self._cpu_s(), time.process_time()
         self._began = time.perf_counter()
         return self._began
 
@@ -53,9 +56,12 @@ class Window:
         seconds = time.perf_counter() - self._began
         return {
             "seconds": seconds,
-            "server_cpu_s": _cpu_s(self._server) - self._server_cpu,
+            "server_cpu_s": self._cpu_s() - self._server_cpu,
             "load_cpu_s": time.process_time() - self._own_cpu,
         }
+
+    def _cpu_s(self) -> float:
+        return sum(map(_cpu_s, self._servers))
 
 
 def run(kind: str, **arguments: Any) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from bench.servers import Contestant
 WARM_GAIN = 0.05
 WARM_SECONDS, WARM_READ_SECONDS = 1.5, 0.7
 WARM_BYTES_MAX = 200_000_000
+#: Groups of cases that start servers of their own.
+OWN_SERVERS = ("start", "replicated")
 
 Say = Callable[[str], None]
 
@@ -71,7 +73,7 @@ def run(cases: Sequence[Case], contestants: Sequence[Contestant], scale: Scale, 
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-", dir=directory, ignore_cleanup_errors=True)))
         stages = list(_stages(stack, contestants, scratch, results, say))
         results.contestants = [stage.name for stage in stages]
-        if any(case.group not in ("start",) for case in cases):
+        if any(case.group not in OWN_SERVERS for case in cases):
             for stage in stages:
                 results.warm_up[stage.name] = _warm(stage, scale, results)
                 say(f"warm-up  {stage.name}: CPU-s/GB {' '.join(f'{value:.1f}' for value in results.warm_up.get(stage.name, []))}")

@@ -46,6 +46,8 @@ def _field(field: Field, version: int, random: Random) -> Any:
     if field.name == "log_append_time_ms":
         # One of the oracles makes a calendar date of it.
         return random.choice((-1, 0, 1_700_000_000_000))
+    if field.name in ("last_fetch_timestamp", "last_caught_up_timestamp"):
+        return random.choice((-1, 0, 1_700_000_000_000))
     if field.name == "retention_time_ms":
         # One of the oracles makes a span of days and seconds of it.
         return random.choice((-1, 0, 86_400_000))
@@ -70,5 +72,7 @@ def _fixed(kind: Fixed, random: Random) -> Any:
         return random.random() < 0.5
     if kind.name == "uuid":
         return random.choice((ZERO_UUID, random.randbytes(16)))
+    if kind.name.startswith("uint"):
+        return random.choice((0, 1, 2 ** (kind.size * 8) - 1, random.randrange(2 ** (kind.size * 8))))
     most = 2 ** (kind.size * 8 - 1)
     return random.choice((0, 1, -1, most - 1, -most, random.randrange(-most, most)))

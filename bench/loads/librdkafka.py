@@ -23,7 +23,16 @@ DRAIN_TIMEOUT_S = 120
 
 
 def produce(
-    host: str, port: int, pid: int, topic: str, *, value_size: int, acks: int, seconds: float, bytes_max: int, warm_s: float = 0.5
+    host: str,
+    port: int,
+    pid: int | list[int],
+    topic: str,
+    *,
+    value_size: int,
+    acks: int,
+    seconds: float,
+    bytes_max: int,
+    warm_s: float = 0.5,
 ) -> dict[str, Any]:
     """Produces as fast as librdkafka takes messages; the clock stops when the last one is acknowledged."""
     failures: list[str] = []
@@ -59,7 +68,7 @@ def _feed(producer: Producer, topic: str, value: bytes, *, until: float, message
 
 
 def consume(
-    host: str, port: int, pid: int, topic: str, *, partitions: int, value_size: int, records: int, seconds: float
+    host: str, port: int, pid: int | list[int], topic: str, *, partitions: int, value_size: int, records: int, seconds: float
 ) -> dict[str, Any]:
     """Reads all `records` of a topic with a fresh consumer, again and again until the passes add up to `seconds`.
 

@@ -24,7 +24,7 @@ TIMEOUT_S = 60
 def produce(
     host: str,
     port: int,
-    pid: int,
+    pid: int | list[int],
     topic: str,
     *,
     partitions: int,
@@ -101,7 +101,7 @@ class _Pump:
 
 
 def fetch(
-    host: str, port: int, pid: int, topic: str, *, partitions: int, value_size: int, seconds: float, warm_s: float = 0.5
+    host: str, port: int, pid: int | list[int], topic: str, *, partitions: int, value_size: int, seconds: float, warm_s: float = 0.5
 ) -> dict[str, Any]:
     """Reads every partition from offset 0 to its end, over and over, for `seconds`."""
     buffer = memoryview(bytearray(REPLY_BYTES_MAX))

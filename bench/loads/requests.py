@@ -23,7 +23,7 @@ DRAIN_S = 5.0
 
 
 def round_trips(
-    host: str, port: int, pid: int, topic: str, *, request: str, connections: int, seconds: float, warm_s: float = 0.5
+    host: str, port: int, pid: int | list[int], topic: str, *, request: str, connections: int, seconds: float, warm_s: float = 0.5
 ) -> dict[str, Any]:
     """Closed loop: every connection sends its next request when the answer to the last one is in."""
     lines = [_Line(host, port, _frame(request, topic)) for _ in range(connections)]
@@ -52,7 +52,16 @@ def _turn(poller: select.epoll, by_fd: dict[int, _Line], *, until: float) -> int
 
 
 def steady(
-    host: str, port: int, pid: int, topic: str, *, request: str, connections: int, rate: float, seconds: float, warm_s: float = 1.0
+    host: str,
+    port: int,
+    pid: int | list[int],
+    topic: str,
+    *,
+    request: str,
+    connections: int,
+    rate: float,
+    seconds: float,
+    warm_s: float = 1.0,
 ) -> dict[str, Any]:
     """Open loop at `rate` requests a second over all connections together; latencies in milliseconds."""
     lines = [_Line(host, port, _frame(request, topic)) for _ in range(connections)]

@@ -302,7 +302,8 @@ class Cluster:
         self._later: deque[Callable[[], None]] = deque()
         self._running = False
         for broker_id in range(1, brokers + 1):
-            texts = dict(settings or {})
+            # Who leads changes when a test says so, and not by the clock.
+            texts = {"auto.leader.rebalance.enable": "false", **(settings or {})}
             if racks:
                 texts["broker.rack"] = racks[broker_id]
             self.start(broker_id, texts, [SimDisk(f"disk{number}", now_ms=lambda: self.wall_ms) for number in range(disks)])
@@ -333,6 +334,19 @@ class Cluster:
         self.deaths += 1
         gone.session.expire()
         gone.halted = "killed"
+        self.run()
+        return gone
+
+    def stop(self, broker_id: int) -> Broker:
+        """A clean stop, without handing over."""
+        gone = self.brokers[broker_id]
+        gone._perform(gone.node.stop(self.now_ms))
+        self.run()
+        del self.brokers[broker_id]
+        gone.halted = "stopped"
+        gone.session.close()
+        for directory in gone.node.directories:
+            directory.close(gone.node.partitions.high_watermarks(directory), self.wall_ms)
         self.run()
         return gone
 

@@ -144,7 +144,7 @@ def test_heartbeat_without_news_writes_nothing_and_only_starts_the_session_anew(
     written = len(desk.log)
     desk.wait(10_000)
     answer = a.beat()
-    assert (answer.assignment, answer.heartbeat_interval_ms, len(desk.log)) == (None, 5_000, written)
+    assert (answer.assignment, answer.heartbeat_interval_ms, len(desk.log)) == (None, 3_500, written)
     assert desk.deadlines[Timer.SESSION, "a"] == (desk.now_ms + 45_000, 0)
     assert desk.deadlines[Timer.SESSION, "b"][0] < desk.now_ms + 45_000
 
@@ -153,12 +153,12 @@ def test_members_are_asked_to_come_sooner_while_the_group_changes() -> None:
     desk = a_desk()
     a, b = two_settled(desk)
     desk.wait(6_000)
-    assert a.beat().heartbeat_interval_ms == 5_000
+    assert a.beat().heartbeat_interval_ms == 3_500
     c = ObedientMember(desk, "c", "t")
     assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [500] * 3
     settle(desk, a, b, c)
     desk.wait(6_000)
-    assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [5_000] * 3
+    assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [3_500] * 3
 
 
 def test_member_that_missed_the_last_answer_may_still_say_the_epoch_before() -> None:
@@ -172,6 +172,18 @@ def test_member_that_missed_the_last_answer_may_still_say_the_epoch_before() -> 
     owned = [TopicPartitions(topic_id=topic, partitions=sorted(numbers)) for topic, numbers in a.owned.items()]
     answer = desk.heartbeat(member_id="a", member_epoch=desk.group.members["a"].previous_epoch, topic_partitions=owned)
     assert answer.member_epoch == a.epoch
+
+
+def test_epoch_before_is_refused_unless_the_member_owns_no_more_than_it_has_now() -> None:
+    """Line 72. It may have been given up meanwhile what it reads."""
+    desk = a_desk()
+    a, b = two_settled(desk)
+    settle(desk, a, b, ObedientMember(desk, "c", "t"))
+    before = desk.group.members["a"].previous_epoch
+    assert before < a.epoch
+    for owned in (None, [TopicPartitions(topic_id=topic_id("t"), partitions=[0, 1, 2, 3])]):
+        with pytest.raises(errors.FencedMemberEpoch):
+            desk.heartbeat(member_id="a", member_epoch=before, topic_partitions=owned)
 
 
 @pytest.mark.parametrize("epoch", [1, 99])
@@ -368,6 +380,21 @@ def test_static_member_that_leaves_for_a_while_comes_back_to_what_it_had() -> No
     assert again.reads == had
     assert desk.group.epoch == epoch, "nobody else noticed"
     assert set(desk.group.members) == {"a2", "b"}
+
+
+def test_static_member_that_leaves_for_a_while_lets_go_of_what_it_was_giving_up() -> None:
+    """Line 72."""
+    desk = a_desk()
+    a = static(desk, "a", "i1")
+    settle(desk, a)
+    b = ObedientMember(desk, "b", "t")
+    b.beat()
+    a.beat()
+    assert desk.group.members["a"].revoking
+    a.leave(-2)
+    desk.wait(500)
+    b.beat()
+    assert len(b.owned[topic_id("t")]) == 2
 
 
 def test_static_member_may_come_back_under_the_same_member_id() -> None:

@@ -75,9 +75,12 @@ def test_in_a_group_with_members_only_they_commit_and_only_in_their_generation()
     [member] = stable(cluster, 1)
     assert commit(broker, "g", "t", 0, 1) == errors.UnknownMemberId.code
     assert commit(broker, "g", "t", 0, 1, generation_id_or_member_epoch=1, member_id="x") == errors.UnknownMemberId.code
-    assert commit(broker, "g", "t", 0, 1, generation_id_or_member_epoch=9, member_id=member.member_id) == errors.IllegalGeneration.code
+    for generation in (0, 9):
+        sender = {"generation_id_or_member_epoch": generation, "member_id": member.member_id}
+        assert commit(broker, "g", "t", 0, 1, **sender) == errors.IllegalGeneration.code
     assert commit(broker, "g", "t", 0, 1, joined=member) == 0
     assert leave(broker, member.member_id) == [0, 0]
+    assert commit(broker, "g", "t", 0, 2, joined=member) == errors.UnknownMemberId.code, "it was a member"
     assert commit(broker, "g", "t", 0, 2) == 0, "the group is empty"
 
 
@@ -236,6 +239,41 @@ def test_offsets_go_a_week_after_the_group_became_empty() -> None:
     cluster.pass_ms(22 * MINUTE_MS)
     assert committed(broker) == {} and "g" not in machine(cluster).by_id, "and with the last of them goes the group"
     assert "g" not in cluster.restart(1).node.groups.shard_of("g").machine.by_id
+
+
+def test_groups_without_offsets_are_forgotten_once_nobody_is_in_them_or_about_to_join() -> None:
+    """Line 69."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    stable(cluster, 1, "stays", session_timeout_ms=1_800_000)
+    [gone] = stable(cluster, 1, "awaited")
+    leave(broker, gone.member_id, group="awaited")
+    [gone] = stable(cluster, 1, "left")
+    leave(broker, gone.member_id, group="left")
+    pending = broker.ask(join_request("awaited", session_timeout_ms=1_800_000), 9).member_id
+    cluster.jump_ms(11 * MINUTE_MS)
+    assert sorted(machine(cluster, "stays").by_id.keys() | machine(cluster, "awaited").by_id.keys()) == ["awaited", "stays"]
+    assert broker.ask(join_request("left", "x"), 9).error_code == errors.UnknownMemberId.code
+    again = join(broker, "awaited", pending)
+    cluster.pass_ms(INITIAL_DELAY_MS)
+    assert again.answer.error_code == 0
+
+
+def test_many_offsets_are_looked_at_a_portion_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line 69."""
+    monkeypatch.setattr("ottla.broker.groups.groups.LOOKED_AT_ONCE", 10)
+    cluster = cluster_of_groups(offsets_topic_num_partitions="1", offsets_retention_minutes="1")
+    broker = coordinating(cluster)
+    for number in range(25):
+        commit(broker, f"g{number}", "t", 0, 1)
+    groups = machine(cluster)
+    left = []
+    while groups.by_id:
+        cluster.jump_ms(10 * MINUTE_MS if len(groups.by_id) in (25, 1) else 10)
+        left.append(len(groups.by_id))
+        if len(left) == 1:
+            commit(broker, "g20", "t", 0, 2)
+    assert left[:5] == [20, 15, 10, 5, 1], "each group and each offset counts; the one that has committed meanwhile is not forgotten yet"
 
 
 def test_offsets_of_nobodys_group_go_a_week_after_the_commit() -> None:

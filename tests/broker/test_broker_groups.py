@@ -19,7 +19,9 @@ from groups import (
     sync,
 )
 
+from ottla.base.units import MINUTE_MS
 from ottla.broker import events
+from ottla.broker.coordinator import partition_for
 from ottla.wire import errors
 from ottla.wire.messages import DescribeGroupsRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -54,6 +56,23 @@ def test_coordinators_are_found_several_at_a_time_each_with_its_error() -> None:
     number = cluster[1].node.groups.partition_of("g")
     assert number == 103 % 2, "Java's hash of one letter is its code"
     assert answer.coordinators[0].node_id == cluster.leading("__consumer_offsets", number).broker_id
+
+
+@pytest.mark.parametrize(
+    ("group", "number"), [("g", 3), ("billing", 9), ("a group", 16), ("grüße \U0001f600", 34), ("polygenelubricants", 0)]
+)
+def test_a_group_belongs_to_the_partition_that_kafka_would_give_it(group: str, number: int) -> None:
+    """Line 58. Java's hash of the string, made positive as Utils.abs does: also where it is negative, and where it has no opposite."""
+    assert partition_for(group, 50) == number
+
+
+def test_there_is_no_coordinator_while_its_partition_has_no_leader() -> None:
+    """Line 58."""
+    cluster = cluster_of_groups(brokers=2, offsets_topic_replication_factor="1")
+    gone = coordinating(cluster).broker_id
+    cluster.kill(gone)
+    [found] = cluster[3 - gone].ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4).coordinators
+    assert (found.error_code, found.node_id) == (errors.CoordinatorNotAvailable.code, -1)
 
 
 @pytest.mark.parametrize(("key_type", "error"), [(1, errors.TransactionalIdAuthorizationFailed), (2, errors.InvalidRequest)])
@@ -128,7 +147,13 @@ def test_who_shares_no_protocol_with_the_group_is_refused() -> None:
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     join(broker)
-    for fields in ({"protocols": (("other", b""),)}, {"protocol_type": "connect"}, {"protocols": ()}):
+    join(broker, protocols=(("range", b""), ("known to one", b"")))
+    for fields in (
+        {"protocols": (("other", b""),)},
+        {"protocols": (("known to one", b""),)},
+        {"protocol_type": "connect"},
+        {"protocols": ()},
+    ):
         assert broker.ask(join_request("g", **fields), 9).error_code == errors.InconsistentGroupProtocol.code  # type: ignore[arg-type]
     assert broker.ask(join_request("new", protocol_type=""), 9).error_code == errors.InconsistentGroupProtocol.code
     assert "new" not in broker.node.groups.shard_of("new").machine.by_id, "a group nobody is in is not kept"
@@ -156,6 +181,7 @@ def test_a_group_that_is_loaded_above_its_limit_meets_again_and_loses_the_last_t
     members = stable(cluster, 3)
     gone = cluster.kill(1)
     broker = cluster.start(1, {**gone.texts, "group.max.size": "2"}, [disk.restart() for disk in gone.disks.values()])
+    assert [heartbeat(broker, member) for member in members] == [errors.RebalanceInProgress.code] * 3
     sent = [join(broker, member=member.member_id) for member in members]
     cluster.pass_ms(REBALANCE_MS)
     assert sorted(each.answer.error_code for each in sent) == [0, 0, errors.GroupMaxSizeReached.code]
@@ -182,10 +208,12 @@ def test_the_first_wait_ends_with_the_rebalance_timeout_however_many_come() -> N
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     sent = []
-    for _ in range(6):
+    for _ in range(4):
         sent.append(join(broker, rebalance_timeout_ms=8_000))
-        cluster.pass_ms(2_000)
-    assert sent[0].answer is not None and sent[0].answer.generation_id == 1
+        cluster.pass_ms(1_975)
+    assert sent[0].answer is None, "7.9 seconds"
+    cluster.pass_ms(150)
+    assert {each.answer.generation_id for each in sent} == {1}
 
 
 def test_the_first_wait_can_be_switched_off() -> None:
@@ -258,6 +286,20 @@ def test_a_member_id_that_nobody_joins_with_holds_up_nobody_for_long() -> None:
     assert again.answer.generation_id == 2
 
 
+def test_whoever_waits_in_its_first_join_for_five_minutes_is_given_up() -> None:
+    """Line 62. It cannot send heartbeats, as nobody told it its id, and nobody would notice if it were gone. Source: KAFKA-7610."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    [old] = stable(cluster, 1, rebalance_timeout_ms=20 * MINUTE_MS)
+    newcomer = join(broker, version=3)
+    for _ in range(59):
+        cluster.pass_ms(5_000)
+        heartbeat(broker, old)
+    assert newcomer.answer is None, "the other one does not join again, but lives"
+    cluster.pass_ms(5_100)
+    assert newcomer.answer.error_code == errors.UnknownMemberId.code
+
+
 def test_a_group_that_only_ever_gave_out_member_ids_is_forgotten() -> None:
     """Line 62."""
     cluster = cluster_of_groups()
@@ -296,7 +338,8 @@ def test_heartbeats_tell_a_member_where_its_group_is() -> None:
     assert heartbeat(broker, member) == 0, "Stable"
     join(broker)
     assert heartbeat(broker, member) == errors.RebalanceInProgress.code, "PreparingRebalance"
-    assert heartbeat(broker, member, generation_id=7) == errors.IllegalGeneration.code
+    for generation in (0, 7):
+        assert heartbeat(broker, member, generation_id=generation) == errors.IllegalGeneration.code
     assert heartbeat(broker, member, member_id="nobody") == errors.UnknownMemberId.code
     assert heartbeat(broker, member, "no group") == errors.UnknownMemberId.code
     assert leave(broker, member.member_id) == [0, 0]
@@ -374,6 +417,18 @@ def test_an_assignment_that_cannot_be_written_sends_all_back_to_join() -> None:
     assert heartbeat(broker, leader) == errors.RebalanceInProgress.code
 
 
+def test_an_assignment_larger_than_the_topic_takes_is_an_error_without_a_name_and_all_go_back_to_join() -> None:
+    """Line 64. The code is Kafka's; how large it may be is the topic's max.message.bytes."""
+    cluster = cluster_of_groups(message_max_bytes="2000")
+    broker = coordinating(cluster)
+    member = join(broker)
+    cluster.pass_ms(INITIAL_DELAY_MS)
+    joined = member.answer
+    assert sync(broker, joined, given={joined.member_id: b"x" * 3000}).answer.error_code == errors.UnknownServerError.code
+    assert heartbeat(broker, joined) == errors.RebalanceInProgress.code
+    assert "max.message.bytes" in broker.warnings[-1]
+
+
 # Static members.
 
 
@@ -421,6 +476,32 @@ def test_a_static_member_that_comes_back_with_another_protocol_starts_a_rebalanc
         sync(broker, each.answer)
     assert join(broker, instance="two", protocols=(("sticky", b""),)).answer is None
     assert heartbeat(broker, sent[0].answer) == errors.RebalanceInProgress.code
+
+
+def test_a_static_member_that_comes_back_with_other_topics_alone_starts_none() -> None:
+    """Line 65. Only another choice of protocol does; a client that is given what it does not read asks for a rebalance itself."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    sent = [join(broker, instance=name) for name in ("one", "two")]
+    cluster.pass_ms(2 * INITIAL_DELAY_MS)
+    for each in sent:
+        sync(broker, each.answer)
+    assert join(broker, instance="two", protocols=(("range", b"others"),)).answer.generation_id == 1
+    assert heartbeat(broker, sent[0].answer) == 0
+
+
+def test_a_static_member_that_comes_back_while_its_old_self_waits_for_its_share_fences_that() -> None:
+    """Line 65. And all meet again, since the leader may be about to give the old one its share."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    sent = [join(broker, instance=name) for name in ("one", "two")]
+    cluster.pass_ms(2 * INITIAL_DELAY_MS)
+    one, two = (each.answer for each in sent)
+    assert one.leader == one.member_id
+    waiting = sync(broker, two)
+    assert join(broker, instance="two").answer is None
+    assert waiting.answer.error_code == errors.FencedInstanceId.code
+    assert heartbeat(broker, one) == errors.RebalanceInProgress.code
 
 
 def test_a_static_member_that_comes_back_while_the_group_meets_takes_the_old_ones_place() -> None:
@@ -471,6 +552,19 @@ def test_old_clients_leave_one_at_a_time() -> None:
     [member] = stable(cluster, 1)
     assert broker.ask(LeaveGroupRequest(group_id="g", member_id="nobody"), 2).error_code == errors.UnknownMemberId.code
     assert broker.ask(LeaveGroupRequest(group_id="g", member_id=member.member_id), 2).error_code == 0
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_whoever_was_only_given_an_id_may_leave_with_it(version: int) -> None:
+    """Line 66. Then nobody waits for it."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    [old] = stable(cluster, 1)
+    pending = broker.ask(join_request("g"), 9).member_id
+    identities = [MemberIdentity(member_id=pending), MemberIdentity(member_id="nobody")]
+    answer = broker.ask(LeaveGroupRequest(group_id="g", members=identities), version)
+    assert [member.error_code for member in answer.members] == [0, errors.UnknownMemberId.code]
+    assert join(broker, member=old.member_id).answer.generation_id == 2
 
 
 def test_an_operator_removes_a_static_member_by_its_name_alone() -> None:

@@ -89,7 +89,7 @@ def test_a_partition_whose_broker_is_gone_has_no_leader() -> None:
     for version in (0, 5, 6, 12):
         lost = next(part for part in metadata(broker, "t", version=version).topics[0].partitions if part.partition_index == 1)
         assert (lost.error_code, lost.leader_id) == (errors.LeaderNotAvailable.code, -1)
-        assert lost.replica_nodes == [gone.broker_id] and lost.isr_nodes == []
+        assert lost.replica_nodes == lost.isr_nodes == [gone.broker_id]
         assert lost.offline_replicas == ([gone.broker_id] if version >= 5 else [])
 
 

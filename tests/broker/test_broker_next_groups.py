@@ -427,6 +427,30 @@ def test_classic_group_stays_classic_when_the_policy_says_so() -> None:
     assert beat(coordinating(cluster), first) == 0
 
 
+def test_classic_group_stays_classic_when_it_has_more_members_than_one_of_the_new_protocol_may() -> None:
+    cluster = cluster_of_groups(group_consumer_max_size="1")
+    first, _ = classic_pair(cluster)
+    answer = Member(cluster, "a").send(**Member(cluster, "a", "t").said, topic_partitions=[])
+    assert answer.error_code == errors.GroupIdNotFound.code
+    assert beat(coordinating(cluster), first) == 0
+
+
+def test_classic_group_that_does_not_fit_into_a_batch_of_the_new_kind_stays_as_it_is() -> None:
+    """Whole, and served: the code is Kafka's."""
+    cluster = cluster_of_groups(message_max_bytes="1500")
+    broker = coordinating(cluster)
+    sent = [join(broker, protocols=(("range", SUBSCRIPTION),)) for _ in range(5)]
+    cluster.pass_ms(6_000)
+    joined = sorted((each.answer for each in sent), key=lambda answer: answer.member_id != answer.leader)
+    given = {answer.member_id: assignment(number) for number, answer in enumerate(joined[:4])}
+    assert [sync(broker, answer, given=given).answer.error_code for answer in joined] == [0] * 5
+    end = broker.node.groups.shard_of("g").leader.log.end_offset
+    answer = Member(cluster, "a").send(**Member(cluster, "a", "t").said, topic_partitions=[])
+    assert answer.error_code == errors.UnknownServerError.code
+    assert broker.node.groups.shard_of("g").leader.log.end_offset == end, "nothing was written"
+    assert [beat(broker, each) for each in joined] == [0] * 5
+
+
 def test_silent_classic_member_of_a_group_that_moved_over_is_removed_after_its_own_session() -> None:
     cluster = cluster_of_groups()
     first, _ = classic_pair(cluster)
@@ -505,7 +529,7 @@ def test_group_has_settings_of_its_own_over_those_of_the_broker() -> None:
     a = Member(cluster, "a", "t")
     a.beat()
     cluster.pass_ms(10_000)
-    assert a.beat().heartbeat_interval_ms == 7_000
+    assert a.beat().heartbeat_interval_ms == 4_900, "seven tenths, as everywhere"
     cluster.pass_ms(49_000)
     assert [member.member_id for member in described(cluster).members] == ["a"]
     cluster.pass_ms(2_000)

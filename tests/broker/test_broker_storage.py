@@ -221,6 +221,18 @@ def test_a_full_disk_is_not_a_broken_one() -> None:
     assert produce(broker, batch(b"b")).base_offset == 0
 
 
+def test_what_a_producer_sent_behind_a_batch_that_found_no_room_is_refused_as_that_is() -> None:
+    """A producer that is told of a gap in its sequence begins anew, and what it had in flight elsewhere is written twice."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    broker.measured(free_bytes=1 << 40)
+    broker.disks["disk0"].fail("append", ".log", errno=ENOSPC)
+    first, second = (batch(value, producer_id=1, producer_epoch=0, base_sequence=place) for place, value in enumerate((b"a", b"b")))
+    assert [produce(broker, one).error_code for one in (first, second)] == [errors.KafkaStorageError.code] * 2
+    broker.measured(free_bytes=1 << 40)
+    assert [produce(broker, one).error_code for one in (first, second)] == [0, 0]
+
+
 def test_a_log_that_found_no_room_is_made_when_there_is_some() -> None:
     cluster = Cluster()
     broker = cluster[1]

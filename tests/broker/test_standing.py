@@ -1,10 +1,11 @@
 """A broker whose session with the store falls silent, is lost, and begins anew."""
 
+import pytest
 from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
-from ottla.broker.controller import controller
+from ottla.broker.controller import agenda
 from ottla.broker.node import PEER
 from ottla.sim.disk import SimDisk
 from ottla.store import layout
@@ -193,17 +194,14 @@ def test_what_another_broker_asks_of_a_controller_that_is_none_is_not_handed_on(
     assert other.send(create, 7).answer.topics[0].error_code == 0
 
 
-def test_more_elections_than_one_multi_takes_are_written_in_several() -> None:
+def test_more_elections_than_one_multi_takes_are_written_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agenda, "PORTION", 2)
     cluster = Cluster(brokers=2)
-    most, controller.OPS_AT_ONCE = controller.OPS_AT_ONCE, 2
-    try:
-        cluster.topic(partitions=7)
-        (gone,) = [number for number, broker in cluster.brokers.items() if broker is not cluster.controller]
-        led = [number for number, state in cluster.controller.node.image.topics["t"].states.items() if state.leader == gone]
-        before = cluster.store.tree.zxid
-        cluster.kill(gone)
-        states = cluster.controller.node.image.topics["t"].states
-        assert [states[number].leader for number in led] == [-1] * len(led)
-        assert cluster.store.tree.zxid - before == 1 + (len(led) + 1) // 2
-    finally:
-        controller.OPS_AT_ONCE = most
+    cluster.topic(partitions=7)
+    (gone,) = [number for number, broker in cluster.brokers.items() if broker is not cluster.controller]
+    led = [number for number, state in cluster.controller.node.image.topics["t"].states.items() if state.leader == gone]
+    before = cluster.store.tree.zxid
+    cluster.kill(gone)
+    states = cluster.controller.node.image.topics["t"].states
+    assert [states[number].leader for number in led] == [-1] * len(led)
+    assert cluster.store.tree.zxid - before == 1 + (len(led) + 1) // 2

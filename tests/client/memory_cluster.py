@@ -296,7 +296,8 @@ class MemoryNode:
                     partition_index=index, leader_id=leader if up else -1, leader_epoch=log.epoch, replica_nodes=[leader]
                 )
             )
-        return m.MetadataResponseTopic(name=name, topic_id=self.cluster.topic_ids[name], partitions=partitions)
+        topic_id, internal = self.cluster.topic_ids[name], name in self.cluster.internal
+        return m.MetadataResponseTopic(name=name, topic_id=topic_id, is_internal=internal, partitions=partitions)
 
     def on_InitProducerId(self, request: Any, header: Any) -> Any:
         self.cluster.last_producer_id += 1
@@ -443,6 +444,7 @@ class MemoryCluster:
         self.logs: dict[str, list[MemoryLog]] = {}
         self.leaders: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, bytes] = {}
+        self.internal: set[str] = set()
         self.versions: dict[int, tuple[int, int]] = {}
         self.accidents: dict[str, list[Callable[[MemoryNode, Any], Any]]] = defaultdict(list)
         #: (topic, partition, header) -> error code to answer instead of appending, or None.

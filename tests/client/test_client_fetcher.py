@@ -41,7 +41,7 @@ def batch(base: int, *values: bytes, **fields: Any) -> bytes:
 
 def give(fetcher: Fetcher, plan: FetchPlan, *parts: PartitionData, error: int = 0, now_ms: float = 0) -> bool:
     response = m.FetchResponse(error_code=error, session_id=1, responses=[FetchableTopicResponse(topic_id=ID, partitions=list(parts))])
-    return fetcher.answered(plan, response, {ID: "t"}, now_ms)
+    return fetcher.answered(plan, response, now_ms)
 
 
 def fetched(fetcher: Fetcher, records: bytes, partition: int = 0, **fields: Any) -> None:
@@ -209,6 +209,20 @@ def test_an_error_of_another_leader_asks_for_metadata_and_pauses(code: int) -> N
     fetcher = a_fetcher()
     (plan,) = plans(fetcher)
     assert give(fetcher, plan, PartitionData(partition_index=0, error_code=code))
+    assert plans(fetcher, 1) == []
+    assert len(plans(fetcher, 20)) == 1
+
+
+def test_an_answer_goes_by_the_ids_that_were_asked_for_and_an_unknown_one_is_followed_by_a_pause() -> None:
+    """The cluster may have another id for the topic by the time the answer comes."""
+    fetcher = a_fetcher()
+    (plan,) = plans(fetcher)
+    data = PartitionData(partition_index=0, records=batch(0, b"a"))
+    assert not fetcher.answered(plan, m.FetchResponse(responses=[FetchableTopicResponse(topic_id=ID, partitions=[data])]), 0)
+    assert values(fetcher) == [b"a"]
+    (plan,) = plans(fetcher)
+    strange = m.FetchResponse(responses=[FetchableTopicResponse(topic_id=b"x" * 16, partitions=[PartitionData(error_code=100)])])
+    assert fetcher.answered(plan, strange, 0), "metadata is asked for"
     assert plans(fetcher, 1) == []
     assert len(plans(fetcher, 20)) == 1
 

@@ -19,7 +19,7 @@ from ottla.client.errors import CommitFailed, NoOffsetToStart
 from ottla.client.rebalance import RebalanceListener
 from ottla.records.build import build_batch
 from ottla.wire import messages as m
-from ottla.wire.errors import InvalidGroupId, OffsetMetadataTooLarge, RebalanceInProgress, UnknownTopicOrPartition
+from ottla.wire.errors import InvalidGroupId, InvalidRequest, OffsetMetadataTooLarge, RebalanceInProgress, UnknownTopicOrPartition
 
 T = TopicPartition("t", 0)
 MANY = [TopicPartition("many", index) for index in range(3)]
@@ -109,6 +109,9 @@ async def poll_until(consumer: Consumer, holds: Callable[[], Any]) -> None:
 
 
 async def test_a_pattern_reads_all_topics_that_match_as_a_whole(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.create("xyz")
+    cluster.create("ma__internal")
+    cluster.internal.add("ma__internal")
     async with Consumer(**quick) as consumer:
         consumer.subscribe(pattern="ma.*|x")
         await poll_until(consumer, lambda: consumer.assignment() == MANY)
@@ -139,6 +142,16 @@ async def test_assigned_partitions_with_a_group_begin_where_it_is_without_joinin
         await consumer.commit()
     assert offset(cluster) == 10
     assert not cluster.sent(m.JoinGroupRequest)
+
+
+async def test_a_partition_without_a_leader_holds_up_no_other(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.leaders["many", 1] = 9
+    fill(cluster, "many", 2)
+    async with Consumer("many", **quick) as consumer:
+        assert [record.partition for record in await consumer.poll(5_000)] == [0, 0]
+        fill(cluster, "many", 2, partition=1)
+        cluster.leaders["many", 1] = 1
+        assert [record.partition for record in await consumer.poll(5_000)] == [1, 1]
 
 
 async def test_without_an_offset_and_a_policy_the_user_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
@@ -193,6 +206,31 @@ async def test_a_commit_in_the_background_tells_its_outcome_with_the_next_poll(c
         assert told == []
         await poll_until(consumer, lambda: told)
     assert told == [({T: OffsetAndMetadata(4)}, None)]
+
+
+async def test_a_commit_that_cannot_be_said_is_refused_and_not_lost(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    told: list[Any] = []
+    long = {T: OffsetAndMetadata(1, "x" * 40_000)}
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(100)
+        with pytest.raises(InvalidRequest, match="OffsetCommit cannot be sent: a string of 40000 bytes"):
+            await consumer.commit(long)
+        consumer.commit_async(long, lambda offsets, error: told.append(error))
+        await poll_until(consumer, lambda: told)
+    assert isinstance(told[0], InvalidRequest)
+
+
+async def test_an_error_of_the_client_itself_is_logged_once(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ottla.client.group.Membership.answered", lambda *_: 1 / 0)
+    async with Consumer("t", **quick) as consumer:
+        await consumer.poll(50)
+        consumer.enforce_rebalance()
+        await consumer.poll(50)
+    assert [record.message for record in caplog.records] == [
+        "an error in the client itself, which may not go on: ZeroDivisionError('division by zero')"
+    ]
 
 
 @pytest.mark.parametrize("accident", [CUT, CUT_AFTER, 14, 15, 16, 7])
@@ -380,6 +418,18 @@ async def test_who_was_thrown_out_hears_of_the_loss_and_joins_again(cluster: Mem
     assert heard.told == [("assigned", [T]), ("lost", [T]), ("assigned", [T]), ("revoked", [T])]
 
 
+async def test_who_was_thrown_out_and_closes_hears_of_the_loss_and_commits_nothing(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    heard = Heard()
+    async with Consumer("t", listener=heard, **quick) as consumer:
+        await poll_until(consumer, lambda: heard.told)
+        cluster.groups.classic.remove(consumer.group_metadata().member_id)
+        await until(lambda: consumer.group_metadata().generation_id < 0)
+        asked = len(cluster.sent(m.OffsetCommitRequest))
+    assert heard.told == [("assigned", [T]), ("lost", [T])]
+    assert len(cluster.sent(m.OffsetCommitRequest)) == asked
+
+
 async def test_a_user_who_does_not_poll_is_out_until_the_next_poll(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     heard = Heard()
     async with Consumer("t", listener=heard, max_poll_interval_ms=50, **quick) as consumer:
@@ -465,6 +515,12 @@ def blocking(cluster: MemoryCluster) -> MemoryCluster:
 def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Consumer(group_id="g", **wrong)
+
+
+@pytest.mark.parametrize("name", ["group_id", "group_instance_id", "client_id", "client_rack"])
+def test_names_longer_than_the_protocol_can_say_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}.*at most 32767 bytes"):
+        Consumer(**{"group_id": "g", name: "\u00fc" * 16_384})
 
 
 @pytest.mark.parametrize("wrong", [{"group_instance_id": "a"}, {"enable_auto_commit": True}])

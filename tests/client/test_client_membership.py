@@ -11,6 +11,7 @@ from group_world import Player, World
 from ottla.client.membership import Membership
 from ottla.wire import messages as m
 from ottla.wire.errors import FencedInstanceId, GroupAuthorizationFailed, GroupMaxSizeReached, InconsistentGroupProtocol, KafkaError
+from ottla.wire.messages.consumer_group_heartbeat import Assignment, TopicPartitions
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription, decode_embedded
 
 EAGER: dict[str, Any] = {}
@@ -23,6 +24,16 @@ CLASSIC = pytest.mark.parametrize("how", [EAGER, COOPERATIVE], ids=["eager", "co
 def once(kind: type[Any], answer: Any) -> Any:
     """An accident of one request."""
     return lambda player, request: answer if isinstance(request, kind) else None
+
+
+def beaten(player: Player, interval_ms: int, given: TopicPartitions | None) -> Any:
+    """The answer to a heartbeat: epoch 1, and what to read if that changed."""
+    return m.ConsumerGroupHeartbeatResponse(
+        member_id=player.machine.member_id,
+        member_epoch=1,
+        heartbeat_interval_ms=interval_ms,
+        assignment=None if given is None else Assignment(topic_partitions=[given]),
+    )
 
 
 def sizes(*players: Player) -> list[int]:
@@ -246,6 +257,57 @@ def test_only_a_heartbeat_that_says_so_costs_the_partitions(how: dict[str, Any],
     assert (a.machine.member_id == member_id) == (code != 25)
 
 
+def test_a_coordinator_that_says_nothing_for_a_session_is_looked_for_anew() -> None:
+    world = World(t=2)
+    a = world.member(session_timeout_ms=10_000)
+    world.until(world.settled)
+    world.accidents += [once(m.HeartbeatRequest, m.HeartbeatResponse(error_code=14))] * 4
+    world.run(13_000)
+    assert sum(isinstance(one, m.FindCoordinatorRequest) for one in a.sent) == 2
+    assert world.settled() and not a.times("lost")
+
+
+def test_a_commit_that_is_refused_for_a_rebalance_brings_the_member_to_it_at_once() -> None:
+    world = World(t=2)
+    a = world.member()
+    world.until(world.settled)
+    a.machine.commit_refused(27)
+    assert world.until(lambda: world.classic.generation == 2) < 300, "and not with the next heartbeat"
+
+
+def test_a_static_leader_that_comes_back_assigns_nothing_and_notices_later_that_a_topic_grew() -> None:
+    """Source: KIP-814."""
+    world = World(t=2)
+    a = world.member(group_instance_id="a")
+    world.until(world.settled)
+    metadata = next(one for one in a.sent if isinstance(one, m.JoinGroupRequest)).protocols[0].metadata
+    a.leave()
+    leader = m.JoinGroupResponseMember(member_id="a-1", group_instance_id="a", metadata=metadata)
+    joined = m.JoinGroupResponse(
+        generation_id=1, protocol_name="range", leader="a-1", member_id="a-1", members=[leader], skip_assignment=True
+    )
+    world.accidents.append(once(m.JoinGroupRequest, joined))
+    again = world.member(group_instance_id="a")
+    world.until(lambda: again.owned == ["t-0", "t-1"])
+    (sync,) = [one for one in again.sent if isinstance(one, m.SyncGroupRequest)]
+    assert sync.assignments == []
+    world.topics["t"] = 3
+    world.until(lambda: again.owned == ["t-0", "t-1", "t-2"])
+
+
+def test_what_was_made_for_another_subscription_is_not_read_and_made_anew() -> None:
+    """A static member is given what its former self subscribed to."""
+    world = World(t=2, u=2)
+    a = world.member("t", group_instance_id="a")
+    world.until(lambda: a.owned == ["t-0", "t-1"])
+    a.leave()
+    former = m.JoinGroupResponse(generation_id=1, protocol_name="range", leader="b", member_id="a-1")
+    world.accidents.append(once(m.JoinGroupRequest, former))
+    again = world.member("u", group_instance_id="a")
+    world.until(lambda: again.owned == ["u-0", "u-1"])
+    assert not any("t-0" in partitions for _, partitions in again.told)
+
+
 @CLASSIC
 @pytest.mark.parametrize(
     ("code", "error", "told"),
@@ -348,6 +410,36 @@ def test_a_pattern_goes_to_the_brokers_and_is_taken_back() -> None:
     assert changed[0].subscribed_topic_names == ["t"]
 
 
+def test_what_it_shall_read_is_not_taken_before_the_coordinator_knows_what_it_gave_up() -> None:
+    """Even if both are told at once; and it is told at once, not with the next heartbeat that is due."""
+    world = World(t=4)
+    a = world.member(**NEXT)
+    a.machine.subscribe(["t"])
+    told = [TopicPartitions(topic_id=world.topic_id("t"), partitions=some) for some in ([0, 1], [2, 3])]
+    world.accidents += [
+        once(m.ConsumerGroupHeartbeatRequest, beaten(a, 5_000, told[0])),
+        once(m.ConsumerGroupHeartbeatRequest, beaten(a, 5_000, None)),
+    ]
+    world.until(lambda: a.owned == ["t-0", "t-1"])
+    world.accidents.append(once(m.ConsumerGroupHeartbeatRequest, beaten(a, 5_000, told[1])))
+    world.until(lambda: a.times("revoked") == 1)
+    assert a.owned == [], "not in the same poll"
+    world.accidents.append(once(m.ConsumerGroupHeartbeatRequest, beaten(a, 5_000, None)))
+    assert world.until(lambda: a.owned == ["t-2", "t-3"]) <= 200
+    beats = [one.topic_partitions for one in a.sent if isinstance(one, m.ConsumerGroupHeartbeatRequest)]
+    assert [] in beats[1:], "which was said before"
+
+
+def test_a_member_comes_again_when_the_coordinator_said() -> None:
+    world = World(t=2)
+    world.next.heartbeat_interval_ms = 700
+    a = world.member(**NEXT)
+    world.until(world.settled)
+    before = len(a.sent)
+    world.run(7_100)
+    assert len(a.sent) - before == 10
+
+
 # -- what is said
 
 
@@ -363,6 +455,17 @@ def test_a_member_tells_what_it_owns_since_when_and_where_it_is() -> None:
     assert (told.topics, told.generation_id, told.rack_id) == (["t"], 1, "r1")
     assert [(one.topic, one.partitions) for one in told.owned_partitions] == [("t", [0, 1])]
     assert (join.session_timeout_ms, join.rebalance_timeout_ms) == (45_000, 300_000)
+
+
+def test_an_assignor_hears_what_its_member_was_given_and_says_so_in_the_next_join() -> None:
+    world = World(t=2)
+    a = world.member(partition_assignment_strategy="sticky")
+    world.until(world.settled)
+    a.machine.rejoin("look")
+    world.until(lambda: world.classic.generation == 2)
+    first, *_, last = [one.protocols[0].metadata for one in a.sent if isinstance(one, m.JoinGroupRequest)]
+    said = [decode_embedded(ConsumerProtocolSubscription, metadata).user_data for metadata in (first, last)]
+    assert not said[0] and said[1] and b"\x00\x01t" in bytes(said[1])
 
 
 def test_a_member_that_cannot_be_read_does_not_stop_the_leader() -> None:

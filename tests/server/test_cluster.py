@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
 from live_load import ConfluentWriter, OttlaWriter, Reader, Writer, check, running
 
 from ottla.server.ensemble import Ensemble
@@ -70,6 +71,16 @@ class Processes:
         """Leader and leader epoch by partition."""
         (found,) = self.metadata(topic).topics
         return {partition.partition_index: (partition.leader_id, partition.leader_epoch) for partition in found.partitions}
+
+    def broker_epoch(self, broker: int) -> int:
+        """The transaction that registered a broker, as ZooKeeper tells it."""
+        client = KazooClient(hosts=self.connect)
+        client.start()
+        try:
+            return int(client.get(f"/brokers/ids/{broker}")[1].czxid)
+        finally:
+            client.stop()
+            client.close()
 
     def create(self, topic: str, partitions: int) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -220,6 +231,7 @@ def test_when_the_controllers_process_is_killed_another_one_decides_and_the_kill
 def test_a_broker_that_stood_still_longer_than_its_session_begins_anew(cluster: Processes) -> None:
     writers, readers = writers_and_readers(cluster, "frozen")
     victim = cluster.leaders("frozen")[0][0]
+    before = cluster.broker_epoch(victim)
     with running(*writers, *readers):
         progress(writers)
         os.kill(cluster.brokers[victim].pid, signal.SIGSTOP)
@@ -233,6 +245,7 @@ def test_a_broker_that_stood_still_longer_than_its_session_begins_anew(cluster: 
         progress(writers)
     assert cluster.check(writers, readers) >= 300
     assert cluster.leaders("frozen")[0][1] > 0, "under a larger leader epoch"
+    assert cluster.broker_epoch(victim) > before, "it registered anew"
     assert "the session with the store is lost" in cluster.brokers[victim].logs()
 
 

@@ -8,14 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ottla.server.directory import CannotStart
-from ottla.server.ensemble import Ensemble, class_path
+from ottla.server.ensemble import Ensemble, Server, _free_ports, class_path
 from serving import SOURCE
 
 pytestmark = pytest.mark.server
@@ -81,6 +83,69 @@ def test_a_directory_serves_one_ensemble_at_a_time_and_outlives_it(tmp_path: Pat
     again = Command(*arguments)
     again.ready()
     assert again.stop() == 0
+
+
+def children(pid: int) -> dict[int, str]:
+    """The processes that this one started, and what they run."""
+    return {child.pid: child.name() for child in psutil.Process(pid).children()}
+
+
+def test_servers_end_with_their_owner_even_if_it_is_killed_and_the_next_start_goes_on(tmp_path: Path, java: None) -> None:
+    arguments = ["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "zk")]
+    first = Command(*arguments)
+    first.ready()
+    started = children(first.process.pid)
+    assert "java" in started.values() and len(started) == 2
+    first.process.kill()
+    again = Command(*arguments)
+    again.ready()
+    assert not [pid for pid in started if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    assert again.stop() == 0
+
+
+def test_a_server_that_was_killed_is_started_again(tmp_path: Path, java: None) -> None:
+    command = Command("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "zk"))
+    (address,) = command.ready()
+    (pid,) = [pid for pid, name in children(command.process.pid).items() if name == "java"]
+    os.kill(pid, signal.SIGKILL)
+    deadline_s = time.monotonic() + 20
+    while pid in children(command.process.pid) or Server(1, tmp_path, address).mode() is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert command.stop() == 0
+    assert command.process.stderr is not None and b"server 1 ended" in command.process.stderr.read()
+
+
+def test_machines_form_an_ensemble_each_by_a_command_of_its_own(tmp_path: Path, java: None) -> None:
+    hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    members = ",".join(f"{host}:{_free_ports(host, 1)[0]}:{_free_ports(host, 1)[0]}" for host in hosts)
+    commands = [
+        Command("--ensemble", members, "--member", str(number), "--listen", f"{host}:0", "--data-dir", str(tmp_path / str(number)))
+        for number, host in enumerate(hosts, 1)
+    ]
+    try:
+        addresses = [address for command in commands for address in command.ready()]
+        assert [host for host, _ in addresses] == hosts
+        modes = [Server(number, tmp_path, address).mode() for number, address in enumerate(addresses, 1)]
+        assert sorted(map(str, modes)) == ["follower", "follower", "leader"]
+    finally:
+        assert [command.stop() for command in commands] == [0, 0, 0]
+
+
+def test_a_member_can_be_stopped_while_it_waits_for_the_others(tmp_path: Path, java: None) -> None:
+    ports = _free_ports("127.0.0.1", 2)
+    members = f"127.0.0.1:{ports[0]}:{ports[1]},127.0.0.2,127.0.0.3"
+    command = Command("--ensemble", members, "--member", "1", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "zk"))
+    deadline_s = time.monotonic() + 20
+    while "java" not in children(command.process.pid).values():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert command.stop() == 0
+
+
+@pytest.mark.parametrize("arguments", [["--member", "1"], ["--ensemble", "a,b,c"], ["--ensemble", "a,b,c", "--member", "4"]])
+def test_a_member_is_one_of_an_ensemble(arguments: list[str]) -> None:
+    assert "--ensemble names all machines, and --member says which" in Command(*arguments).refusal(code=2)
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path, java: None) -> None:

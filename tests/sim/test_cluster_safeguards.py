@@ -10,13 +10,13 @@ from ottla.broker.follower import Follower
 from ottla.broker.insync import InSync
 from ottla.broker.leader import Leader
 from ottla.broker.partitions import Partitions
-from ottla.sim.cluster_history import FAULT_KINDS, ClusterHistory
+from ottla.sim.cluster_history import CLUSTER_KINDS, ClusterHistory
 
 #: Histories that a fault may hide in before the test gives up.
 SEEDS = range(80)
 
 
-def harm(kinds: Sequence[str] = FAULT_KINDS, **configs: str) -> list[str]:
+def harm(kinds: Sequence[str] = CLUSTER_KINDS, **configs: str) -> list[str]:
     """The problems of the first history that has any."""
     texts = {name.replace("_", "."): text for name, text in configs.items()}
     for seed in SEEDS:

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.server.ensemble import Ensemble
+from ottla.spark.java import java_home
 from ottla.store.zookeeper import Connect, ZooKeeperSession, ZooKeeperUnavailable, open_session
 
 pytestmark = pytest.mark.server
@@ -120,6 +122,69 @@ async def test_a_lost_session_is_told_so_and_goes_on_as_a_new_one_without_its_ep
     assert (await one.submit(Op("create", "/a/eph", b"2", ephemeral=True))).error is None
     await until(lambda: other.nodes == {"/a": b"", "/a/eph": b"2"})
     assert one.nodes == other.nodes
+
+
+class Writer:
+    """Counts upwards in a node of its own, by compare-and-set, and leaves a node per number."""
+
+    def __init__(self, name: str, watched: Watched) -> None:
+        self.path = f"/a/{name}"
+        self.watched = watched
+        self.number = 0
+        self.unanswered = 0
+        self.stopped = False
+
+    async def run(self) -> None:
+        await self.watched.submit(Op("create", self.path, b"0"))
+        while not self.stopped:
+            wanted = self.number + 1
+            done = await self.watched.submit(
+                Op("set", self.path, b"%d" % wanted, self.number), Op("create", f"{self.path}/{wanted}", bytes(50))
+            )
+            if done.error == "unavailable":
+                self.unanswered += 1
+                await asyncio.sleep(0.01)
+                continue
+            # It may have been done without an answer; then the same once more does not fit.
+            assert done.error is None or (done.error == "version" and self.unanswered), done
+            self.number = wanted
+
+    async def progress(self, count: int = 15) -> None:
+        aim = self.number + count
+        await until(lambda: self.number >= aim)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+async def test_writes_are_done_once_and_seen_by_all_while_servers_are_killed(
+    nodes: int, tmp_path: Path, zookeeper: Ensemble, sessions: Sessions
+) -> None:
+    loop = asyncio.get_running_loop()
+    zookeepers = Ensemble(tmp_path / "zk", java_home(wanted_by="ZooKeeper"), nodes=nodes)
+    try:
+        await loop.run_in_executor(None, zookeepers.start)
+        watched = [await sessions.open(zookeepers.connect, session_timeout_ms=20_000) for _ in range(3)]
+        await watched[0].submit(Op("create", "/a"))
+        writers = [Writer(f"w{number}", one) for number, one in enumerate(watched[:2])]
+        running = [asyncio.create_task(writer.run()) for writer in writers]
+        for server in zookeepers.servers * (2 if nodes == 1 else 1):
+            await asyncio.gather(*(writer.progress() for writer in writers))
+            zookeepers.kill(server)
+            if nodes > 1:
+                await asyncio.gather(*(writer.progress() for writer in writers))
+            zookeepers.spawn(server)
+            await loop.run_in_executor(None, zookeepers.await_ready, server)
+        await asyncio.gather(*(writer.progress() for writer in writers))
+        for writer in writers:
+            writer.stopped = True
+        await asyncio.gather(*running)
+        held = {"/a": b""}
+        for writer in writers:
+            held |= {writer.path: b"%d" % writer.number, **{f"{writer.path}/{n}": bytes(50) for n in range(1, writer.number + 1)}}
+        for one in watched:
+            await until(lambda one=one: one.nodes == held)  # type: ignore[misc]
+            assert "lost" not in one.states and ("suspended" in one.states or nodes == 3)
+    finally:
+        zookeepers.stop()
 
 
 async def test_a_multi_larger_than_a_server_takes_is_refused_and_costs_no_connection(zookeeper: Ensemble, sessions: Sessions) -> None:

@@ -9,6 +9,7 @@ An instance holds typed values, one attribute each. ``TopicOptions.of({"retentio
 name; missing keys take the default. Values travel between parts of the system as text, as they do on the wire and in the store.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -62,9 +63,13 @@ class OptionSpec:
     #: For a topic setting: broker settings that stand in for it, first match wins (``log.retention.ms`` ...).
     synonyms: tuple[str, ...] = ()
     attribute: str = ""
+    #: A regular expression that the whole text matches, and what it stands for.
+    form: tuple[str, str] | None = None
 
     def parse(self, text: str) -> Any:
         """The typed value of Kafka's text form. Raises ConfigError."""
+        if self.form is not None and not re.fullmatch(self.form[0], text.strip()):
+            raise ConfigError(self.name, f"expected {self.form[1]}, not {text!r}")
         value = self._typed(text.strip())
         self._refuse_out_of_range(value)
         return value
@@ -128,10 +133,11 @@ def option(
     choices: tuple[str, ...] = (),
     scope: Scope = "read-only",
     synonyms: tuple[str, ...] = (),
+    form: tuple[str, str] | None = None,
 ) -> Any:
     """Declare a setting under Kafka's name. The annotation gives the type; ``long`` tells 64 bits from 32, ``secret`` hides it."""
     kind = Kind.LONG if long else Kind.PASSWORD if secret else Kind.STRING
-    return OptionSpec(name, kind, default, doc, at_least, at_most, choices, scope, synonyms)
+    return OptionSpec(name, kind, default, doc, at_least, at_most, choices, scope, synonyms, form=form)
 
 
 _KINDS: dict[Any, Kind] = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRING, tuple[str, ...]: Kind.LIST}
@@ -154,7 +160,7 @@ class Options:
                 kind = spec.kind if spec.kind is not Kind.STRING else _KINDS[hints[attribute]]
                 whole = OptionSpec(
                     spec.name, kind, spec.default, " ".join(spec.doc.split()), spec.at_least, spec.at_most,
-                    spec.choices, spec.scope, spec.synonyms, attribute,
+                    spec.choices, spec.scope, spec.synonyms, attribute, spec.form,
                 )  # fmt: skip
                 specs[spec.name] = whole
                 setattr(cls, attribute, spec.default)

@@ -6,7 +6,7 @@ Every topic setting also has its broker-wide default here, under the synonym tha
 from collections.abc import Mapping
 
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
-from ottla.base.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
+from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.image import Image
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
@@ -118,6 +118,49 @@ class ClusterOptions(Options):
         long=True,
         at_least=1,
         doc="A follower that did not catch up with its leader for this long leaves the ISR.",
+    )
+    controlled_shutdown_enable: bool = option(
+        "controlled.shutdown.enable", True, doc="Whether a broker that is to stop first hands over what other brokers can take."
+    )
+    controlled_shutdown_max_retries: int = option(
+        "controlled.shutdown.max.retries", 3, at_least=0, doc="How often a broker that is to stop asks the others to take over, at most."
+    )
+    controlled_shutdown_retry_backoff_ms: int = option(
+        "controlled.shutdown.retry.backoff.ms",
+        5 * SECOND_MS,
+        long=True,
+        at_least=1,
+        doc="How long it waits each time for them to do so.",
+    )
+    auto_leader_rebalance_enable: bool = option(
+        "auto.leader.rebalance.enable",
+        True,
+        doc="Whether the controller has partitions led by their preferred replica again, by the clock, where too many are not.",
+    )
+    leader_imbalance_check_interval_seconds: int = option(
+        "leader.imbalance.check.interval.seconds", 300, long=True, at_least=1, doc="Time between two looks at who leads what."
+    )
+    leader_imbalance_per_broker_percentage: int = option(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        at_least=0,
+        doc="Share of the partitions that prefer a broker which others may lead before they go back to it, in percent.",
+    )
+    leader_replication_throttled_rate: int = option(
+        "leader.replication.throttled.rate",
+        INT64_MAX,
+        long=True,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Bytes per second that followers get from this broker at most, of partitions that leader.replication.throttled.replicas names.",
+    )
+    follower_replication_throttled_rate: int = option(
+        "follower.replication.throttled.rate",
+        INT64_MAX,
+        long=True,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Bytes per second that this broker copies at most, of partitions that follower.replication.throttled.replicas names.",
     )
     auto_create_topics_enable: bool = option(
         "auto.create.topics.enable", True, doc="Create a topic when a client that allows it asks for its metadata."
@@ -315,6 +358,7 @@ def topic_defaults() -> dict[str, OptionSpec]:
             spec.at_least, spec.at_most, spec.choices, "cluster-wide", (), spec.attribute,
         )
         for spec in TopicOptions.SPECS.values()
+        if spec.synonyms
     }  # fmt: skip
 
 

@@ -176,10 +176,11 @@ class Shard(Generic[M]):
     def rng(self) -> Random:
         return self.node.rng
 
-    def write(self, of: str, records: Sequence[Record]) -> None:
+    def write(self, of: str, records: Sequence[Record], *, too_large: type[KafkaError] = errors.UnknownServerError) -> None:
         """Append records about one key as one batch, and apply them. Without records nothing happens.
 
-        Raises: NotCoordinator, CoordinatorNotAvailable, MessageTooLarge; nothing has changed then.
+        Raises: NotCoordinator, CoordinatorNotAvailable, and ``too_large``, by default as Kafka, when they are more than max.message.bytes
+        of the topic; nothing has changed then.
         """
         if not records:
             return
@@ -193,6 +194,9 @@ class Shard(Generic[M]):
             raise errors.CoordinatorNotAvailable(str(self.node.partitions.append_failed(leader, error))) from error
         except errors.NotEnoughReplicas as error:
             raise errors.CoordinatorNotAvailable(str(error)) from error
+        except errors.MessageTooLarge as error:
+            self.node.effects.append(effects.Warn(message=f"what is to be kept about {of!r} is too large, see max.message.bytes: {error}"))
+            raise too_large(str(error)) from error
         for key, value in records:
             machine.apply(key, value)
         self.node.partitions.wrote(leader)

@@ -22,7 +22,7 @@ def begin_creation(node: "Node", wish: CreatableTopic) -> None:
     if node.controller.active:
         topic = plan_topic(wish, node.image, node.options, node.rng)
         node.creating.add(name)
-        node.controller.write(creation(topic, node.image), lambda result: node.creating.discard(name))
+        node.controller.topics.create(name, creation(topic, node.image), lambda result: node.creating.discard(name))
     else:
         node.creating.add(name)
         node.tell_controller(

@@ -66,7 +66,7 @@ def topic_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]
             synonyms.append(Synonym(spec.name, _shown(spec, overrides[spec.name]), Source.TOPIC))
         for name in spec.synonyms:
             synonyms.extend(_broker_synonyms(node, name, convert_to=spec))
-        synonyms.append(Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT))
+        synonyms.append(Synonym(spec.synonyms[0] if spec.synonyms else spec.name, spec.render(spec.default), Source.DEFAULT))
         yield _entry(spec, synonyms, read_only=False)
 
 

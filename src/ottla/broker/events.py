@@ -106,6 +106,10 @@ class PeerAnswered(Event):
     message: Any
 
 
+class StopAsked(Event):
+    """An operator wants this broker to stop: it hands over what others can take, and may be stopped once ``Node.leaving.over``."""
+
+
 class Ticked(Event):
     """Time passed; sent at or after ``Node.next_deadline_ms`` and at least once a second.
 

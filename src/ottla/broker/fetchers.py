@@ -63,6 +63,7 @@ class Fetcher:
         self._failures = 0
         self._not_before_ms = 0
         self._timer: Parked | None = None
+        self._timer_ms = 0
 
     def go_on(self) -> None:
         """Ask, unless a request is under way or what came last is not yet on disk."""
@@ -71,18 +72,25 @@ class Fetcher:
             return
         if not all(follower.settled for follower in self.followers.values()):
             return
-        ready = [follower for follower in self.followers.values() if follower.not_before_ms <= node.now_ms]
+        ready: list[Follower] = []
+        later: list[int] = []
+        for follower in self.followers.values():
+            due_ms = max(follower.not_before_ms, node.throttles.copies_at_ms(follower))
+            if due_ms <= node.now_ms:
+                ready.append(follower)
+            else:
+                later.append(due_ms)
         if not ready or self._not_before_ms > node.now_ms:
-            soonest = min(follower.not_before_ms for follower in self.followers.values())
-            self._wait_until(max(soonest, self._not_before_ms))
+            self._wait_until(max(0 if ready else min(later), self._not_before_ms))
             return
-        # Those that met an error are asked for again when their time has come, if no answer is nearer.
+        # Those that met an error, or are throttled, are asked for again when their time has come, if no answer is nearer.
         self._asked = {}
-        request = self._request(ready)
+        request = self._request(ready, min(later) - node.now_ms if later else None)
         timeout_ms = node.options.replica_fetch_wait_max_ms + PATIENCE_MS
         node.ask(self.leader, request, version=VERSION, timeout_ms=timeout_ms, done=self._answered)
 
-    def _request(self, ready: list[Follower]) -> FetchRequest:
+    def _request(self, ready: list[Follower], soon_ms: int | None) -> FetchRequest:
+        """``soon_ms``: when others will be ready."""
         node, options = self._node, self._node.options
         assert self._asked is not None and node.epoch is not None, "a registered broker asks"
         topics: dict[str, FetchTopic] = {}
@@ -102,10 +110,10 @@ class Fetcher:
                     partition_max_bytes=options.replica_fetch_max_bytes,
                 )
             )
-        soon = len(ready) < len(self.followers)
+        wait_ms = options.replica_fetch_wait_max_ms
         return FetchRequest(
             replica_state=ReplicaState(replica_id=node.broker_id, replica_epoch=node.epoch),
-            max_wait_ms=min(options.replica_fetch_wait_max_ms, BACKOFF_MS) if soon else options.replica_fetch_wait_max_ms,
+            max_wait_ms=wait_ms if soon_ms is None else min(wait_ms, max(soon_ms, BACKOFF_MS)),
             min_bytes=options.replica_fetch_min_bytes,
             max_bytes=options.replica_fetch_response_max_bytes,
             session_epoch=-1,
@@ -156,6 +164,7 @@ class Fetcher:
                 removed = follower.diverged(diverging.epoch, diverging.end_offset, wall_ms=node.wall_ms)
             else:
                 if data.records:
+                    node.throttles.copied(follower.partition, len(data.records))
                     follower.append(data.records, high_watermark=data.high_watermark, wall_ms=node.wall_ms)  # type: ignore[arg-type]
                 removed = follower.follow_marks(high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=node.wall_ms)
                 follower.failures = 0
@@ -179,8 +188,11 @@ class Fetcher:
 
     def _wait_until(self, due_ms: int) -> None:
         if self._timer is not None and not self._timer.done:
-            return
+            if self._timer_ms <= due_ms:
+                return
+            self._node.purgatory.cancel(self._timer)
         self._timer = Parked((), lambda: False, lambda expired: self.go_on())
+        self._timer_ms = due_ms
         self._node.purgatory.park(self._timer, due_ms)
 
 

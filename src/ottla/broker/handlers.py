@@ -46,8 +46,8 @@ class Served:
     run: Handler
     refuse: Refusal
     at_controller: bool
-    #: Brokers ask for it; clients are not told of it.
-    between_brokers: bool
+    #: Whether ApiVersions tells clients of it; not of what brokers alone ask, nor of what has no meaning in this cluster.
+    told: bool
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ H = TypeVar("H", bound=Handler)
 
 
 def handles(
-    request: type[Any], versions: tuple[int, int], *, refuse: Refusal, at_controller: bool = False, between_brokers: bool = False
+    request: type[Any], versions: tuple[int, int], *, refuse: Refusal, at_controller: bool = False, told: bool = True
 ) -> Callable[[H], H]:
     """Serve requests of this class in the versions given, both ends included."""
 
@@ -69,7 +69,7 @@ def handles(
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
-        HANDLERS[key] = Served(key, request, schema.since, versions, run, refuse, at_controller, between_brokers)
+        HANDLERS[key] = Served(key, request, schema.since, versions, run, refuse, at_controller, told)
         return run
 
     return register

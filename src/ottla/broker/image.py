@@ -23,6 +23,8 @@ class Registration:
     rack: str | None
     #: Transaction of the registration; a broker that comes back has a larger one. Source: KIP-380.
     epoch: int
+    #: It is about to stop: it hands over what it leads, and is not counted in anew. Source: KIP-841.
+    leaving: bool = False
 
 
 @dataclass(slots=True)
@@ -39,6 +41,9 @@ class Topic:
     states: dict[int, PartitionState] = field(default_factory=dict)
     #: Versions of the store nodes that hold the states; Kafka's partition epochs.
     versions: dict[int, int] = field(default_factory=dict)
+    #: Of the replicas, those that are being added, and those that are to go, by partition; without those that do not move.
+    adding: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    removing: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def leader(self, partition: int) -> BrokerId:
         state = self.states.get(partition)
@@ -58,12 +63,18 @@ class Image:
         self.topics_by_id: dict[TopicId, Topic] = {}
         #: Overrides as text: by ("topics", name) or ("brokers", id or "<default>"); an entity without overrides is absent.
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
-        #: Versions of the store nodes below /config, /controller_epoch and /latest_producer_id_block.
+        #: Versions of the store nodes below /config, /controller_epoch, /latest_producer_id_block and /admin/reassign_partitions.
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
+        #: Replicas that an older tool wishes for by way of the store, until they are there.
+        self.wished: dict[TopicPartition, tuple[int, ...]] = {}
         #: The block of producer ids handed out last, in the whole cluster.
         self.producer_block: layout.ProducerIdBlock | None = None
+        #: Topics that are marked for deletion; some of their partitions may be gone already.
+        self.deleting: dict[str, None] = {}
+        #: What an operator's tool wrote to have partitions led by their first replicas, as it stands; None when nothing.
+        self.preferred_election: bytes | None = None
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
         """The partition's state; None when it does not exist (yet)."""
@@ -98,6 +109,8 @@ class Image:
         if path.startswith("/config/"):
             entity = layout.config_of(path)
             return self._config_changed(entity, node) if entity else None
+        if path.startswith(layout.ADMIN):
+            return self._wish_changed(node)
         return self._cluster_changed(node)
 
     def _topic_changed(self, name: str, node: NodeState) -> Change:
@@ -109,6 +122,7 @@ class Image:
             return ("topic", name)
         assignment = layout.decode_topic(node.data)
         topic = Topic(name, assignment.topic_id, dict(sorted(assignment.replicas.items())), node.version)
+        topic.adding, topic.removing = dict(assignment.adding), dict(assignment.removing)
         if before is not None and before.topic_id == topic.topic_id:
             topic.states, topic.versions = before.states, before.versions
         elif before is not None:
@@ -132,7 +146,7 @@ class Image:
             self.brokers.pop(broker, None)
         else:
             read = layout.decode_broker(node.data)
-            self.brokers[broker] = Registration(broker, read.host or "", read.port, read.rack, node.created_zxid)
+            self.brokers[broker] = Registration(broker, read.host or "", read.port, read.rack, node.created_zxid, read.leaving)
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)
 
@@ -144,6 +158,24 @@ class Image:
             self.configs.pop(entity, None)
         self._note_version(node)
         return ("config", entity)
+
+    def _wish_changed(self, node: NodeState) -> Change | None:
+        """What operators' tools write below /admin. Contents are read by whoever acts on them, since anybody may have written them."""
+        topic = layout.deleted_topic_of(node.path)
+        if topic is not None:
+            if node.data is None:
+                self.deleting.pop(topic, None)
+            else:
+                self.deleting[topic] = None
+            return ("deletion", topic)
+        if node.path == layout.PREFERRED_ELECTION:
+            self.preferred_election = node.data
+            return ("preferred_election", None)
+        if node.path == layout.REASSIGN_PARTITIONS:
+            self._note_version(node)
+            self.wished = _wished(node)
+            return ("reassignment", None)
+        return None
 
     def _cluster_changed(self, node: NodeState) -> Change | None:
         match node.path:
@@ -166,3 +198,11 @@ class Image:
             self.versions.pop(node.path, None)
         else:
             self.versions[node.path] = node.version
+
+
+def _wished(node: NodeState) -> dict[TopicPartition, tuple[int, ...]]:
+    """What people write by hand may be anything: what cannot be read wishes for nothing."""
+    try:
+        return layout.decode_reassignment(node.data) if node.data is not None else {}
+    except layout.MalformedNode:
+        return {}

@@ -10,7 +10,10 @@ with the members of both, the maximal ISR, and that only shrinks again when a la
     asked for  *           *                     *        3 lags, 4 has caught up
     counts     *           *          *          *        until the state says which it is
 
-Source: KIP-497 (AlterPartition), KIP-966 (nothing is committed below min.insync.replicas), Kafka's Partition.
+The assignment and the state are two nodes of the store, and either may be heard first. Whoever a state names counts, assigned or not; an
+assignment by itself lets nobody go. Replicas that a reassignment is adding make no difference to how large the ISR must be.
+
+Source: KIP-455, KIP-497 (AlterPartition), KIP-966 (nothing is committed below min.insync.replicas), Kafka's Partition.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,16 +38,29 @@ class Standing:
 class InSync:
     """See the module's theory. Belongs to one leader in one epoch."""
 
-    __slots__ = ("_counted", "isr", "maximal", "replicas", "standings", "version")
+    __slots__ = ("_began_ms", "_counted", "_factor", "_me", "isr", "maximal", "replicas", "standings", "version")
 
-    def __init__(self, me: int, replicas: Sequence[int], isr: tuple[int, ...], version: int, now_ms: int) -> None:
+    def __init__(
+        self, me: int, replicas: Sequence[int], isr: tuple[int, ...], version: int, now_ms: int, *, adding: Sequence[int] = ()
+    ) -> None:
+        self._me = me
+        self._began_ms = now_ms
         #: In the order of the assignment.
         self.replicas = tuple(replicas)
-        #: By broker: all replicas but the leader.
+        #: Replicas without those being added.
+        self._factor = len(self.replicas) - len(adding)
+        #: By broker: all replicas, and members of the maximal ISR, but the leader.
         self.standings = {broker: Standing(-1, now_ms) for broker in self.replicas if broker != me}
         #: Version of the state known here; Kafka's partition epoch.
         self.version = -1
         self.follow(isr, version)
+
+    def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> None:
+        """The assignment changed. Those who are gone from it count until a state is without them."""
+        self.replicas, self._factor = tuple(replicas), len(replicas) - len(adding)
+        for broker in self.replicas:
+            if broker != self._me and broker not in self.standings:
+                self.standings[broker] = Standing(-1, now_ms)
 
     def follow(self, isr: tuple[int, ...], version: int) -> None:
         """This ISR holds as of this version of the state; what was asked for on top of an earlier one can no longer come true."""
@@ -60,6 +76,9 @@ class InSync:
     def _count(self, members: frozenset[int]) -> None:
         #: Every broker that is in the ISR, or may be.
         self.maximal = members
+        for broker in sorted(members):
+            if broker != self._me and broker not in self.standings:
+                self.standings[broker] = Standing(-1, self._began_ms)
         self._counted = [standing for broker, standing in self.standings.items() if broker in members]
 
     def fetched(self, broker: int, *, offset: int, end_offset: int, broker_epoch: int, now_ms: int) -> None:
@@ -74,7 +93,7 @@ class InSync:
 
     def committed(self, own: int, *, min_insync: int) -> int:
         """What every member of the maximal ISR has, the leader having ``own``; -1 while the ISR is too small to commit anything."""
-        if len(self.isr) < min(min_insync, len(self.replicas)):
+        if len(self.isr) < min(min_insync, self._factor):
             return -1
         for standing in self._counted:
             if standing.position < own:
@@ -87,14 +106,15 @@ class InSync:
         """The ISR to ask for; None when the present one is right.
 
         A member leaves when it did not catch up for ``lag_max_ms``. A replica joins that has everything below ``joins_at``; ``sound`` tells
-        whether a broker is alive under an epoch.
+        whether a broker is alive under an epoch, and stays; one that was asked for and does not is asked for no more.
         """
         members = []
         for broker in self.replicas:
-            standing = self.standings.get(broker)
-            if standing is None:
+            if broker == self._me:
                 members.append(broker)
-            elif broker in self.maximal:
+                continue
+            standing = self.standings[broker]
+            if broker in self.maximal and not self._refused(broker, standing, sound):
                 if standing.position >= end_offset or now_ms - standing.caught_up_ms <= lag_max_ms:
                     members.append(broker)
             elif standing.position >= joins_at and sound(broker, standing.broker_epoch):
@@ -102,3 +122,7 @@ class InSync:
         if set(members) == set(self.isr) == self.maximal:
             return None
         return tuple(members)
+
+    def _refused(self, broker: int, standing: Standing, sound: Callable[[int, int], bool]) -> bool:
+        """Whether a replica that was asked for cannot join any more: its broker has gone, or is about to stop."""
+        return broker not in self.isr and standing.broker_epoch >= 0 and not sound(broker, standing.broker_epoch)

@@ -55,7 +55,7 @@ class IsrChanges:
 
     def _sound(self, broker: int, epoch: int) -> bool:
         found = self._node.image.brokers.get(BrokerId(broker))
-        return found is not None and found.epoch == epoch
+        return found is not None and found.epoch == epoch and not found.leaving
 
     def _ask(self) -> None:
         node = self._node

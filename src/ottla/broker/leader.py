@@ -96,6 +96,7 @@ class Leader(Flushing):
         "_require_keys",
         "_stamps",
         "_written_back",
+        "adding",
         "directory",
         "epoch",
         "epoch_start",
@@ -116,6 +117,7 @@ class Leader(Flushing):
         ratio_max: int,
         *,
         replicas: Sequence[int] = (),
+        adding: Sequence[int] = (),
         version: int = -1,
         known_watermark: int = 0,
         now_ms: int = 0,
@@ -127,11 +129,13 @@ class Leader(Flushing):
         self.follow_options(options)
         self.ratio_max = ratio_max
         self._me = state.leader
-        #: In the order of the assignment.
+        #: In the order of the assignment; those that a reassignment adds, too.
         self.replicas = tuple(replicas) or (state.leader,)
+        self.adding = tuple(adding)
+        alone = {*self.replicas, *state.isr} == {state.leader}
         # Everything in the log when it was opened is on disk: recovery syncs what it keeps.
         own = log.end_offset if options.write_caching else log.recovery_point
-        self.high_watermark: int = max(log.start_offset, own if len(self.replicas) == 1 else min(known_watermark, log.end_offset))
+        self.high_watermark: int = max(log.start_offset, own if alone else min(known_watermark, log.end_offset))
         self._written_back = log.active.size
         self._flush_wanted = False
         self._unflushed_since_ms: int | None = None
@@ -161,12 +165,17 @@ class Leader(Flushing):
             self.insync.follow(state.isr, version)
         return self._advance()
 
+    def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> None:
+        """The controller wrote another assignment, of which this broker is a part."""
+        self.replicas, self.adding = tuple(replicas), tuple(adding)
+        self.insync.follow_replicas(replicas, adding, now_ms)
+
     def _lead(self, state: PartitionState, version: int, now_ms: int) -> None:
         self.epoch = state.leader_epoch
         self.log.epochs.assign(state.leader_epoch, self.log.end_offset)
         #: The log end when the epoch began; nothing above was ever committed before.
         self.epoch_start: int = self.log.end_offset
-        self.insync = InSync(self._me, self.replicas, state.isr, version, now_ms)
+        self.insync = InSync(self._me, self.replicas, state.isr, version, now_ms, adding=self.adding)
 
     # Followers.
 
@@ -199,7 +208,7 @@ class Leader(Flushing):
     @property
     def knows_watermark(self) -> bool:
         """Whether the high watermark is the true one, and not only what this replica had heard of it before it led."""
-        return len(self.replicas) == 1 or self.high_watermark >= self.epoch_start
+        return not self.insync.standings or self.high_watermark >= self.epoch_start
 
     # Append.
 

@@ -25,10 +25,12 @@ from ottla.broker.groups.groups import group_coordinator, topic_changed
 from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
 from ottla.broker.image import Image
 from ottla.broker.isr import IsrChanges
+from ottla.broker.leaving import Leaving
 from ottla.broker.partitions import Partitions
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Parked, Purgatory
 from ottla.broker.standing import Standing
+from ottla.broker.throttle import Throttles
 from ottla.broker.upkeep import Upkeep
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
@@ -83,6 +85,8 @@ class Node:
         self.purgatory = Purgatory()
         self.sessions = FetchSessions(self.options.fetch_sessions_max, self.options.fetch_session_partitions_max)
         self.standing = Standing(self)
+        self.leaving = Leaving(self)
+        self.throttles = Throttles(self)
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self.partitions = Partitions(self)
@@ -127,6 +131,7 @@ class Node:
             events.StoreAnswered: self._store_answered,
             events.SessionChanged: self._session_changed,
             events.PeerAnswered: self._peer_answered,
+            events.StopAsked: self._stop_asked,
             events.Ticked: self._ticked,
         }
 
@@ -154,7 +159,10 @@ class Node:
         return self.effects
 
     def stop(self, now_ms: int) -> list[effects.Effect]:
-        """Stop serving: waiting requests are answered as they stand, the registration goes. The shell then closes the log directories."""
+        """Stop serving: waiting requests are answered as they stand, the registration goes. The shell then closes the log directories.
+
+        A broker of several is asked to stop first, with StopAsked, and is left time until ``leaving.over``.
+        """
         self.now_ms, self.effects = now_ms, []
         self.stopping = True
         self.groups.stop()
@@ -340,9 +348,13 @@ class Node:
         self.purgatory.expire(self.now_ms)
         self.upkeep.tick()
 
+    def _stop_asked(self, event: events.StopAsked) -> None:
+        self.leaving.begin()
+
     def _session_changed(self, event: events.SessionChanged) -> None:
         if self.started and not self.stopping:
             self.standing.session_changed(event.state)
+            self.leaving.changed(("session", event.state))
 
     def _store_changed(self, event: events.StoreChanged) -> None:
         change = self.image.apply(event.state)
@@ -356,10 +368,12 @@ class Node:
                 self.partitions.state_changed(partition)
             case ("config", ("topics", str() as topic)):
                 self.partitions.options_changed(topic)
+                self.throttles.settings_changed()
             case ("config", ("brokers", _)):
                 self.options = broker_options(self.settings, self.image, self.broker_id)
                 self.partitions.defaults_changed()
+                self.throttles.settings_changed()
             case ("broker", self.broker_id) if self.started and not self.stopping:
                 self.standing.broker_changed()
         self.controller.changed(change)
-        self.purgatory.poke(change)
+        self.leaving.changed(change)

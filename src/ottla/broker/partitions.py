@@ -3,7 +3,9 @@
 A partition is held here when its assignment names this broker; its log is opened or created then. It is led here when its state names this
 broker as leader, under the registration it has now: what was decided for an earlier life of it does not bind this one, which may have
 lost what that one had. Else it is followed, from its leader if it has one. A topic that leaves the image
-takes its logs with it: their directories are renamed at once and removed off the loop. Logs that the store does not know are left alone.
+takes its logs with it: their directories are renamed at once and removed off the loop. So does an assignment that is without this broker,
+but only while it is registered: what a store said before that may be older than the assignment by which this broker came to have the log.
+Logs that the store does not know are left alone.
 
 One flush of a partition is under way at most, whoever leads it meanwhile: what a former log of the same name has on disk says nothing
 about the present one.
@@ -98,18 +100,52 @@ class Partitions:
     def topic_changed(self, name: str) -> None:
         """A topic was created, grew, or went away."""
         topic = self._node.image.topics.get(name)
-        if topic is None:
-            for directory, partition in list(self.hosted()):
-                if partition.topic == name:
+        if topic is not None:
+            self._replicas_changed(topic)
+            return
+        for directory, partition in list(self.hosted()):
+            if partition.topic == name:
+                self._drop(directory, partition)
+        for partition in [gone for gone in self.offline if gone.topic == name]:
+            del self.offline[partition]
+            self._roomless.pop(partition, None)
+
+    def _replicas_changed(self, topic: Topic) -> None:
+        node = self._node
+        for number, replicas in topic.replicas.items():
+            partition = TopicPartition(topic.name, number)
+            leader = self.leaders.get(partition)
+            if leader is not None and node.broker_id in replicas:
+                adding = topic.adding.get(number, ())
+                if (leader.replicas, leader.adding) != (replicas, adding):
+                    leader.follow_replicas(replicas, adding, node.now_ms)
+        self._leave(topic)
+
+    def _leave(self, topic: Topic) -> None:
+        """Let go of partitions of this topic that other brokers have now, and of their logs."""
+        node = self._node
+        if node.epoch is None or not node.standing.connected or node.stopping:
+            return
+        for number, replicas in topic.replicas.items():
+            if node.broker_id in replicas:
+                continue
+            partition = TopicPartition(topic.name, number)
+            self.offline.pop(partition, None)
+            self._roomless.pop(partition, None)
+            for directory in self._working():
+                log = directory.logs.get(partition)
+                if log is not None and log.topic_id == topic.topic_id:
                     self._drop(directory, partition)
-            for partition in [gone for gone in self.offline if gone.topic == name]:
-                del self.offline[partition]
-                self._roomless.pop(partition, None)
 
     def state_changed(self, partition: TopicPartition) -> None:
         """The controller wrote who leads a partition."""
         state = self._node.image.state(partition)
-        if state is None or not self._names_us(state):
+        if state is None and partition.topic in self._node.image.deleting:
+            # Of a large topic they go one after the other, before it goes itself.
+            for directory in self._working():
+                if partition in directory.logs:
+                    self._drop(directory, partition)
+        if state is None or not self._is_ours(partition) or not self._names_us(state):
             self._follow(partition, state)
         elif partition in self.leaders:
             topic = self._node.image.topics[partition.topic]
@@ -117,6 +153,11 @@ class Partitions:
             self._node.purgatory.poke(partition)
         elif partition not in self.offline:
             self._lead(partition, state)
+
+    def _is_ours(self, partition: TopicPartition) -> bool:
+        """Whether the assignment names this broker; a state that does may be the one before."""
+        topic = self._node.image.topics.get(partition.topic)
+        return topic is not None and self._node.broker_id in topic.replicas.get(partition.partition, ())
 
     def _names_us(self, state: PartitionState) -> bool:
         """Whether this broker leads by this state, in this life."""
@@ -133,6 +174,7 @@ class Partitions:
     def resume(self) -> None:
         """Lead what the image says, under the registration of now."""
         for topic in list(self._node.image.topics.values()):
+            self._leave(topic)
             for number in topic.states:
                 self.state_changed(TopicPartition(topic.name, number))
 
@@ -169,6 +211,7 @@ class Partitions:
             state,
             node.options.max_decompressed_ratio,
             replicas=topic.replicas[partition.partition],
+            adding=topic.adding.get(partition.partition, ()),
             version=topic.versions[partition.partition],
             known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
             now_ms=node.now_ms,
@@ -188,7 +231,7 @@ class Partitions:
             node.groups.partition_changed(partition)
             node.purgatory.poke(partition)
         topic = node.image.topics.get(partition.topic)
-        if state is None or topic is None or node.broker_id not in topic.replicas.get(partition.partition, ()):
+        if state is None or topic is None or not self._is_ours(partition):
             self.followers.pop(partition, None)
             node.fetchers.forget(partition)
             return
@@ -340,6 +383,10 @@ class Partitions:
     def append_failed(self, leader: Leader | Follower, error: OSError) -> errors.KafkaError:
         """What to answer when an append met the disk's refusal: full is not broken, all else is."""
         if error.errno == ENOSPC:
+            # Until it is measured again, so that what a producer sent behind this is refused as this is, and not for its sequence.
+            space = self._node.space.get(leader.directory.root)
+            if space is not None:
+                space.free_bytes = 0
             return errors.KafkaStorageError(f"the disk of {leader.directory.root} is full; nothing was written")
         self.directory_failed(leader.directory.root, str(error))
         return errors.KafkaStorageError(f"the log directory of {leader.partition} failed: {error}")

@@ -121,7 +121,12 @@ class Standing:
             endpoints=(f"PLAINTEXT://{host}:{port}",),
             timestamp_ms=node.wall_ms,
             rack=node.options.broker_rack or None,
+            leaving=node.leaving.begun,
         )
+
+    def redescribed(self) -> Op:
+        """Say anew, in the registration there is, what this broker is like now."""
+        return Op("set", layout.broker(self._node.broker_id), layout.encode_broker(self._description()))
 
     def _own_remains(self) -> bool:
         """Whether what is registered is an earlier life of this broker."""

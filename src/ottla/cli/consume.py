@@ -10,6 +10,7 @@ Where to begin (`-O`):  beginning   end   N   -N (the last N of each partition)
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 POLL_RECORDS = 2000
 #: How long a poll waits: after one that gave nothing we see whether the topic is still there.
 POLL_MS = 500
-#: How soon new partitions of the topic are noticed.
+#: How soon new partitions of the topic are noticed: how old what we know of it may be, and how often we look at that.
 METADATA_MS = 30_000
+NEW_S = 1.0
 #: Where a group begins that has no offsets.
 RESETS = {"beginning": "earliest", "end": "latest"}
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\", "0": b"\0"}
@@ -99,8 +101,10 @@ def command(
         ends = consumer.end_offsets(chosen) if to_end else None
         consumer.assign(chosen)
         begin(consumer, chosen)
+        # Of a partition that comes while we read, everything came after we began, whatever came before that.
+        begin_new = begin if where == "beginning" or where.isdigit() else _where("beginning")
         try:
-            _print(consumer, chosen, render, limit, ends)
+            _print(consumer, chosen, render, limit, ends, None if partitions or to_end else begin_new)
         except KeyboardInterrupt:
             # The usual way to end it.
             sys.stdout.buffer.flush()
@@ -112,12 +116,18 @@ def _print(
     render: Callable[[ConsumerRecord], bytes],
     limit: int | None,
     ends: dict[TopicPartition, int] | None,
+    begin_new: Callable[[Consumer, list[TopicPartition]], None] | None,
 ) -> None:
+    """Until there were enough records, or all ``ends`` are reached. ``begin_new`` begins partitions that come meanwhile."""
     from ottla.wire.errors import KafkaError
 
     out = sys.stdout.buffer
     left = float("inf") if limit is None else limit
+    looked_at = time.monotonic()
     while left > 0:
+        if begin_new is not None and time.monotonic() - looked_at > NEW_S:
+            looked_at = time.monotonic()
+            _take_new(consumer, chosen, begin_new)
         if ends is not None:
             for tp in [tp for tp, end in ends.items() if consumer.position(tp) >= end]:
                 del ends[tp]
@@ -141,6 +151,22 @@ def _print(
                 left -= 1
         out.flush()
     out.flush()
+
+
+def _take_new(consumer: Consumer, chosen: list[TopicPartition], begin: Callable[[Consumer, list[TopicPartition]], None]) -> None:
+    """Read partitions that the topic has got meanwhile, too."""
+    from ottla.client.errors import MetadataTimedOut
+    from ottla.wire.errors import UnknownTopicOrPartition
+
+    try:
+        fresh = consumer.partitions_for(chosen[0].topic, timeout_ms=0)[len(chosen) :]
+    except (MetadataTimedOut, UnknownTopicOrPartition):
+        # Whoever waits in vain for records is told.
+        return
+    if fresh:
+        chosen += fresh
+        consumer.assign(chosen)
+        begin(consumer, fresh)
 
 
 def check_there(consumer: Consumer, chosen: list[TopicPartition]) -> None:

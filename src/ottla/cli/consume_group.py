@@ -14,14 +14,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import click
+
 from ottla.base.ids import TopicPartition
 from ottla.cli.consume import POLL_MS, POLL_RECORDS
+from ottla.client.errors import MetadataTimedOut
 from ottla.client.rebalance import RebalanceListener
 from ottla.client.record import ConsumerRecord
 from ottla.client.sync_consumer import Consumer
+from ottla.wire.errors import KafkaError, RequestTimedOut
 
 #: How often what was printed is committed.
 COMMIT_S = 1.0
+#: How soon it is looked again where partitions begin and end.
+LOOK_MS = 50
+#: How long one look at the ends of partitions may hold up what others have to print, and how long all of them may take.
+ENDS_MS, LOOK_S = 1_000, 30.0
 
 
 class _Printed(RebalanceListener):
@@ -34,32 +42,83 @@ class _Printed(RebalanceListener):
         self.offsets: dict[TopicPartition, int] = {}
         #: Where to stop; None before the first assignment, and for who reads on and on.
         self.ends: dict[TopicPartition, int] | None = None
+        #: Partitions of which it is not known yet where they begin, or end.
+        self._new: set[TopicPartition] = set()
+        self._new_since = 0.0
         self._committed_at = time.monotonic()
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        self.offsets |= {tp: self.consumer.position(tp) for tp in partitions}
+        self._new.update(partitions)
+        self._new_since = time.monotonic()
         if self._to_end:
-            self.ends = (self.ends or {}) | self.consumer.end_offsets(partitions)
+            self.ends = self.ends or {}
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self._look_at_begins()
         self.commit()
         self.on_partitions_lost(partitions)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self._new.difference_update(partitions)
         for tp in partitions:
             self.offsets.pop(tp, None)
             if self.ends is not None:
                 self.ends.pop(tp, None)
 
+    @property
+    def looking(self) -> bool:
+        """Whether something is not known yet that there is to wait for."""
+        return bool(self._new) or (self._to_end and self.ends is None)
+
+    def look(self) -> None:
+        """Find out where new partitions begin and end. One that has no leader now is looked at again with each poll: it holds up nobody but
+        who waits for its end. Raises: RequestTimedOut when that takes too long, and what else will not pass.
+        """
+        if not self._new:
+            return
+        self._look_at_begins()
+        if self.ends is not None:
+            patient = time.monotonic() - self._new_since < LOOK_S
+            self.ends |= self._ends_of(sorted(self._new - self.ends.keys()), patient)
+        self._new -= self.offsets.keys() & (self.offsets if self.ends is None else self.ends).keys()
+
+    def _look_at_begins(self) -> None:
+        for tp in sorted(self._new - self.offsets.keys()):
+            begin = self._position(tp)
+            if begin is not None:
+                self.offsets[tp] = begin
+
+    def _position(self, tp: TopicPartition) -> int | None:
+        """The next offset of a partition, None while it is not known."""
+        try:
+            return self.consumer.position(tp, timeout_ms=0)
+        except MetadataTimedOut:
+            return None
+
+    def _ends_of(self, partitions: list[TopicPartition], patient: bool) -> dict[TopicPartition, int]:
+        """The ends of those that have a leader."""
+        try:
+            return self.consumer.end_offsets(partitions, timeout_ms=ENDS_MS)
+        except RequestTimedOut:
+            found: dict[TopicPartition, int] = {}
+            for tp in partitions:
+                try:
+                    found |= self.consumer.end_offsets([tp], timeout_ms=ENDS_MS // 10)
+                except RequestTimedOut:
+                    if not patient:
+                        raise
+            return found
+
     def wanted(self, record: ConsumerRecord) -> bool:
         """Whether the record came before the end."""
-        return self.ends is None or record.offset < self.ends.get(TopicPartition(record.topic, record.partition), 0)
+        tp = TopicPartition(record.topic, record.partition)
+        return self.ends is None or tp in self._new or record.offset < self.ends.get(tp, 0)
 
     def at_end(self) -> bool:
         """Whether all that is read was read to its end."""
-        if self.ends is None:
+        if self.ends is None or self._new:
             return False
-        return all(self.consumer.position(tp) >= end for tp, end in self.ends.items())
+        return all((position := self._position(tp)) is not None and position >= end for tp, end in self.ends.items())
 
     def commit(self) -> None:
         """Keep what was printed."""
@@ -71,7 +130,12 @@ class _Printed(RebalanceListener):
         """Keep it now and then, without waiting."""
         if self.offsets and time.monotonic() - self._committed_at > COMMIT_S:
             self._committed_at = time.monotonic()
-            self.consumer.commit_async(self.offsets.copy())
+            self.consumer.commit_async(self.offsets.copy(), _tell)
+
+
+def _tell(offsets: Any, error: KafkaError | None) -> None:
+    if error is not None:
+        click.echo(f"Warning: what was printed is not committed yet: {' '.join(str(error).split())}", err=True)
 
 
 def consume(
@@ -90,7 +154,9 @@ def consume(
 def _print(consumer: Consumer, topic: str, printed: _Printed, render: Callable[[ConsumerRecord], bytes], left: float) -> None:
     out = sys.stdout.buffer
     while left > 0 and not printed.at_end():
-        records = [record for record in consumer.poll(POLL_MS, int(min(left, POLL_RECORDS))) if printed.wanted(record)]
+        polled = consumer.poll(LOOK_MS if printed.looking else POLL_MS, int(min(left, POLL_RECORDS)))
+        printed.look()
+        records = [record for record in polled if printed.wanted(record)]
         out.write(b"".join(render(record) for record in records))
         out.flush()
         if not records:

@@ -60,10 +60,13 @@ def admin(bootstrap: str) -> Admin:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Turn what clients and files raise into one line and an exit code."""
+    """Turn what clients and files raise into one line and an exit code, and what clients warn of into lines that look the same."""
+    import logging
+
     from ottla.base.options import ConfigError
     from ottla.wire.errors import KafkaError
 
+    logging.basicConfig(format="Warning: %(message)s")
     try:
         yield
     except ConfigError as error:

@@ -17,7 +17,7 @@ def command() -> None:
 @click.option("--first", default=0, show_default=True, help="The first of them.")
 @click.option("--seed", type=int, default=None, help="Run this one seed and show its trace.")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Processes to use.")
-@click.option("--story", type=click.Choice(["logs", "groups"]), default=None, help="Tell this story of each seed, not all.")
+@click.option("--story", type=click.Choice(["logs", "groups", "cluster"]), default=None, help="Tell this story of each seed, not all.")
 @click.option("--hashes", is_flag=True, help="Print the hash of each seed's trace, to compare two runs.")
 def run(seeds: int, first: int, seed: int | None, jobs: int, story: str | None, hashes: bool) -> None:
     from ottla.sim.sweep import STORIES, report, run_seeds

@@ -17,9 +17,9 @@ from ottla.base.ids import TopicPartition, as_partition
 from ottla.client import results as r
 from ottla.client.admin_calls import Outcome, failed, good
 from ottla.client.cluster import Cluster
-from ottla.client.group_admin import GroupAdmin
 from ottla.client.network import METADATA_VERSION_MIN
 from ottla.client.offsets import OffsetAndTime, list_offsets
+from ottla.client.partition_admin import PartitionAdmin
 from ottla.client.routing import Share, ask_leaders
 from ottla.wire import messages as m
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition, error_for
@@ -29,7 +29,7 @@ from ottla.wire.messages import alter_configs, describe_producers, incremental_a
 DELETE_BY_NAME_UNTIL = 5
 
 
-class Admin(GroupAdmin):
+class Admin(PartitionAdmin):
     """Administers a cluster. Settings are those of `AdminOptions`, as keyword arguments; belongs to the loop in which it is first used.
 
     Raises: ConfigError for a setting that is unknown or makes no sense.

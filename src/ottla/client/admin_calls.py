@@ -68,17 +68,21 @@ class AdminCalls:
     def _limit_ms(self, timeout_ms: float | None) -> float:
         return self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
-    async def _controller(self, request: Any, codes: Callable[[Any], list[int]], left_ms: float, *, at_most: int = 1000) -> Any:
+    async def _controller(
+        self, request: Any, codes: Callable[[Any], list[int]], left_ms: float, *, at_least: int = 0, at_most: int = 1000
+    ) -> Any:
         def moved(response: Any) -> bool:
             return NOT_CONTROLLER in codes(response)
 
-        return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_most=at_most)
+        return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_least=at_least, at_most=at_most)
 
     async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
         network = self._network
-        if node != ANY_BROKER and node not in network.cluster.brokers:
+        if node == ANY_BROKER:
+            return await network.ask_any(request, at_least=at_least)
+        if node not in network.cluster.brokers:
             await network.refresh()
-        return await network.ask(network.any_node() if node == ANY_BROKER else node, request, timeout_ms=left_ms, at_least=at_least)
+        return await network.ask(node, request, timeout_ms=left_ms, at_least=at_least)
 
     async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0) -> Any:
         """Ask any broker until one answers without an error that passes. Raises: the error; RequestTimedOut."""

@@ -193,9 +193,9 @@ class Fetcher:
 
     # -- looking up where to begin
 
-    def lookups(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Partitions whose offset has to be looked up: (time, generation). Each is given once; `looked_up` or `lookup_failed` must
-        follow.
+    def lookups(self, answerable: Callable[[TopicPartition], bool] = lambda tp: True) -> dict[TopicPartition, tuple[int, int]]:
+        """Partitions whose offset has to be looked up, and can be now: (time, generation). Each is given once; `looked_up` or
+        `lookup_failed` must follow.
         """
         wanted: dict[TopicPartition, tuple[int, int]] = {}
         for tp, position in self._positions.items():
@@ -208,7 +208,7 @@ class Fetcher:
                 )
                 self._reset(position, NoOffsetToStart(f"{nowhere} and auto_offset_reset is none: seek first"))
                 position.fresh = position.reset is None
-            if position.reset is not None:
+            if position.reset is not None and answerable(tp):
                 wanted[tp] = (position.reset, position.generation)
                 position.reset = None
         return wanted
@@ -318,12 +318,9 @@ class Fetcher:
         """A fetch was not answered."""
         del self._in_flight[plan.node_id]
         self.session(plan.node_id).failed()
-        for tp, generation in plan.generations.items():
-            position = self._positions.get(tp)
-            if position is not None and position.generation == generation:
-                position.blocked_until_ms = now_ms + position.backoff.failed()
+        self._hold_off(plan, now_ms)
 
-    def answered(self, plan: FetchPlan, response: FetchResponse, names: dict[bytes, str], now_ms: float) -> bool:
+    def answered(self, plan: FetchPlan, response: FetchResponse, now_ms: float) -> bool:
         """Take an answer in. True when it shows that metadata is stale."""
         if response.error_code:
             self.failed(plan, now_ms)
@@ -331,21 +328,33 @@ class Fetcher:
             return response.error_code in METADATA_IS_STALE
         del self._in_flight[plan.node_id]
         self.session(plan.node_id).answered(0, response.session_id)
+        # By the ids that were asked for: the picture of the cluster may have others by now.
+        names = {ask.topic_id: tp.topic for tp, ask in plan.wanted.items()}
         stale = False
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
             for data in topic.partitions:
                 tp = TopicPartition(name, data.partition_index)
-                position = self._positions.get(tp)
-                if position is None or plan.generations.get(tp) != position.generation:
+                if tp not in plan.wanted:
+                    self._hold_off(plan, now_ms)
+                    stale = True
                     continue
-                if plan.wanted[tp].offset != position.fetch_offset:
+                position = self._positions.get(tp)
+                asked = (plan.generations[tp], plan.wanted[tp].offset)
+                if position is None or asked != (position.generation, position.fetch_offset):
                     continue
                 if data.error_code:
                     stale |= self._partition_failed(position, data, now_ms)
                 else:
                     self._partition_fetched(position, data)
         return stale
+
+    def _hold_off(self, plan: FetchPlan, now_ms: float) -> None:
+        """What came was not what was asked for: asked again at once, it would come again at once."""
+        for tp, generation in plan.generations.items():
+            position = self._positions.get(tp)
+            if position is not None and position.generation == generation and position.blocked_until_ms <= now_ms:
+                position.blocked_until_ms = now_ms + position.backoff.failed()
 
     def _partition_failed(self, position: _Position, data: PartitionData, now_ms: float) -> bool:
         error = error_for(data.error_code, f"{position.tp}: {error_for(data.error_code)}")

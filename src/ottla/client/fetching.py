@@ -33,18 +33,14 @@ class Fetching:
         self._options = options
         self._group = group
         self._changed = changed
-        self._looking_up = False
 
     def pump(self, now_ms: float) -> float:
         """Begin every fetch, look-up and refresh that can begin now; gives the time at which to look again."""
         network, fetcher = self._network, self._fetcher
         if self._group is not None and (uncommitted := fetcher.uncommitted()):
             network.spawn(self._ask_group(self._group, uncommitted))
-        if not self._looking_up:
-            lookups = fetcher.lookups()
-            if lookups:
-                self._looking_up = True
-                network.spawn(self._look_up(lookups))
+        if lookups := fetcher.lookups(self._has_leader):
+            network.spawn(self._look_up(lookups))
         plans, leaderless, next_ms = fetcher.plans(
             now_ms, network.cluster.leader, network.cluster.topic_id, lambda node_id: network.ready(node_id) is not None
         )
@@ -56,6 +52,14 @@ class Fetching:
             network.cluster.invalidate()
         times = [at_ms for node_id in network.cluster.brokers if (at_ms := network.retry_at_ms(node_id)) > now_ms]
         return min([next_ms, *times])
+
+    def _has_leader(self, tp: TopicPartition) -> bool:
+        """Whether it can be looked up now, or never will be. Those that have to wait would hold up others that are asked for with them."""
+        cluster = self._network.cluster
+        if cluster.leader(*tp) is not None or cluster.fatal(tp.topic) is not None:
+            return True
+        cluster.invalidate()
+        return False
 
     def _send(self, plan: FetchPlan) -> None:
         network = self._network
@@ -83,7 +87,7 @@ class Fetching:
         else:
             response = answer.result()
             self._hints(response)
-            if self._fetcher.answered(plan, response, network.cluster.names, network.clock_ms()):
+            if self._fetcher.answered(plan, response, network.clock_ms()):
                 network.cluster.invalidate()
         self._changed()
 
@@ -110,23 +114,20 @@ class Fetching:
         self._changed()
 
     async def _look_up(self, lookups: dict[TopicPartition, tuple[int, int]]) -> None:
-        try:
-            back_ms = reset_duration_ms(self._options.auto_offset_reset)
-            wall_ms = int(time.time() * 1000)
-            found = await self._listed({tp: wall_ms - (back_ms or 0) if when == SO_LONG_AGO else when for tp, (when, _) in lookups.items()})
-            # Nothing since then: what comes next is what is wanted.
-            nothing = {tp: LATEST for tp, one in found.items() if isinstance(one, OffsetAndTime) and one.offset < 0}
-            if nothing:
-                found |= await self._listed(nothing)
-            for tp, (when, generation) in lookups.items():
-                result = found.get(tp) or UnknownServerError(f"no answer about the offsets of {tp}")
-                if isinstance(result, KafkaError):
-                    self._fetcher.lookup_failed(tp, generation, when, result)
-                else:
-                    self._fetcher.looked_up(tp, generation, result.offset)
-        finally:
-            self._looking_up = False
-            self._changed()
+        back_ms = reset_duration_ms(self._options.auto_offset_reset)
+        wall_ms = int(time.time() * 1000)
+        found = await self._listed({tp: wall_ms - (back_ms or 0) if when == SO_LONG_AGO else when for tp, (when, _) in lookups.items()})
+        # Nothing since then: what comes next is what is wanted.
+        nothing = {tp: LATEST for tp, one in found.items() if isinstance(one, OffsetAndTime) and one.offset < 0}
+        if nothing:
+            found |= await self._listed(nothing)
+        for tp, (when, generation) in lookups.items():
+            result = found.get(tp) or UnknownServerError(f"no answer about the offsets of {tp}")
+            if isinstance(result, KafkaError):
+                self._fetcher.lookup_failed(tp, generation, when, result)
+            else:
+                self._fetcher.looked_up(tp, generation, result.offset)
+        self._changed()
 
     async def _listed(self, times: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
         read_committed = self._options.isolation_level == "read_committed"

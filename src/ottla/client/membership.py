@@ -27,7 +27,6 @@ again with the next poll. A static member does not leave: it falls silent and ke
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
@@ -40,6 +39,7 @@ from ottla.client.backoff import Backoff
 from ottla.client.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
 from ottla.client.group_messages import heartbeat_request, join_request, leave_request, member_told, protocol, sync_request
 from ottla.client.options import ConsumerOptions
+from ottla.client.polled import Polled
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import (
     FencedInstanceId,
@@ -70,13 +70,13 @@ class Phase(Enum):
     STABLE = "stable"
 
 
-class Membership:
+class Membership(Polled):
     """See the module. `now_ms` is monotonic; `count` gives a topic's partitions, 0 where there is no such topic, None while that is not
     known.
     """
 
     def __init__(self, options: ConsumerOptions, assignors: list[Assignor], rng: Random, count: Callable[[str], int | None]) -> None:
-        self._options = options
+        super().__init__(options)
         self._assignors = {one.name: one for one in assignors}
         self._cooperative = all(one.cooperative for one in assignors)
         self._count = count
@@ -85,12 +85,9 @@ class Membership:
         self.phase = Phase.OUT
         self.member_id = ""
         self.generation = NO_GENERATION
-        #: What the user reads now.
-        self.owned: list[TopicPartition] = []
         #: Topics whose partitions have to be known: those subscribed to, and the leader's group's.
         self.wanted: frozenset[str] = frozenset()
         self._topics: frozenset[str] = frozenset()
-        self._changes: deque[Change] = deque()
         #: Why to join again; None: no need.
         self._rejoin: str | None = None
         #: A join or sync that is not answered yet; what comes for an older one is dropped.
@@ -99,9 +96,6 @@ class Membership:
         self._beat_at_ms = float("inf")
         self._heard_ms = float("-inf")
         self._pause_until_ms = float("-inf")
-        #: The user polled, and not too long ago.
-        self._alive = False
-        self._poll_until_ms = float("inf")
         self._protocol = ""
         #: As leader: the members, and the partitions that were given out.
         self._members: dict[str, Member] = {}
@@ -110,7 +104,6 @@ class Membership:
         #: As leader: partitions were withheld from their new owners until the old ones give them up.
         self._withheld = False
         self._free_at_ms = float("inf")
-        self._error: KafkaError | None = None
 
     # -- the user's side
 
@@ -126,36 +119,6 @@ class Membership:
         """Have the group rebalance."""
         if self.phase is not Phase.OUT:
             self._rejoin = self._rejoin or reason
-
-    def poll_began(self) -> None:
-        """The user waits for records: there is no need to fear for it."""
-        self._alive = True
-        self._poll_until_ms = float("inf")
-
-    def poll_ended(self, now_ms: float) -> None:
-        """The user works on records."""
-        self._poll_until_ms = now_ms + self._options.max_poll_interval_ms
-
-    def error(self) -> KafkaError | None:
-        """What the user has to know, once; that another has its instance id, always."""
-        error = self._error
-        if not isinstance(error, FencedInstanceId):
-            self._error = None
-        return error
-
-    def change(self) -> Change | None:
-        """What the user has to carry out next; `changed` must follow."""
-        return self._changes[0] if self._changes else None
-
-    def changed(self, change: Change) -> None:
-        """The change was carried out. It may have been overtaken by a loss."""
-        if self._changes and self._changes[0] is change:
-            self._changes.popleft()
-        if change.kind is Kind.ASSIGNED:
-            self.owned += [tp for tp in change.partitions if tp not in self.owned]
-        else:
-            gone = set(change.partitions)
-            self.owned = [tp for tp in self.owned if tp not in gone]
 
     @property
     def subscribed(self) -> bool:
@@ -199,8 +162,7 @@ class Membership:
     def step(self, now_ms: float) -> list[Call]:
         """Requests to send now."""
         calls: list[Call] = []
-        if now_ms >= self._poll_until_ms and self._alive:
-            self._stuck(calls)
+        self._leave_if_stuck(calls, now_ms)
         if not self._topics or not self._alive or isinstance(self._error, FencedInstanceId):
             return calls
         question = self.coordinator.call(now_ms)
@@ -294,17 +256,6 @@ class Membership:
             self._beating = Call(HeartbeatRequest, build, self._options.request_timeout_ms, at_least=at_least)
             calls.append(self._beating)
 
-    def _stuck(self, calls: list[Call]) -> None:
-        """The user polls no more."""
-        owned = self.owned
-        told = self.leave(f"no poll within max.poll.interval.ms, {self._options.max_poll_interval_ms} ms")
-        if told is not None:
-            calls.append(told)
-        self._poll_until_ms = float("inf")
-        if owned:
-            self.owned = owned
-            self._changes.append(Change(Kind.LOST, tuple(owned)))
-
     def _look_at_partitions(self) -> None:
         """The leader watches whether there is something else to be assigned by now."""
         for topic, was in self._given.items():
@@ -330,16 +281,15 @@ class Membership:
                 self._again(now_ms)
                 self.coordinator.lost(now_ms, error)
             else:
-                self._error = error
                 self._reset(forget_id=False)
-                self._alive = False
+                self._tell(error)
 
     def answered(self, call: Call, response: Any, now_ms: float) -> None:
         """A request was answered."""
         if call.request is FindCoordinatorRequest:
             error = self.coordinator.answered(response, now_ms)
             if error is not None:
-                self._error, self._alive = error, False
+                self._tell(error)
         elif call is self._beating:
             self._beating = None
             self._beat_at_ms = now_ms + self._options.heartbeat_interval_ms
@@ -394,14 +344,11 @@ class Membership:
     def _out(self, code: int) -> None:
         """The group goes on without this member."""
         self._reset(forget_id=code == UNKNOWN_MEMBER)
-        self._changes.clear()
-        if self.owned:
-            self._changes.append(Change(Kind.LOST, tuple(self.owned)))
+        self._lose()
 
     def _failed(self, code: int) -> None:
         self._out(UNKNOWN_MEMBER)
-        self._error = group_error(code, self._options)
-        self._alive = False
+        self._tell(group_error(code, self._options))
 
     def _reset(self, *, forget_id: bool) -> None:
         self.phase = Phase.OUT

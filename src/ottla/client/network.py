@@ -22,8 +22,8 @@ from ottla.client.cluster import UNUSED_TOPIC_MS, Broker, Cluster
 from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut
 from ottla.client.options import ClientOptions, ProducerOptions, parse_address
 from ottla.net.link import Link, LinkBroken, open_link
-from ottla.wire.declare import schema_of
-from ottla.wire.errors import KafkaError, RequestTimedOut, error_for
+from ottla.wire.declare import FieldNotInVersion, schema_of
+from ottla.wire.errors import InvalidRequest, KafkaError, RequestTimedOut, error_for
 from ottla.wire.framing import decode_response
 from ottla.wire.messages import API, ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
 
@@ -114,6 +114,8 @@ class Network:
         self._refresh_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, self.rng)
         self._refresh_at_ms = float("-inf")
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: Errors of our own that were logged.
+        self._told: set[str] = set()
 
     # -- connections
 
@@ -178,6 +180,8 @@ class Network:
             return await peer.link.request(build(version), version, timeout_ms=limit_ms)
         except LinkBroken as broken:
             raise failure(broken) from None
+        except FieldNotInVersion as wrong:
+            raise InvalidRequest(f"{request.__name__.removesuffix('Request')} cannot be sent: {wrong}") from None
 
     def _node(self, node_id: int) -> _Node | None:
         address: tuple[str, int] | None = self._bootstrap.get(node_id) or self.places.get(node_id)
@@ -356,9 +360,11 @@ class Network:
 
         def done(finished: asyncio.Task[Any]) -> None:
             self._tasks.discard(finished)
-            if not finished.cancelled():
-                # What went wrong is kept in the node or told to whoever awaited; unread exceptions are no news.
-                finished.exception()
+            error = None if finished.cancelled() else finished.exception()
+            # What went wrong with brokers is kept in the node or told to whoever awaited, and is no news.
+            if error is not None and not isinstance(error, KafkaError | OSError) and repr(error) not in self._told:
+                self._told.add(repr(error))
+                log.error("an error in the client itself, which may not go on: %r", error, exc_info=error)
 
         task.add_done_callback(done)
         return task

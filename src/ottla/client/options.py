@@ -247,12 +247,19 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
         if value is None and spec.kind is Kind.STRING and spec.default == "":
             # What others write for "not set".
             continue
-        setattr(made, name, spec.parse(_text(spec, value)))
+        setattr(made, name, _sayable(spec, spec.parse(_text(spec, value))))
     if isinstance(made, ProducerOptions):
         _check_producer(made, keywords)
     if isinstance(made, ConsumerOptions):
         _check_consumer(made, keywords)
     return made
+
+
+def _sayable(spec: OptionSpec, value: Any) -> Any:
+    """Strings go to the brokers: who you are, which group."""
+    if isinstance(value, str) and (size := len(value.encode(errors="replace"))) > STRING_BYTES_MAX:
+        raise ConfigError(spec.attribute, f"has {size} bytes; the protocol can say at most {STRING_BYTES_MAX} bytes")
+    return value
 
 
 def _text(spec: OptionSpec, value: Any) -> str:
@@ -267,6 +274,8 @@ def _text(spec: OptionSpec, value: Any) -> str:
     raise ConfigError(spec.attribute, f"expected {_EXPECTED[spec.kind]}, not {value!r}")
 
 
+#: Longer strings cannot be said in the protocol.
+STRING_BYTES_MAX = 32_767
 _EXPECTED = {
     Kind.BOOLEAN: "True or False",
     Kind.STRING: "a string",

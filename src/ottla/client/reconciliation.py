@@ -25,7 +25,6 @@ The face to the user, and what happens if the user does not poll, are those of `
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
@@ -35,6 +34,7 @@ from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
 from ottla.client.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
 from ottla.client.options import ConsumerOptions
+from ottla.client.polled import Polled
 from ottla.wire.errors import FencedInstanceId, FencedMemberEpoch, KafkaError, StaleMemberEpoch, UnknownMemberId
 from ottla.wire.messages import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest
 from ottla.wire.messages.consumer_group_heartbeat import TopicPartitions
@@ -44,13 +44,13 @@ REGEX_SINCE = 1
 GONE = (UnknownMemberId.code, FencedMemberEpoch.code)
 
 
-class Reconciliation:
+class Reconciliation(Polled):
     """See the module. `now_ms` is monotonic; `topic_id` and `names` are the cluster's picture."""
 
     def __init__(
         self, options: ConsumerOptions, rng: Random, topic_id: Callable[[str], bytes], names: Callable[[], dict[bytes, str]]
     ) -> None:
-        self._options = options
+        super().__init__(options)
         self._topic_id = topic_id
         self._names = names
         self._backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, rng)
@@ -58,8 +58,6 @@ class Reconciliation:
         self.member_id = urlsafe_b64encode(rng.randbytes(16)).rstrip(b"=").decode()
         #: 0 until the group has taken the member in.
         self.epoch = JOINING
-        #: What the user reads now.
-        self.owned: list[TopicPartition] = []
         #: Topics whose metadata is needed.
         self.wanted: frozenset[str] = frozenset()
         #: Topics of the target whose names are not known.
@@ -67,16 +65,12 @@ class Reconciliation:
         self._topics: frozenset[str] = frozenset()
         self._pattern = ""
         self._target: dict[bytes, list[int]] | None = None
-        self._changes: deque[Change] = deque()
         #: What the coordinator knows; None: it is to be told again.
         self._told_subscription: tuple[frozenset[str], str] | None = None
         self._told_owned: list[TopicPartition] | None = None
         self._beating: tuple[Call, tuple[frozenset[str], str], list[TopicPartition]] | None = None
         self._beat_at_ms = float("-inf")
         self._interval_ms = float("inf")
-        self._alive = False
-        self._poll_until_ms = float("inf")
-        self._error: KafkaError | None = None
 
     # -- the user's side
 
@@ -89,37 +83,11 @@ class Reconciliation:
         """The coordinator decides when to rebalance; a member can only ask how things are."""
         self._beat_at_ms = float("-inf")
 
-    def poll_began(self) -> None:
-        """The user waits for records: there is no need to fear for it."""
-        self._alive = True
-        self._poll_until_ms = float("inf")
-
-    def poll_ended(self, now_ms: float) -> None:
-        """The user works on records."""
-        self._poll_until_ms = now_ms + self._options.max_poll_interval_ms
-
-    def error(self) -> KafkaError | None:
-        """What the user has to know, once; that another has its instance id, always."""
-        error = self._error
-        if not isinstance(error, FencedInstanceId):
-            self._error = None
-        return error
-
     def change(self) -> Change | None:
         """What the user has to carry out next; `changed` must follow."""
         if not self._changes:
             self._reconcile()
-        return self._changes[0] if self._changes else None
-
-    def changed(self, change: Change) -> None:
-        """The change was carried out. It may have been overtaken by a loss."""
-        if self._changes and self._changes[0] is change:
-            self._changes.popleft()
-        if change.kind is Kind.ASSIGNED:
-            self.owned += [tp for tp in change.partitions if tp not in self.owned]
-        else:
-            gone = set(change.partitions)
-            self.owned = [tp for tp in self.owned if tp not in gone]
+        return super().change()
 
     @property
     def subscribed(self) -> bool:
@@ -161,8 +129,7 @@ class Reconciliation:
     def step(self, now_ms: float) -> list[Call]:
         """Requests to send now."""
         calls: list[Call] = []
-        if now_ms >= self._poll_until_ms and self._alive:
-            self._stuck(calls)
+        self._leave_if_stuck(calls, now_ms)
         if not (self._topics or self._pattern) or not self._alive or isinstance(self._error, FencedInstanceId):
             return calls
         question = self.coordinator.call(now_ms)
@@ -229,17 +196,6 @@ class Reconciliation:
             topics.setdefault(self._topic_id(topic), []).append(partition)
         return [TopicPartitions(topic_id=topic_id, partitions=some) for topic_id, some in topics.items()]
 
-    def _stuck(self, calls: list[Call]) -> None:
-        """The user polls no more."""
-        owned = self.owned
-        told = self.leave("")
-        if told is not None:
-            calls.append(told)
-        self._poll_until_ms = float("inf")
-        if owned:
-            self.owned = owned
-            self._changes.append(Change(Kind.LOST, tuple(owned)))
-
     # -- answers
 
     def failed(self, call: Call, error: KafkaError, now_ms: float) -> None:
@@ -247,7 +203,7 @@ class Reconciliation:
         if call.request is FindCoordinatorRequest:
             self.coordinator.failed(error, now_ms)
             if not error.retriable:
-                self._error, self._alive = error, False
+                self._tell(error)
         elif self._beating is not None and call is self._beating[0]:
             self._beating = None
             if error.retriable:
@@ -255,14 +211,14 @@ class Reconciliation:
                 self._tell_all(now_ms)
             else:
                 self._out()
-                self._error, self._alive = error, False
+                self._tell(error)
 
     def answered(self, call: Call, response: Any, now_ms: float) -> None:
         """A request was answered."""
         if call.request is FindCoordinatorRequest:
             error = self.coordinator.answered(response, now_ms)
             if error is not None:
-                self._error, self._alive = error, False
+                self._tell(error)
         elif self._beating is not None and call is self._beating[0]:
             _, subscription, owned = self._beating
             self._beating = None
@@ -293,7 +249,7 @@ class Reconciliation:
             self._beat_at_ms = now_ms
         else:
             self._out()
-            self._error, self._alive = group_error(code, self._options) if code == FencedInstanceId.code else error, False
+            self._tell(group_error(code, self._options) if code == FencedInstanceId.code else error)
 
     def _tell_all(self, now_ms: float) -> None:
         """What the coordinator knows is not certain any more."""
@@ -308,9 +264,7 @@ class Reconciliation:
         self._beating = None
         self._told_subscription = self._told_owned = None
         self._beat_at_ms = float("-inf")
-        self._changes.clear()
-        if self.owned:
-            self._changes.append(Change(Kind.LOST, tuple(self.owned)))
+        self._lose()
 
     def _reconcile(self) -> None:
         """The next change on the way to the target: first give up, and only when the coordinator knows that, take."""

@@ -178,6 +178,19 @@ class ConfigChange(msgspec.Struct):
     operation: ConfigOperation = ConfigOperation.SET
 
 
+class PartitionReassignment(msgspec.Struct):
+    """A move under way: all replicas, those of the target first, and which of them come and go."""
+
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
+
+    @property
+    def target(self) -> list[int]:
+        """The replicas when it is done."""
+        return [broker for broker in self.replicas if broker not in self.removing]
+
+
 class ReplicaLog(msgspec.Struct):
     """A replica in a log directory: bytes on disk, and how far it lags behind. `is_future`: it is moving here from another directory."""
 

@@ -114,7 +114,9 @@ async def _refreshed(network: Network, left_ms: float) -> KafkaError | None:
     return None
 
 
-async def ask_controller(network: Network, message: Any, *, moved: Callable[[Any], bool], timeout_ms: float, at_most: int = 1000) -> Any:
+async def ask_controller(
+    network: Network, message: Any, *, moved: Callable[[Any], bool], timeout_ms: float, at_least: int = 0, at_most: int = 1000
+) -> Any:
     """Send a request once to the controller, or to any broker while it is not known. `moved` tells whether a response says it is another
     broker.
 
@@ -125,7 +127,7 @@ async def ask_controller(network: Network, message: Any, *, moved: Callable[[Any
     cluster = network.cluster
     node = cluster.controller if cluster.controller in cluster.brokers else network.any_node()
     try:
-        response = await network.ask(node, message, timeout_ms=timeout_ms, at_most=at_most)
+        response = await network.ask(node, message, timeout_ms=timeout_ms, at_least=at_least, at_most=at_most)
     except KafkaError as error:
         if error.retriable:
             await _refreshed(network, timeout_ms)

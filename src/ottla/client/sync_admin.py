@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -150,6 +150,26 @@ class Admin:
     ) -> dict[int, Outcome[list[r.LogDir]]]:
         """Log directories of brokers (all brokers when None) and what lies in them, of all topics or those given."""
         return self._call(lambda: self._aio.describe_log_dirs(brokers, topics=topics, timeout_ms=timeout_ms))
+
+    def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[Partition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, Outcome[None]]:
+        """Begin to move partitions to these brokers, the preferred leader first; with None cancel a move that is under way."""
+        return self._call(
+            lambda: self._aio.alter_partition_reassignments(
+                reassignments, allow_replication_factor_change=allow_replication_factor_change, timeout_ms=timeout_ms
+            )
+        )
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[Partition] | None = None, *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, r.PartitionReassignment]:
+        """Partitions whose replicas are being added or removed, of all or of those given."""
+        return self._call(lambda: self._aio.list_partition_reassignments(partitions, timeout_ms=timeout_ms))
 
     def list_groups(
         self, *, states: Iterable[g.GroupState | str] = (), types: Iterable[g.GroupType | str] = (), timeout_ms: float | None = None

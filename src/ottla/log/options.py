@@ -6,6 +6,8 @@ A broker setting named as a synonym gives the default of its topics.
 from ottla.base.options import Options, option
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, SECOND_MS, GiB, KiB, MiB
 
+#: As Kafka takes it; parts may be empty.
+THROTTLED = (r"\*|(\d+:\d+)?(\s*,(\s*\d+:\d+)?)*", "* or a list of PARTITION:BROKER,PARTITION:BROKER,...")
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 
@@ -14,8 +16,6 @@ class TopicOptions(Options):
 
     ABSENT = {
         "preallocate": "segments are never preallocated",
-        "leader.replication.throttled.replicas": "this version does not throttle replication",
-        "follower.replication.throttled.replicas": "this version does not throttle replication",
         "remote.storage.enable": "this version has no tiered storage",
         "local.retention.bytes": "this version has no tiered storage",
         "local.retention.ms": "this version has no tiered storage",
@@ -47,6 +47,20 @@ class TopicOptions(Options):
         synonyms=("log.cleaner.delete.retention.ms",),
         doc="""How long a tombstone, or a transaction marker, outlasts the compaction that leaves nothing older for it to hide: the time
         that a reader from the start has to see it.""",
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = option(
+        "follower.replication.throttled.replicas",
+        (),
+        form=THROTTLED,
+        doc="""Replicas that copy no faster than follower.replication.throttled.rate of their broker: * for all of the topic, or
+        PARTITION:BROKER,...""",
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = option(
+        "leader.replication.throttled.replicas",
+        (),
+        form=THROTTLED,
+        doc="""Replicas that, leading, are copied from no faster than leader.replication.throttled.rate of their broker: * for all of the
+        topic, or PARTITION:BROKER,...""",
     )
     file_delete_delay_ms: int = option(
         "file.delete.delay.ms",

@@ -130,6 +130,8 @@ async def cluster_id(session: Store) -> str:
 
     Raises: CannotStart.
     """
+    # No features are switched on in one go for the cluster; that it could be is said as Kafka says it.
+    await submitted(session, Op("create", layout.FEATURE, layout.encode_feature(layout.Features())))
     made = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
     result = await submitted(session, Op("create", layout.CLUSTER_ID, layout.encode_cluster_id(made)))
     if result.error is None:

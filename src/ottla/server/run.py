@@ -8,8 +8,8 @@
     DIR/flight-*.jsonl              records of failures
 
 A start opens the store (``coordination.py``), binds the sockets, opens the logs, lets the brokers hear what the store holds, registers
-them, and accepts connections when each of them leads what it should. A stop goes the other way: no new connections, waiting requests
-answered, everything on disk, marked as left in order.
+them, and accepts connections when each of them leads what it should. A stop goes the other way: brokers of
+other processes take over, no new connections, waiting requests answered, everything on disk, marked as left in order.
 """
 
 import asyncio
@@ -179,8 +179,8 @@ class Broker:
 
     def close_logs(self) -> None:
         """Leaves the log directories in order, but those that failed."""
-        marks = {partition: leader.high_watermark for partition, leader in self.node.partitions.leaders.items()}
         for directory in self.directories:
+            marks = self.node.partitions.high_watermarks(directory)
             try:
                 directory.close(marks, wall_ms(), carry_out=self.performer.flushers[directory.root].carry_out)
             except OSError as error:
@@ -295,6 +295,7 @@ class Process:
 
     async def stop(self) -> None:
         """Stops in order; everything acknowledged, and all that the next start would have to find out, is on disk."""
+        await self._hand_over()
         for broker in self.brokers:
             broker.listener.stop_accepting()
             broker.performer.stop()
@@ -316,6 +317,19 @@ class Process:
         self._read_threads.shutdown()
         for held in self._held:
             held.release()
+
+    async def _hand_over(self) -> None:
+        """Brokers of other processes take over first; nobody is left to when all brokers of the cluster are in this one."""
+        if not self._started or not self.stopping or self._end.result() != STOPPED:
+            return
+        if set(self.brokers[0].node.image.brokers) <= self.shells.keys():
+            return
+        for broker in self.brokers:
+            broker.shell.hear(events.StopAsked())
+        for broker in self.brokers:
+            # Ends by itself: the broker's patience is limited.
+            while not broker.node.leaving.over:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     def crash(self, shell: Shell, error: BaseException) -> NoReturn:
         """A promise of our own is broken: nothing more is written but the flight record."""

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.sim.machine import Machine
-from ottla.sim.network import Connection, Network
+from ottla.sim.network import Connection, Host, Network
 from ottla.sim.world import World
 from ottla.wire import framing
 from ottla.wire.declare import MalformedMessage
@@ -19,7 +18,7 @@ from ottla.wire.messages import API
 RETRY_MS = 50
 REQUEST_TIMEOUT_MS = 5_000
 #: The version of each API that simulated users speak.
-VERSIONS = {0: 12, 1: 12, 8: 9, 9: 9, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 19: 5, 22: 4, 37: 3, 42: 2, 47: 0, 68: 1}
+VERSIONS = {0: 12, 1: 12, 2: 7, 8: 9, 9: 9, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 19: 5, 20: 5, 22: 4, 37: 3, 42: 2, 47: 0, 68: 1}
 #: The key of each API, by the class of its requests.
 KEYS: dict[type[Any], int] = {schema.request: key for key, schema in API.items()}
 
@@ -41,11 +40,11 @@ class Waiting:
 class Caller:
     """See the module's theory."""
 
-    def __init__(self, world: World, network: Network, machine: Machine, name: str, on_break: Callable[[], None] = nothing) -> None:
+    def __init__(self, world: World, network: Network, host: Host, name: str, on_break: Callable[[], None] = nothing) -> None:
         """``on_break`` is called when a connection broke, after what waited on it was lost."""
         self.world = world
         self._network = network
-        self._machine = machine
+        self._host = host
         self._name = name
         self._on_break = on_break
         self._connection: Connection | None = None
@@ -64,7 +63,7 @@ class Caller:
     ) -> bool:
         """Send a request; False when nobody takes the connection. Without an answer in time the connection breaks."""
         if self._connection is None:
-            self._connection = self._network.connect(self._machine, on_frame=self._frame, on_close=self._closed)
+            self._connection = self._network.connect(self._host, on_frame=self._frame, on_close=self._closed)
             if self._connection is None:
                 return False
         self._numbers += 1

@@ -45,7 +45,7 @@ class Verdict:
     acknowledged: int = 0
     faults: int = 0
     virtual_ms: int = 0
-    #: What was told: of ``logs``, or of ``groups``.
+    #: What was told: of ``logs``, of ``groups``, or of a ``cluster``.
     story: str = "logs"
 
 

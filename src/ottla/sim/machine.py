@@ -53,6 +53,10 @@ class Performer:
         """Write the compacted segments, synced before they are called done."""
         return carry_out(disk, effect.plan)
 
+    def doubt_session(self, doubt: Callable[[], None]) -> None:
+        """The process stood still for long: the session with the store is looked after before anything else is heard."""
+        doubt()
+
     def flush_failed(self, machine: "Machine", partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
         """Never tried again."""
         machine.hear(events.DirectoryFailed(directory=machine.disk.root, reason=str(error)))
@@ -71,6 +75,7 @@ class Machine:
         *,
         broker_id: int = 1,
         epoch_ms: int = EPOCH_MS,
+        address: tuple[str, int] = ("sim", 9092),
     ) -> None:
         """``epoch_ms`` is the calendar's time when the world begins."""
         self.world = world
@@ -79,7 +84,9 @@ class Machine:
         self.performer = performer or Performer()
         self._texts = texts
         self._broker_id = broker_id
-        self._epoch_ms = epoch_ms
+        self._address = address
+        #: The calendar may be set to another time.
+        self.epoch_ms = epoch_ms
         self._rng = world.rng("machine")
         self.node: Node | None = None
         self._directory: LogDirectory | None = None
@@ -129,7 +136,7 @@ class Machine:
             settings=settings,
             directories=[directory],
             rng=self.world.rng(f"node {self.incarnation}"),
-            address=("sim", 9092),
+            address=self._address,
             now_ms=self.world.now_ms,
             wall_ms=self._wall_ms(),
         )
@@ -156,7 +163,7 @@ class Machine:
         if self.node is None or self._directory is None:
             return
         directory, node = self._directory, self.node
-        marks = {partition: leader.high_watermark for partition, leader in node.partitions.leaders.items()}
+        marks = node.partitions.high_watermarks(directory)
         self._perform(node.stop(self.world.now_ms))
         if self.node is node:
             try:
@@ -222,7 +229,7 @@ class Machine:
             session.deliver(1)
 
     def _wall_ms(self) -> int:
-        return self._epoch_ms + self.world.now_ms
+        return self.epoch_ms + self.world.now_ms
 
     def _options(self, settings: Settings, topic: str) -> TopicOptions:
         """As the store has them, which a server reads before it opens its logs."""
@@ -273,7 +280,7 @@ class Machine:
                 client_id=header.client_id,
                 body=body,
                 host="sim",
-                local=("sim", 9092),
+                local=self._address,
             )
         )
         # What a real shell does: the buffer is used again for the next request.
@@ -320,8 +327,7 @@ class Machine:
                 case effects.Release():
                     self._answered(effect.connection, effect.ticket, b"")
                 case effects.Close():
-                    if effect.connection in self._connections:
-                        self._connections[effect.connection].break_off()
+                    self._close(effect)
                 case effects.Settle():
                     self._later(self._rng.choice((0, 0, 1)), lambda: self.hear(events.Settled()))
                 case effects.Flush():
@@ -352,6 +358,10 @@ class Machine:
                     self._ask(effect)
                 case _:
                     raise AssertionError(f"a broker asks for nothing like {effect}")
+
+    def _close(self, effect: effects.Close) -> None:
+        if effect.connection in self._connections:
+            self._connections[effect.connection].break_off()
 
     def _ask(self, effect: effects.Ask) -> None:
         raise AssertionError(f"one broker has nobody to ask for {effect.message}")

@@ -4,11 +4,16 @@ import platform
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+from ottla.sim.cluster_history import ClusterHistory
 from ottla.sim.group_history import GroupHistory
 from ottla.sim.history import History, Verdict
 
 #: What a seed can be told as.
-STORIES: dict[str, type[History] | type[GroupHistory]] = {"logs": History, "groups": GroupHistory}
+STORIES: dict[str, type[History] | type[GroupHistory] | type[ClusterHistory]] = {
+    "logs": History,
+    "groups": GroupHistory,
+    "cluster": ClusterHistory,
+}
 
 
 def run_seed(seed: int, story: str = "logs") -> Verdict:

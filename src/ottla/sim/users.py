@@ -7,9 +7,10 @@ unique.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from ottla.base.ids import NO_EPOCH
 from ottla.records.batch import crc_ok, headers
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
@@ -17,8 +18,7 @@ from ottla.records.errors import RecordsError
 from ottla.records.read import records
 from ottla.sim.caller import RETRY_MS, Caller
 from ottla.sim.keyed import record_of, value_of
-from ottla.sim.machine import Machine
-from ottla.sim.network import Network
+from ottla.sim.network import Host, Network
 from ottla.sim.world import EPOCH_MS, World
 from ottla.wire import errors
 from ottla.wire.messages import (
@@ -57,17 +57,27 @@ class Listener(Protocol):
 class Admin:
     """Creates the topic, then has nothing left to do."""
 
-    def __init__(self, world: World, network: Network, machine: Machine, partitions: int, configs: dict[str, str]) -> None:
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        host: Host,
+        partitions: int,
+        configs: dict[str, str],
+        *,
+        topic: str = TOPIC,
+        replication_factor: int = 1,
+    ) -> None:
         self.done = False
         self._world = world
-        self._caller = Caller(world, network, machine, "admin", self._again)
-        topic = CreatableTopic(
-            name=TOPIC,
+        self._caller = Caller(world, network, host, "admin", self._again)
+        wish = CreatableTopic(
+            name=topic,
             num_partitions=partitions,
-            replication_factor=1,
+            replication_factor=replication_factor,
             configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
         )
-        self._request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+        self._request = CreateTopicsRequest(topics=[wish], timeout_ms=1000)
         world.after(0, self._create)
 
     def _again(self) -> None:
@@ -104,7 +114,7 @@ class Producer:
         self,
         world: World,
         network: Network,
-        machine: Machine,
+        host: Host,
         history: Listener,
         *,
         number: int,
@@ -113,13 +123,15 @@ class Producer:
         idempotent: bool,
         keyed: bool = False,
         pauses_ms: Sequence[int] = (0, 5, 20, 100),
+        topic: str = TOPIC,
     ) -> None:
         """``keyed``: its records have keys, and some are tombstones. ``pauses_ms``: times that may pass between two batches."""
         self._world = world
+        self._topic = topic
         self._pauses_ms = pauses_ms
         self._history = history
         self._rng = world.rng(f"producer {number}")
-        self._caller = Caller(world, network, machine, f"producer-{number}", self._broken)
+        self._caller = Caller(world, network, host, f"producer-{number}", self._broken)
         self._number = number
         self._partition = partition
         self._left = batches
@@ -187,7 +199,7 @@ class Producer:
         request = ProduceRequest(
             acks=-1,
             timeout_ms=2000,
-            topic_data=[TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=self._partition, records=data)])],
+            topic_data=[TopicProduceData(name=self._topic, partition_data=[PartitionProduceData(index=self._partition, records=data)])],
         )
         round_now = self._round
         if not self._caller.call(request, 0, lambda response: self._answered(round_now, batch, response), batch=data):
@@ -229,27 +241,38 @@ class Producer:
 class Consumer:
     """Reads one partition from its start, for ever."""
 
-    def __init__(self, world: World, network: Network, machine: Machine, history: Listener, *, number: int, partition: int) -> None:
+    def __init__(
+        self, world: World, network: Network, host: Host, history: Listener, *, number: int, partition: int, topic: str = TOPIC
+    ) -> None:
         self._world = world
+        self._topic = topic
         self._history = history
         self._rng = world.rng(f"consumer {number}")
-        self._caller = Caller(world, network, machine, f"consumer-{number}", self._broken)
+        self._caller = Caller(world, network, host, f"consumer-{number}", self._broken)
         self._number = number
         self._partition = partition
         self.position = 0
         #: Offset behind the last batch that was read.
         self._behind = 0
         self._asking = False
+        #: Of which leader epoch it has heard; -1 for none.
+        self.leader_epoch: Callable[[], int] = lambda: NO_EPOCH
         world.after(self._rng.randint(0, 100), self._ask)
 
     def _ask(self) -> None:
         if self._asking:
             return
         ask = FetchPartition(
-            partition=self._partition, fetch_offset=self.position, partition_max_bytes=self._rng.choice((1, 2000, 1 << 20))
+            partition=self._partition,
+            current_leader_epoch=self.leader_epoch(),
+            fetch_offset=self.position,
+            partition_max_bytes=self._rng.choice((1, 2000, 1 << 20)),
         )
         request = FetchRequest(
-            max_wait_ms=self._rng.choice((0, 100, 500)), min_bytes=1, session_epoch=-1, topics=[FetchTopic(topic=TOPIC, partitions=[ask])]
+            max_wait_ms=self._rng.choice((0, 100, 500)),
+            min_bytes=1,
+            session_epoch=-1,
+            topics=[FetchTopic(topic=self._topic, partitions=[ask])],
         )
         self._asking = self._caller.call(request, 1, self._answered)
         if not self._asking:

@@ -18,6 +18,7 @@
     /isr_change_notification/isr_change_S   partitions whose state changed
     /log_dir_event_notification/log_dir_event_S   a broker lost a log directory
     /feature                                finalized features
+    /consumers                              empty; Kafka's consumers of long ago kept themselves here
 
 Contents are JSON but for the epoch. Unknown keys are ignored, as Kafka ignores them, so that a newer writer does no harm.
 Everything here is pure; a content that cannot be read raises ``MalformedNode``. Source: KIP-497 (state), KIP-516 (topic ids),
@@ -51,6 +52,7 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 FEATURE = "/feature"
+CONSUMERS = "/consumers"
 
 #: What an override may belong to.
 CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
@@ -60,7 +62,7 @@ DEFAULT_ENTITY = "<default>"
 #: Nodes that exist, empty, in every store before a broker uses it; parents come before children.
 PERSISTENT_PATHS: tuple[str, ...] = (
     BROKERS, BROKER_IDS, TOPICS, BROKER_SEQUENCE, ADMIN, DELETE_TOPICS, CLUSTER, CONFIG, CONFIG_CHANGES,
-    *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES), ISR_CHANGES, LOG_DIR_EVENTS,
+    *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES), ISR_CHANGES, LOG_DIR_EVENTS, CONSUMERS,
 )  # fmt: skip
 
 
@@ -193,6 +195,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
     rack: str | None = None
     jmx_port: int = -1
+    #: The broker is about to stop. Kafka has no such key with ZooKeeper, and ignores it; its own quorum keeps the same mark.
+    leaving: bool = False
 
 
 class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,6 +246,7 @@ class _BrokerJson(msgspec.Struct):
     endpoints: list[str] = []
     rack: str | None = None
     listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
+    in_controlled_shutdown: bool = False
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
@@ -258,6 +263,8 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
     }
     if registration.rack is not None:
         content["rack"] = registration.rack
+    if registration.leaving:
+        content["in_controlled_shutdown"] = True
     return msgspec.json.encode(content)
 
 
@@ -274,6 +281,7 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         listener_security_protocol_map=read.listener_security_protocol_map,
         rack=read.rack,
         jmx_port=read.jmx_port,
+        leaving=read.in_controlled_shutdown,
     )
 
 

@@ -140,6 +140,12 @@ class MemorySession:
         if self.alive:
             self._end()
 
+    def forget(self) -> None:
+        """The ensemble forgets a session whose owner says nothing: what it was told already arrives, nothing else does until ``resume``."""
+        if self.alive:
+            self._end()
+            self.connected = False
+
     def renew(self) -> None:
         """Another session begins for the owner of one that was lost, with the same watches."""
         assert not self.alive, "a session is renewed after it was lost"

@@ -6,12 +6,12 @@ limits; the batch that contains the offset is sent whole. Sessions as in ``fetch
 
 A follower, which names its replica id, reads up to the log end, on disk or not; where it reads from tells what it has on disk, which may
 raise the high watermark, and bring it into the ISR. It must be a replica, of the registration that its request names, and of the leader's
-epoch.
+epoch. Replication throttles (``throttle.py``) may keep records from one that is not in sync.
 
 Versions: topics by id from 13 on. read_committed stops at the last stable offset.
 
-Differences from Kafka: a follower whose offset lies before the log start is told that start with the error. Source: KIP-74, KIP-227,
-KIP-320, KIP-516, KIP-903.
+Differences from Kafka: a follower whose offset lies before the log start is told that start with the error. Source: KIP-73, KIP-74,
+KIP-227, KIP-320, KIP-516, KIP-903.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from ottla.broker.apis.leaders import endpoints_of, leader_hint
 from ottla.broker.events import RequestArrived
 from ottla.broker.fetch_sessions import Context, Wanted, rotated
 from ottla.broker.handlers import handles
+from ottla.broker.leader import Leader
 from ottla.broker.purgatory import Parked
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -137,10 +138,11 @@ def _read(node: "Node", request: FetchRequest, wanted: Wanted, left: int, *, at_
         replica = replica_of(request)
         if replica >= 0 and replica not in leader.insync.standings:
             raise errors.NotLeaderOrFollower(f"broker {replica} is no follower of {leader.partition}")
+        held_up = _held_up(node, leader, replica)
         read = leader.read(
             ask.fetch_offset,
-            max_bytes=min(ask.partition_max_bytes, left),
-            at_least_one=at_least_one,
+            max_bytes=0 if held_up else min(ask.partition_max_bytes, left),
+            at_least_one=at_least_one and not held_up,
             isolation_level=request.isolation_level,
             last_fetched_epoch=ask.last_fetched_epoch,
             replica=replica >= 0,
@@ -165,6 +167,13 @@ def _read(node: "Node", request: FetchRequest, wanted: Wanted, left: int, *, at_
     if read.diverging is not None:
         data.diverging_epoch = EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
     return data
+
+
+def _held_up(node: "Node", leader: Leader, replica: int) -> bool:
+    """Whether a follower gets nothing for now; ``replica`` -1 is a consumer, who always does. Source: KIP-73."""
+    if replica < 0 or replica in leader.insync.isr:
+        return False
+    return node.throttles.sends_at_ms(leader.partition) > node.now_ms
 
 
 def _name(node: "Node", topic: str | bytes) -> str:
@@ -196,6 +205,8 @@ def _response(node: "Node", call: RequestArrived, context: Context, found: Found
             misled.append(partition)
         if data.records:
             served.append((wanted.topic, wanted.ask.partition))
+            if replica_of(call.body) >= 0:
+                node.throttles.sent(TopicPartition(_name(node, wanted.topic), wanted.ask.partition), len(data.records))
         last = response.responses[-1] if response.responses else None
         if last is None or (last.topic_id if by_id else last.topic) != wanted.topic:
             last = FetchableTopicResponse(**{"topic_id" if by_id else "topic": wanted.topic})  # type: ignore[arg-type]
@@ -262,5 +273,7 @@ def _stirred(node: "Node", request: FetchRequest, wanted: Wanted) -> bool:
         leader.check_epoch(ask.current_leader_epoch)
     except KafkaError:
         return True
+    if _held_up(node, leader, replica_of(request)):
+        return ask.fetch_offset < leader.log.start_offset
     end = leader.log.end_offset if replica_of(request) >= 0 else leader.readable_end(request.isolation_level)
     return end > ask.fetch_offset or ask.fetch_offset < leader.log.start_offset

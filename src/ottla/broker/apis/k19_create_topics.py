@@ -1,4 +1,5 @@
-"""CreateTopics: at the controller; each topic is created whole or not at all.
+"""CreateTopics: at the controller; each topic is created whole or not at all. One of more than about 1,500 partitions takes several steps
+(``controller/stepwise.py``): whoever is controller then finishes what was begun.
 
 Behaviour: every check of Kafka's, in its order; a name that stands twice in one request is refused. validate_only runs all checks and
 creates nothing. Answers when the store has the topic and this broker's image shows it. Versions: -1 for the broker's default counts from
@@ -8,6 +9,7 @@ Source: KIP-4, KIP-464, KIP-525, KIP-516.
 """
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.apis.writes import Writes
@@ -69,7 +71,8 @@ def _write(node: "Node", writes: Writes, topic: NewTopic, result: CreatableTopic
         if error is not None:
             _fail(result, error)
 
-    writes.add(creation(topic, node.image), done, exists=errors.TopicAlreadyExists)
+    write = partial(node.controller.topics.create, topic.name)
+    writes.add(creation(topic, node.image), done, exists=errors.TopicAlreadyExists, write=write)
 
 
 def _describe(node: "Node", result: CreatableTopicResult, topic: NewTopic) -> None:

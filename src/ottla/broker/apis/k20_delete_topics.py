@@ -1,6 +1,7 @@
 """DeleteTopics: at the controller, by name or, from version 6 on, by id.
 
-Behaviour: delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic named twice, or by
+Behaviour: a topic goes whole; one of thousands of partitions takes several steps, and is marked meanwhile (``controller/stepwise.py``).
+delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic named twice, or by
 both name and id, is INVALID_REQUEST. Answers when the store and this broker's image no longer have the topic; the files go a little
 later.
 
@@ -11,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.apis.writes import Writes
-from ottla.broker.controller.topics import deletion
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.image import Topic
-from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -88,4 +87,4 @@ def _write(node: "Node", writes: Writes, topic: Topic, result: DeletableTopicRes
         if error is not None:
             result.error_code, result.error_message = error.code, str(error)
 
-    writes.add(deletion(topic, has_overrides=layout.config("topics", topic.name) in node.image.versions), done)
+    writes.add((), done, write=lambda ops, written: node.controller.topics.delete(topic.name, written))

@@ -1,16 +1,20 @@
 """CreatePartitions: at the controller; a topic grows, never shrinks.
 
 Behaviour: a count not above the present one is INVALID_PARTITIONS; replicas may be given, one list per new partition. validate_only changes
-nothing. Source: KIP-195, KIP-599.
+nothing. New partitions have as many replicas as the topic's first one, without those that a reassignment is adding to it.
+
+Source: KIP-195, KIP-455, KIP-599.
 """
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId
 from ottla.broker.apis.writes import Writes
 from ottla.broker.controller.placement import place
-from ottla.broker.controller.topics import check_growth, check_replicas, growth
+from ottla.broker.controller.reassignment import origin_of
+from ottla.broker.controller.topics import check_growth, check_replicas, growth, racks_for
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.image import Topic
@@ -68,14 +72,13 @@ def _planned(node: "Node", wish: CreatePartitionsTopic, planned: int) -> tuple[T
     if wish.assignments is not None:
         if len(wish.assignments) != more:
             raise errors.InvalidReplicaAssignment(f"{more} new partitions need as many assignments, not {len(wish.assignments)}")
-        like = list(topic.replicas.values())
+        like = [origin_of(topic, 0)]
         chosen = [check_replicas(assignment.broker_ids, node.image, like=like) for assignment in wish.assignments]
     else:
-        factor = len(topic.replicas[0])
+        factor = len(origin_of(topic, 0))
         if factor > len(node.image.brokers):
             raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(node.image.brokers)} are alive")
-        racks = {broker: registration.rack for broker, registration in node.image.brokers.items()}
-        chosen = place(racks, partitions=more, replication_factor=factor, rng=node.rng, first_partition=have)
+        chosen = place(racks_for(factor, node.image), partitions=more, replication_factor=factor, rng=node.rng, first_partition=have)
     return topic, dict(enumerate(chosen, start=have))
 
 
@@ -84,4 +87,4 @@ def _write(node: "Node", writes: Writes, topic: Topic, added: dict[int, tuple[Br
         if error is not None:
             result.error_code, result.error_message = error.code, str(error)
 
-    writes.add(growth(topic, added, node.image), done)
+    writes.add(growth(topic, added, node.image), done, write=partial(node.controller.topics.create, topic.name))

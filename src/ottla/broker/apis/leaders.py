@@ -29,7 +29,10 @@ class Seen(NamedTuple):
 
 
 def as_seen(node: "Node", topic: Topic, number: int) -> Seen:
-    """What to tell about a partition: a replica is offline when its broker is gone, or its log directory here failed."""
+    """What to tell about a partition: a replica is offline when its broker is gone, or its log directory here failed.
+
+    The ISR is told as it stands in the store, also of brokers that are gone: of a partition without a leader it says whom to bring back.
+    """
     state = topic.states.get(number)
     broken = TopicPartition(topic.name, number) in node.partitions.offline
     offline = [
@@ -38,7 +41,7 @@ def as_seen(node: "Node", topic: Topic, number: int) -> Seen:
     if state is None:
         return Seen(NO_LEADER, NO_EPOCH, [], offline)
     leader = NO_LEADER if state.leader in offline else BrokerId(state.leader)
-    return Seen(leader, state.leader_epoch, [broker for broker in state.isr if broker not in offline], offline)
+    return Seen(leader, state.leader_epoch, list(state.isr), offline)
 
 
 def leader_hint(node: "Node", partition: TopicPartition) -> LeaderIdAndEpoch:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+#: Carries out operations and tells the outcome.
+Write = Callable[[Sequence[Op], Callable[[StoreResult], None]], None]
 #: The store refuses because a node is no longer, or not yet, as it was when the operations were made.
 OVERTAKEN = ("exists", "missing", "version")
 
@@ -38,11 +40,12 @@ class Writes:
         *,
         exists: type[KafkaError] = errors.InvalidRequest,
         again: Callable[[], Sequence[Op]] | None = None,
+        write: Write | None = None,
     ) -> None:
         """Write ``ops`` atomically. ``exists``: what it means that a node to be created is already there.
 
         ``again``: what to write instead when somebody else changed the same nodes first, which the image shows by then; nothing to write
-        means that all is as it should be. It may raise a KafkaError.
+        means that all is as it should be. It may raise a KafkaError. ``write``: how, where one multi may not be enough.
         """
         self._begun += 1
         number = self._begun
@@ -64,11 +67,12 @@ class Writes:
                 finish(error)
                 return
             if anew:
-                self._node.controller.write(anew, written)
+                carry_out(anew, written)
             else:
                 finish(None)
 
-        self._node.controller.write(ops, written)
+        carry_out = write or self._node.controller.write
+        carry_out(ops, written)
 
     def answer_when_done(self, response: Any, timeout_ms: int) -> Any:
         """``response`` is completed by the ``done`` functions and sent when the last of them ran."""
@@ -96,6 +100,6 @@ class Writes:
             case "version" | "missing":
                 return errors.UnknownServerError("what was to be changed had changed meanwhile; try again")
             case "too_large":
-                return errors.PolicyViolation("the store takes about 3,500 new partitions at once; create fewer, and add the others later")
+                return errors.PolicyViolation("that is more than the store takes at once")
             case _:
                 return errors.UnknownServerError(f"the store refused: {result.error}")

@@ -4,15 +4,21 @@ Every broker wants it; the store gives it to whoever creates ``/controller`` fir
 ``multi``; each later write checks that node's version, so a controller that lost its office without knowing cannot write. What it finds in
 order it leaves as it is: who was counted in under which registration stands in the states themselves (``election.py``).
 
-Only one round of elections is under way at a time; what changes meanwhile is looked at when it ends. Source: KIP-237, KAFKA-6082.
+What changes is looked at by the agenda (``agenda.py``), topics come and go by ``stepwise.py``, and partitions go back to their first
+replicas by ``preferred.py``. Source: KIP-237, KAFKA-6082.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ottla.base.ids import LeaderEpoch, TopicPartition
-from ottla.base.ports import Op, StoreErrorKind, StoreResult
-from ottla.broker.controller.election import election, elections, is_sound
+from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
+from ottla.base.ports import Op, StoreResult
+from ottla.broker.controller.agenda import Agenda
+from ottla.broker.controller.election import is_sound
+from ottla.broker.controller.moves import Moves
+from ottla.broker.controller.preferred import PreferredLeaders
+from ottla.broker.controller.stepwise import Stepwise
+from ottla.broker.controller.topics import stateless
 from ottla.broker.image import NO_LEADER, Change
 from ottla.store import layout
 
@@ -21,10 +27,6 @@ if TYPE_CHECKING:
 
 #: Stands for the state of a partition that is just being created.
 NO_STATE = layout.PartitionState(leader=NO_LEADER, leader_epoch=LeaderEpoch(-1), isr=(), controller_epoch=0)
-
-
-#: Elections written by one multi: a store takes a megabyte of them, and each has some two hundred bytes.
-OPS_AT_ONCE = 2_000
 
 
 class Controller:
@@ -37,9 +39,15 @@ class Controller:
         #: Version of /controller_epoch that this office's writes check.
         self._fence = -1
         self._campaigning = False
-        self._electing = False
         #: The store did not answer; the next tick tries again.
         self._retry = False
+        #: Topics that changed since the last tick: one that an operator's tool began has partitions without a state.
+        self._changed: dict[str, None] = {}
+        self.agenda = Agenda(node)
+        self.topics = Stepwise(node)
+        self.preferred = PreferredLeaders(node, self.agenda)
+        #: Reassignments under way.
+        self._moves = Moves(node, self)
 
     def start(self) -> None:
         """Want the office from now on. One that this broker holds by an earlier session, or without knowing, is taken anew."""
@@ -49,10 +57,11 @@ class Controller:
     def step_down(self) -> None:
         """Another broker may hold the office, for all this one knows."""
         self.active = False
+        self.agenda.clear()
 
     def settled(self) -> bool:
         """Everything that this broker should lead has a leader, and no election is under way here."""
-        if self._campaigning or self._electing:
+        if self._campaigning or not self.agenda.idle:
             return False
         image = self._node.image
         me = self._node.broker_id
@@ -68,18 +77,44 @@ class Controller:
         match change:
             case ("controller", holder):
                 self._office_changed(holder)
-            case ("broker", _):
-                self._hold_elections()
+                return
+            case _ if not self.active:
+                return
+            case ("broker", int() as broker):
+                self.agenda.add(self._held_by(BrokerId(broker)))
             case ("partition", TopicPartition() as partition):
-                if self.active and self._wants_election(partition):
-                    self._hold_elections()
+                if self.agenda.wants(partition):
+                    self.agenda.add((partition,))
+            case ("topic", str() as topic):
+                self._changed[topic] = None
+            case ("config", ("topics", str() as topic)):
+                self.agenda.add(self._leaderless((topic,)))
+            case ("config", ("brokers", _)):
+                self.agenda.add(self._leaderless(self._node.image.topics))
+            case ("deletion", str() as topic) if topic in self._node.image.deleting:
+                self.topics.marked(topic)
+            case ("preferred_election", _):
+                self.preferred.asked()
+        self._moves.changed(change)
+        self.agenda.go_on()
 
     def tick(self) -> None:
-        """Time passed: try again what the store did not answer."""
+        """Time passed: try again what the store did not answer, and do what is done by the clock."""
         if self._retry:
             self._retry = False
             self.start()
-            self._hold_elections()
+            if self.active:
+                self._look_at_all()
+        if self.active:
+            changed, self._changed = self._changed, {}
+            self.agenda.add(self._stateless(changed))
+            self.preferred.tick()
+            self._moves.tick()
+            self.agenda.go_on()
+
+    def try_again(self) -> None:
+        """The store did not answer: look at everything with the next tick."""
+        self._retry = True
 
     def write(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         """Write to the store under this office; ``done`` hears the result, with ``failed_op`` counted in ``ops`` (-1: the office was
@@ -98,10 +133,10 @@ class Controller:
 
     def _office_changed(self, holder: object) -> None:
         if holder is None and not self._node.stopping:
-            self.active = False
+            self.step_down()
             self.start()
         elif holder != self._node.broker_id:
-            self.active = False
+            self.step_down()
 
     def _vacant(self) -> bool:
         """Whether this broker may take the office: it is registered, and nobody else has it."""
@@ -129,55 +164,39 @@ class Controller:
             # Heard while suspended, it is an office that this broker will have to take anew.
             self.active = self._node.standing.connected
             self._fence = result.states[-1].version
-            self._hold_elections()
+            if self.active:
+                self._look_at_all()
+                self.preferred.begin()
+                self._moves.look()
+                self.agenda.go_on()
         elif self._node.image.controller in (None, self._node.broker_id):
             self._retry = True
 
-    # Elections.
-
-    def _unclean(self, topic: str) -> bool:
-        return self._node.topic_options(topic).unclean_leader_election_enable
-
-    def _wants_election(self, partition: TopicPartition) -> bool:
+    def _look_at_all(self) -> None:
+        """Of what happened before this office nothing is known but what the image shows."""
         image = self._node.image
-        topic = image.topics.get(partition.topic)
-        if topic is None or partition.partition not in topic.states:
-            return False
-        return election(image, topic, partition.partition, unclean=self._unclean) is not None
+        self.agenda.add(TopicPartition(topic.name, number) for topic in image.topics.values() for number in topic.replicas)
+        self.topics.resume()
+        self.preferred.asked()
 
-    def _hold_elections(self) -> None:
-        if self._electing or not self.active:
-            return
-        image = self._node.image
-        changes = elections(image, unclean=self._unclean)
-        ops = [
-            Op(
-                "set",
-                layout.partition_state(partition.topic, partition.partition),
-                layout.encode_partition_state(state),
-                version=image.topics[partition.topic].versions[partition.partition],
-            )
-            for partition, state in changes
-        ]
-        if not ops:
-            return
-        self._electing = True
-        parts = range(0, len(ops), OPS_AT_ONCE)
-        left, failed = len(parts), set[StoreErrorKind]()
+    # Which partitions a change concerns.
 
-        def answered(result: StoreResult) -> None:
-            nonlocal left
-            left -= 1
-            if result.error is not None:
-                failed.add(result.error)
-            if left:
-                return
-            self._electing = False
-            if failed & {"unavailable", "session"}:
-                self._retry = True
-            else:
-                # Look again: at what changed meanwhile, which the image shows before the store answers.
-                self._hold_elections()
+    def _held_by(self, broker: BrokerId) -> Iterable[TopicPartition]:
+        for topic in self._node.image.topics.values():
+            for number, replicas in topic.replicas.items():
+                if broker in replicas:
+                    yield TopicPartition(topic.name, number)
 
-        for first in parts:
-            self.write(ops[first : first + OPS_AT_ONCE], answered)
+    def _leaderless(self, names: Iterable[str]) -> Iterable[TopicPartition]:
+        for name in names:
+            topic = self._node.image.topics.get(name)
+            for number, state in topic.states.items() if topic is not None else ():
+                if state.leader == NO_LEADER:
+                    yield TopicPartition(name, number)
+
+    def _stateless(self, names: Iterable[str]) -> Iterable[TopicPartition]:
+        for name in names:
+            topic = self._node.image.topics.get(name)
+            if topic is not None and name not in self.topics.growing:
+                for number in stateless(topic):
+                    yield TopicPartition(name, number)

@@ -2,7 +2,8 @@
 
 The leader must be the one of this epoch, and know the state it wants to change (the version of its node is the partition epoch). Every
 member must be a replica, alive, and still be of the registration under which the leader counts it: one that went away and came back since
-may have lost what it had. Source: KIP-497, KIP-841, KIP-903; Kafka's ReplicationControlManager.alterPartition for the order of checks.
+may have lost what it had. Nor is a broker counted in that is about to stop, but for the leader itself. Source: KIP-497, KIP-841, KIP-903;
+Kafka's ReplicationControlManager.alterPartition for the order of checks.
 """
 
 from ottla.base.ids import BrokerId
@@ -39,6 +40,8 @@ def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequest
         found = image.brokers.get(BrokerId(member.broker_id))
         if found is None or found.epoch != member.broker_epoch:
             raise errors.IneligibleReplica(f"broker {member.broker_id} of epoch {member.broker_epoch} is not alive")
+        if found.leaving and member.broker_id != broker:
+            raise errors.IneligibleReplica(f"broker {member.broker_id} is about to stop")
     return PartitionState(
         leader=state.leader,
         leader_epoch=state.leader_epoch,

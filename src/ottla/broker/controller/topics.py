@@ -1,7 +1,13 @@
 """What becomes of the store when topics are created, grow and go. Pure: an image and a wish in; operations, or a KafkaError, out.
 
 A topic is one atomic ``multi``: its overrides, its assignment and the first state of every partition come into being together, and go
-together. Source: Kafka's ReplicationControlManager for the checks and their order.
+together. One that is larger than a store takes at once comes in steps (``stepwise.py`` walks them), and whoever is controller after a step
+can tell from what is there how to go on::
+
+    creation    overrides, assignment, some states ──▶ more states ──▶ ...          a partition without a state gets its first one
+    deletion    mark, some states gone ──▶ more gone ──▶ assignment and mark gone   a marked topic goes
+
+Source: Kafka's ReplicationControlManager for the checks and their order; its TopicDeletionManager for the mark.
 """
 
 import re
@@ -9,19 +15,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from ottla.base.ids import BrokerId, LeaderEpoch, TopicId
+from ottla.base.ids import BrokerId, TopicId
 from ottla.base.options import ConfigError
 from ottla.base.ports import Op
+from ottla.base.units import KiB
 from ottla.broker.configs import ClusterOptions
+from ottla.broker.controller.election import first_state
 from ottla.broker.controller.placement import place
 from ottla.broker.image import Image, Topic
 from ottla.log.options import TopicOptions
 from ottla.store import layout
-from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableTopic
 
 NAME_LENGTH_MAX = 249
+#: Bytes of one multi: half of what a store takes, so that it is not kept long, and a chroot has room before each path.
+MULTI_BYTES = 512 * KiB
+#: What an operation takes beside its path and its data.
+OP_BYTES = 64
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: Topics that only brokers write to. Source: Kafka's Topic.INTERNAL_TOPICS.
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
@@ -155,15 +166,27 @@ def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Ra
     if factor > len(image.brokers):
         raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(image.brokers)} are alive")
     check_growth(planned + partitions, image, options)
-    racks = {broker: registration.rack for broker, registration in image.brokers.items()}
+    racks = racks_for(factor, image)
     return dict(enumerate(place(racks, partitions=partitions, replication_factor=factor, rng=rng)))
+
+
+def racks_for(factor: int, image: Image) -> dict[BrokerId, str | None]:
+    """Brokers that new replicas can go to, with their racks; those that are about to stop only where the others are too few."""
+    stay = {broker: found.rack for broker, found in image.brokers.items() if not found.leaving}
+    return stay if len(stay) >= factor else {broker: found.rack for broker, found in image.brokers.items()}
 
 
 # Operations on the store.
 
 
+def size_of(ops: Sequence[Op]) -> int:
+    """Bytes of a multi, a little more than it takes."""
+    return sum(len(op.path) + len(op.data) + OP_BYTES for op in ops)
+
+
 def creation(topic: NewTopic, image: Image) -> list[Op]:
-    """Bring a topic into being. Overrides that an earlier topic of its name left behind are not its own."""
+    """Bring a topic into being, with the states of as many partitions as fit. Overrides that an earlier topic of its name left behind are
+    not its own."""
     ops = []
     path = layout.config("topics", topic.name)
     left_behind = image.versions.get(path)
@@ -175,41 +198,55 @@ def creation(topic: NewTopic, image: Image) -> list[Op]:
     assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=dict(topic.replicas))
     ops.append(Op("create", layout.topic(topic.name), layout.encode_topic(assignment)))
     ops.append(Op("create", layout.partitions(topic.name)))
-    return ops + _partition_creation(topic.name, topic.replicas, image)
+    return ops + first_states(topic.name, topic.replicas, image, size=size_of(ops))
 
 
 def growth(topic: Topic, added: Mapping[int, tuple[BrokerId, ...]], image: Image) -> list[Op]:
-    """Add partitions to a topic."""
-    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas={**topic.replicas, **added})
-    grown = Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)
-    return [grown, *_partition_creation(topic.name, added, image)]
+    """Add partitions to a topic, with the states of as many as fit; others of it may be on their way to other brokers."""
+    assignment = layout.TopicAssignment(
+        topic_id=topic.topic_id, replicas={**topic.replicas, **added}, adding=topic.adding, removing=topic.removing
+    )
+    grown = [Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)]
+    return grown + first_states(topic.name, added, image, size=size_of(grown))
 
 
-def _partition_creation(topic: str, replicas: Mapping[int, tuple[BrokerId, ...]], image: Image) -> list[Op]:
-    """The ISR is all replicas, for they are alive, and empty as the log is."""
-    ops = []
+def first_states(topic: str, replicas: Mapping[int, Sequence[int]], image: Image, *, size: int = 0) -> list[Op]:
+    """First states of partitions, as many as fit beside ``size`` bytes; those of which no broker is alive have to wait for one."""
+    ops: list[Op] = []
     for number, brokers in replicas.items():
-        state = PartitionState(
-            leader=brokers[0],
-            leader_epoch=LeaderEpoch(0),
-            isr=brokers,
-            isr_epochs=tuple(image.brokers[broker].epoch for broker in brokers),
-            controller_epoch=image.controller_epoch,
-        )
-        ops.append(Op("create", layout.partition(topic, number)))
-        ops.append(Op("create", layout.partition_state(topic, number), layout.encode_partition_state(state)))
+        state = first_state(image, brokers)
+        if state is None:
+            continue
+        path = layout.partition_state(topic, number)
+        pair = [Op("create", layout.partition(topic, number)), Op("create", path, layout.encode_partition_state(state))]
+        size += size_of(pair)
+        if size > MULTI_BYTES and len(ops) + len(pair) > len(pair):
+            break
+        ops += pair
     return ops
 
 
-def deletion(topic: Topic, *, has_overrides: bool) -> list[Op]:
-    """Make a topic go, whatever its partitions' states are by then."""
-    ops = []
-    for number in topic.replicas:
-        if number in topic.states:
-            ops.append(Op("delete", layout.partition_state(topic.name, number)))
-        ops.append(Op("delete", layout.partition(topic.name, number)))
-    ops.append(Op("delete", layout.partitions(topic.name)))
-    ops.append(Op("delete", layout.topic(topic.name), version=topic.version))
-    if has_overrides:
-        ops.append(Op("delete", layout.config("topics", topic.name)))
-    return ops
+def stateless(topic: Topic) -> dict[int, tuple[int, ...]]:
+    """Partitions that wait for their first state, with their replicas."""
+    if len(topic.states) == len(topic.replicas):
+        return {}
+    return {number: replicas for number, replicas in topic.replicas.items() if number not in topic.states}
+
+
+def deletion(topic: Topic, image: Image) -> list[Op]:
+    """The next step of making a topic go, whatever its partitions' states are by then: all of it where that fits, else with a mark."""
+    ends = [Op("delete", layout.partitions(topic.name)), Op("delete", layout.topic(topic.name))]
+    if layout.config("topics", topic.name) in image.versions:
+        ends.append(Op("delete", layout.config("topics", topic.name)))
+    marked = topic.name in image.deleting
+    if marked:
+        ends.append(Op("delete", layout.deleted_topic(topic.name)))
+    ops: list[Op] = []
+    size = size_of(ends)
+    for number in topic.states:
+        pair = [Op("delete", layout.partition_state(topic.name, number)), Op("delete", layout.partition(topic.name, number))]
+        size += size_of(pair)
+        if size > MULTI_BYTES:
+            return ops if marked else [Op("create", layout.deleted_topic(topic.name)), *ops]
+        ops += pair
+    return ops + ends

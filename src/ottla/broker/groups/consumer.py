@@ -171,9 +171,9 @@ class ServedConsumerGroup:
         gone = [request.member_id] if request.member_epoch == -1 else []
         return self._part(decision, gone)  # type: ignore[no-any-return]
 
-    def carry_out(self, decision: Decision, *, before: Iterable[Record] = ()) -> Any:
+    def carry_out(self, decision: Decision) -> Any:
         """Write, then set deadlines; returns the answer. Raises: KafkaError when nothing could be written."""
-        write(self._shard, self.group_id, [*before, *decision.records])
+        write(self._shard, self.group_id, decision.records)
         self._deadlines.carry_out(decision)
         return decision.response
 
@@ -239,7 +239,11 @@ def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: 
     decision = decide(groups, draft, request, client)
     if isinstance(group, ClassicGroup):
         _dismiss(group)
-    write(groups.shard, request.group_id, [*before, *decision.records])
+    if before:
+        # One batch, or nothing: a group is of one kind. Source: Kafka's CoordinatorResult.isAtomic.
+        groups.shard.write(request.group_id, [*before, *decision.records])
+    else:
+        write(groups.shard, request.group_id, decision.records)
     made = groups.by_id[request.group_id]
     assert isinstance(made, ServedConsumerGroup), "the records made it one of the new protocol"
     made.told.assigned_ms, made.told.changed_ms = draft.assigned_ms, draft.changed_ms

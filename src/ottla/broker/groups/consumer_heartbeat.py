@@ -3,10 +3,10 @@
 A heartbeat that says nothing new costs the same however large the group is, writes nothing, and only starts the session's deadline anew.
 The answer holds an assignment when it changed, and always when the member said everything (it does so when it is not sure of its state).
 
-Members are asked to come back after ``heartbeat_interval_ms``, and after ``unsettled_interval_ms`` while they, or the group, are on the
-move: a member hears what it may read only when it asks. Source: KIP-848; Kafka 4.0 always says the former. Members of a large group are
-asked to come a little earlier, each at a moment of its own: those that joined together would come together for ever, and others would
-wait while all of them are answered.
+Members are asked to come back within ``heartbeat_interval_ms``, and after ``unsettled_interval_ms`` while they, or the group, are on the
+move: a member hears what it may read only when it asks. Source: KIP-848; Kafka 4.0 always says the whole of the former. Members of a
+large group are asked to come a little earlier once, each at a moment of its own: those that joined together would come together for
+ever, and others would wait while all of them are answered.
 
 Differences from Kafka: a member of a group that does not exist gets UNKNOWN_MEMBER_ID, on which every client joins anew, not
 GROUP_ID_NOT_FOUND; a member may join again under its id, with epoch 0 and nothing owned, unless it has partitions to give up.
@@ -35,9 +35,9 @@ from ottla.wire.messages.consumer_group_heartbeat import (
 
 #: So many members may come at the same moment.
 TOGETHER_MAX = 20
-#: Members of a larger group come after this share of the interval even when nothing moves. What moves next touches several of them, and the
-#: last to hear of it counts: in a small group that is half of the interval after the change, in a large one all of it.
-LARGE_SHARE = 0.7
+#: Members come after this share of the interval even when nothing moves. Who joins waits for the last of those that have something to give
+#: up to hear of it, and then for its own next heartbeat: with less than the whole interval, both fit into one interval.
+CALM_SHARE = 0.7
 
 
 def check(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Iterable[str]) -> None:
@@ -211,7 +211,7 @@ def _subscribes(request: ConsumerGroupHeartbeatRequest) -> bool:
 def _interval_ms(group: ConsumerGroup, terms: Terms, member: Member) -> int:
     moving = member.state != STABLE or group.epoch > member.epoch or terms.now_ms < group.changed_ms + terms.heartbeat_interval_ms
     large = len(group.members) > TOGETHER_MAX
-    calm_ms = int(terms.heartbeat_interval_ms * LARGE_SHARE) if large else terms.heartbeat_interval_ms
+    calm_ms = int(terms.heartbeat_interval_ms * CALM_SHARE)
     interval_ms = min(terms.unsettled_interval_ms, calm_ms) if moving else calm_ms
     if not large or interval_ms < 2:
         return interval_ms

@@ -27,7 +27,7 @@ new, in one batch, so that a crash leaves one or the other. ``ClassicGroup.take`
 left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.units import KiB
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC = "__consumer_offsets"
 #: Tombstones written in one batch: half of what a batch may have (max.message.bytes).
 FORGOTTEN_BYTES = 512 * KiB
+#: Offsets looked at in one step for whether they expired: a millisecond or two.
+LOOKED_AT_ONCE = 1_000
 #: One tombstone at most, without its group's id: a topic's name and what surrounds it.
 TOMBSTONE_BYTES = 300
 
@@ -183,12 +185,46 @@ class Groups:
 
     def _check_expiry(self) -> None:
         """Forget offsets whose time is over, and groups without members that have none left."""
-        for group_id, group in list(self.by_id.items()):
-            gone, all_gone = offsets_of.expired(self, group_id, group)
-            if all_gone and group.empty and not (isinstance(group, ClassicGroup) and group.pending):
-                gone += group.tombstones()
+        self._go_on(self._expiry())
+
+    def _go_on(self, work: Iterator[None]) -> None:
+        """One portion of the check, and the next at the next tick, so that others need not wait for all of the shard."""
+        try:
+            next(work)
+        except StopIteration:
+            self._check_expiry_later()
+        else:
+            self.shard.after(1, lambda: self._go_on(work))
+
+    def _expiry(self) -> Iterator[None]:
+        """The check; yields after each portion. What was decided is written by then, since anything may happen in between."""
+        looked_at = 0
+        for group_id in list(self.by_id):
+            gone: list[Record] = []
+            for topic in list(self.offsets.by_group.get(group_id, ())):
+                partitions = self.offsets.by_group.get(group_id, {}).get(topic)
+                group = self.by_id.get(group_id)
+                if partitions is None or group is None:
+                    continue
+                looked_at += len(partitions)
+                gone += offsets_of.expired(self, group, topic)
+                if looked_at >= LOOKED_AT_ONCE:
+                    self._try_to_write(group_id, gone)
+                    gone, looked_at = [], 0
+                    yield
             self._try_to_write(group_id, gone)
-        self._check_expiry_later()
+            self._forget_empty(group_id)
+            looked_at += 1
+            if looked_at >= LOOKED_AT_ONCE:
+                looked_at = 0
+                yield
+
+    def _forget_empty(self, group_id: str) -> None:
+        """A group without offsets and members, and that nobody is about to join."""
+        group = self.by_id.get(group_id)
+        if group is None or group_id in self.offsets.by_group or not group.empty or (isinstance(group, ClassicGroup) and group.pending):
+            return
+        self._try_to_write(group_id, group.tombstones())
 
     def _forget(self, group_id: str, tombstones: list[Record]) -> None:
         """Write tombstones in order, in several batches if they do not fit into one. Those before one that is refused hold. Raises: as a

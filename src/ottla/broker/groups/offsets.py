@@ -98,10 +98,7 @@ def commit(groups: "Groups", request: OffsetCommitRequest, version: int) -> Refu
                 expire_timestamp=-1 if retention_ms == -1 else wall_ms + retention_ms,
             )
             records.append((OffsetCommitKey(group=request.group_id, topic=topic.name, partition=asked.partition_index), value))
-    try:
-        groups.shard.write(request.group_id, records)
-    except errors.MessageTooLarge as error:
-        raise errors.InvalidCommitOffsetSize(str(error)) from error
+    groups.shard.write(request.group_id, records, too_large=errors.InvalidCommitOffsetSize)
     return refused
 
 
@@ -119,18 +116,17 @@ def _check_sender(groups: "Groups", request: OffsetCommitRequest, version: int) 
 NOT_FOUND_SINCE = 9
 
 
-def expired(groups: "Groups", group_id: str, group: Group) -> tuple[list[Record], bool]:
-    """Tombstones for the offsets of a group whose time is over, and whether none is left."""
+def expired(groups: "Groups", group: Group, topic: str) -> list[Record]:
+    """Tombstones for a group's offsets of a topic whose time is over."""
+    if group.subscribed(topic):
+        return []
     now_ms, retention_ms = groups.shard.wall_ms, groups.shard.options.offsets_retention_minutes * MINUTE_MS
     gone: list[Record] = []
-    all_gone = True
-    for topic, partition, value in groups.offsets.all_of(group_id):
+    for partition, value in groups.offsets.by_group[group.group_id][topic].items():
         base_ms = group.expiry_base(value)
-        over = base_ms is not None and not group.subscribed(topic) and _over(value, base_ms, now_ms, retention_ms)
-        if over:
-            gone.append(tombstone(group_id, topic, partition))
-        all_gone = all_gone and over
-    return gone, all_gone
+        if base_ms is not None and _over(value, base_ms, now_ms, retention_ms):
+            gone.append(tombstone(group.group_id, topic, partition))
+    return gone
 
 
 def _over(value: OffsetCommitValue, base_ms: int, now_ms: int, retention_ms: int) -> bool:

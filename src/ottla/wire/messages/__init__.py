@@ -25,6 +25,14 @@ from ottla.wire.messages.alter_partition import (
     AlterPartitionResponseTopic,
     BrokerState,
 )
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopic,
+    ReassignableTopicResponse,
+)
 from ottla.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -113,12 +121,30 @@ from ottla.wire.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from ottla.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartition,
+    DescribeQuorumResponseTopic,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplicaState,
+)
 from ottla.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+)
+from ottla.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersRequestTopicPartitions,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
 )
 from ottla.wire.messages.fetch import (
     AbortedTransaction,
@@ -183,6 +209,13 @@ from ottla.wire.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from ottla.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
 from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -240,12 +273,18 @@ from ottla.wire.messages.sync_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from ottla.wire.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 
 __all__ = [
     "API",
     "AbortedTransaction",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
+    "AlterPartitionReassignmentsRequest",
+    "AlterPartitionReassignmentsResponse",
     "AlterPartitionRequest",
     "AlterPartitionRequestPartition",
     "AlterPartitionRequestTopic",
@@ -311,11 +350,20 @@ __all__ = [
     "DescribeLogDirsTopic",
     "DescribeProducersRequest",
     "DescribeProducersResponse",
+    "DescribeQuorumRequest",
+    "DescribeQuorumRequestPartition",
+    "DescribeQuorumRequestTopic",
+    "DescribeQuorumResponse",
+    "DescribeQuorumResponsePartition",
+    "DescribeQuorumResponseTopic",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
     "DescribeTopicPartitionsResponsePartition",
     "DescribeTopicPartitionsResponseTopic",
     "DescribedGroupMember",
+    "ElectLeadersRequest",
+    "ElectLeadersRequestTopicPartitions",
+    "ElectLeadersResponse",
     "FetchPartition",
     "FetchRequest",
     "FetchResponse",
@@ -348,6 +396,9 @@ __all__ = [
     "ListOffsetsResponse",
     "ListOffsetsTopic",
     "ListOffsetsTopicResponse",
+    "ListPartitionReassignmentsRequest",
+    "ListPartitionReassignmentsResponse",
+    "ListPartitionReassignmentsTopics",
     "ListedGroup",
     "Member",
     "MemberIdentity",
@@ -386,13 +437,24 @@ __all__ = [
     "OffsetForLeaderPartition",
     "OffsetForLeaderTopic",
     "OffsetForLeaderTopicResult",
+    "OngoingPartitionReassignment",
+    "OngoingTopicReassignment",
     "PartitionData",
     "PartitionProduceData",
     "PartitionProduceResponse",
     "PartitionResponse",
+    "PartitionResult",
     "ProduceRequest",
     "ProduceResponse",
     "ProducerState",
+    "QuorumListener",
+    "QuorumNode",
+    "QuorumReplicaState",
+    "ReassignablePartition",
+    "ReassignablePartitionResponse",
+    "ReassignableTopic",
+    "ReassignableTopicResponse",
+    "ReplicaElectionResult",
     "ReplicaState",
     "SnapshotId",
     "SupportedFeatureKey",
@@ -402,6 +464,8 @@ __all__ = [
     "TopicProduceData",
     "TopicProduceResponse",
     "TopicResponse",
+    "UnregisterBrokerRequest",
+    "UnregisterBrokerResponse",
 ]
 
 
@@ -458,11 +522,16 @@ API: dict[int, ApiSchema] = {
         _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
         _api(CreatePartitionsRequest, CreatePartitionsResponse),
         _api(DeleteGroupsRequest, DeleteGroupsResponse),
+        _api(ElectLeadersRequest, ElectLeadersResponse),
         _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+        _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+        _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
         _api(OffsetDeleteRequest, OffsetDeleteResponse),
+        _api(DescribeQuorumRequest, DescribeQuorumResponse),
         _api(AlterPartitionRequest, AlterPartitionResponse),
         _api(DescribeClusterRequest, DescribeClusterResponse),
         _api(DescribeProducersRequest, DescribeProducersResponse),
+        _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
         _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
         _api(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
         _api(ListConfigResourcesRequest, ListConfigResourcesResponse),

@@ -1,0 +1,162 @@
+"""`python -m chaos`: tells stories of failing clusters, and prints what came of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from chaos.cluster import Setup, Stuck, running
+from chaos.namespaces import NotPermitted, enter
+from chaos.scene import Outcome, Scene, tell
+from chaos.stories import STORIES, Story
+from ottla.server.directory import CannotStart
+from ottla.spark.java import NoJava
+
+WIDTH = 150
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", nargs=-1, type=click.Choice(list(STORIES)), metavar="[STORY]...")
+@click.option("--rounds", type=click.IntRange(1), help="Faults in each story. [default: the story's own number]")
+@click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True, help="zookeeper.session.timeout.ms.")
+@click.option("--zookeepers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Servers of the ensemble.")
+@click.option("--late-max", type=click.IntRange(0), default=0, show_default=True, help="Failovers of a story that may exceed its bound.")
+@click.option("--seed", type=int, help="What is done, when and to whom, as far as that is left to chance. [default: a new one]")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
+@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data directories are made.")
+@click.option("--keep", is_flag=True, help="Keep data directories and the brokers' output.")
+@click.option("--list", "list_only", is_flag=True, help="Print the stories and stop.")
+def main(
+    names: tuple[str, ...],
+    rounds: int | None,
+    session_timeout_ms: int,
+    zookeepers: str,
+    late_max: int,
+    seed: int | None,
+    json_path: Path | None,
+    directory: Path | None,
+    keep: bool,
+    list_only: bool,
+) -> None:
+    """Do bad things to a cluster of real processes while clients work, and hold it to what they saw.
+
+    Without names, all stories are told. Exit code 0: nothing was wrong; 1: something was.
+    """
+    if list_only:
+        for story in STORIES.values():
+            click.echo(f"{story.name:14} {story.about}")
+        return
+    confined = enter()
+    # As process 1 of its namespace it would otherwise not hear this signal.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    setup = Setup(session_timeout_ms=session_timeout_ms, zookeepers=int(zookeepers))
+    home = Path(tempfile.mkdtemp(prefix="ottla-chaos-", dir=directory))
+    began_s = time.monotonic()
+    outcomes: list[Outcome] = []
+    try:
+        for networked, small_disk, stories in _by_cluster([STORIES[name] for name in names or STORIES]):
+            needs = Setup(setup.session_timeout_ms, setup.zookeepers, networked, small_disk)
+            if confined is not None and networked:
+                outcomes += [Outcome(story.name, seed, skipped=confined) for story in stories]
+            else:
+                outcomes += _tell_all(stories, needs, home / f"cluster-{len(outcomes)}", rounds, seed)
+    finally:
+        bad = any(not outcome.good or outcome.late > late_max for outcome in outcomes) or not outcomes
+        if keep or bad:
+            click.echo(f"data directories and output: {home}", err=True)
+        else:
+            shutil.rmtree(home, ignore_errors=True)
+    show(outcomes, session_timeout_ms, time.monotonic() - began_s)
+    if json_path is not None:
+        json_path.write_text(json.dumps([outcome.summary() for outcome in outcomes], indent=1) + "\n")
+    sys.exit(1 if bad else 0)
+
+
+def _by_cluster(stories: Iterable[Story]) -> Iterable[tuple[bool, bool, list[Story]]]:
+    """Those that the same cluster can serve for, together: (networked, with a small disk, stories)."""
+
+    def needs(story: Story) -> tuple[bool, bool]:
+        return story.networked, story.small_disk
+
+    for (networked, small_disk), found in groupby(sorted(stories, key=needs), key=needs):
+        yield networked, small_disk, list(found)
+
+
+def _tell_all(stories: list[Story], setup: Setup, directory: Path, rounds: int | None, seed: int) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    directory.mkdir()
+    try:
+        with running(setup, directory) as cluster:
+            for story in stories:
+                click.echo(f"{story.name}: {story.about}", err=True)
+                run = partial(_act, story, rounds or story.rounds)
+                say = partial(click.echo, err=True)
+                outcomes.append(tell(story.name, run, cluster, seed=seed, bound_ms=story.bound_ms(setup), say=say))
+    except NotPermitted as why:
+        outcomes += [Outcome(story.name, seed, skipped=str(why)) for story in stories[len(outcomes) :]]
+    except (CannotStart, NoJava, Stuck) as why:
+        outcomes += [Outcome(story.name, seed, problems=[str(why)]) for story in stories[len(outcomes) :]]
+    return outcomes
+
+
+def _act(story: Story, rounds: int, scene: Scene) -> None:
+    story.run(scene, rounds)
+
+
+def show(outcomes: list[Outcome], session_timeout_ms: int, seconds: float) -> None:
+    """The table, and what is wrong in words."""
+    table = Table(title=f"session timeout {session_timeout_ms} ms, {seconds:.0f} s in all", title_justify="left", box=None, pad_edge=False)
+    table.add_column("story")
+    for name in (
+        "faults",
+        "acknowledged",
+        "lost",
+        "duplicates",
+        "other",
+        "unknown",
+        "failover ms",
+        "longest",
+        "bound",
+        "late",
+        "in sync ms",
+    ):
+        table.add_column(name, justify="right")
+    for outcome in outcomes:
+        summary = outcome.summary()
+        if outcome.skipped:
+            table.add_row(outcome.story, "skipped")
+            continue
+        other = sum(outcome.findings.counts.values()) - outcome.lost - outcome.findings.counts.get("duplicate", 0)
+        longest = round(max(outcome.failovers_ms)) if outcome.failovers_ms else None
+        cells = [
+            outcome.faults, outcome.findings.acknowledged, outcome.lost, summary["duplicates"], other, outcome.findings.unknown,
+            summary["election_median_ms"], summary["failover_median_ms"], longest, outcome.bound_ms or None, outcome.late,
+            summary["in_sync_median_ms"],
+        ]  # fmt: skip
+        table.add_row(outcome.story, *("" if cell is None else f"{cell:,}" for cell in cells))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console.print(table)
+    for outcome in outcomes:
+        told = [*outcome.problems, *outcome.findings.lines(), *(f"given up: {line}" for line in outcome.given_up[:3])]
+        if outcome.skipped:
+            told.append(f"skipped: {outcome.skipped}")
+        for line in told:
+            console.print(f"{outcome.story} (seed {outcome.seed}): {line}", markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""The cluster under test: brokers and a ZooKeeper ensemble, each a process of its own, and what ZooKeeper holds to be true."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+import ottla
+from chaos.namespaces import Network, Place, small_disk
+from ottla.server.ensemble import Ensemble
+from ottla.spark.java import java_home
+
+ROOT = Path(__file__).resolve().parent.parent
+BROKERS = 3
+#: Where in ZooKeeper the cluster is.
+CHROOT = "/chaos"
+READY = re.compile(r"^ottla: (?:zookeeper )?ready on (\S+)$", re.MULTILINE)
+READY_S = 40.0
+#: Room for a run's records and the index files of its topics; a story fills the rest.
+DISK_BYTES = 96 << 20
+RESERVE_BYTES = 8 << 20
+T = TypeVar("T")
+
+
+class Stuck(AssertionError):
+    """Something did not come about in time."""
+
+
+def until(true: Callable[[], T | None], what: str, *, timeout_s: float) -> T:
+    """Waits for something, which is then returned. Raises: Stuck."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := true()):
+        if time.monotonic() > deadline_s:
+            raise Stuck(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.02)
+    return found
+
+
+class Process:
+    """A program in a place; its lives share an output file. Ended by its own pid alone."""
+
+    def __init__(self, place: Place, arguments: list[str], output: Path) -> None:
+        self.place = place
+        self.output = output
+        self._command = [*place.prefix, sys.executable, "-m", "ottla", *arguments]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._begun = 0
+        #: It was told to end, and so may be gone.
+        self._ended = True
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it was started"
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def died(self) -> bool:
+        """It is gone, and nobody asked for that."""
+        return not self._ended and not self.alive
+
+    def spawn(self) -> None:
+        """Starts a life without waiting for anything."""
+        assert not self.alive, "one life at a time"
+        self._ended = False
+        path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+        self._begun = self.output.stat().st_size if self.output.exists() else 0
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path}
+            )
+
+    def said(self) -> str:
+        """What this life wrote so far."""
+        with self.output.open("rb") as output:
+            output.seek(self._begun)
+            return output.read().decode(errors="replace")
+
+    def await_ready(self) -> str:
+        """Where it serves. Raises: Stuck."""
+
+        def ready() -> str | None:
+            found = READY.search(self.said())
+            return found[1] if found is not None else "" if self.died else None
+
+        deadline_s = time.monotonic() + READY_S
+        while (where := ready()) is None and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        if not where:
+            raise Stuck(f"not ready within {READY_S:.0f} s; {self.output} ends with: {self.said()[-1000:]}")
+        return where
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._ended = self._ended or self.alive
+            self._process.kill()
+            self._process.wait()
+
+    def freeze(self, *, frozen: bool = True) -> None:
+        os.kill(self.pid, signal.SIGSTOP if frozen else signal.SIGCONT)
+
+    def stop(self, *, timeout_s: float = 30.0) -> None:
+        """SIGTERM. Raises: Stuck."""
+        assert self._process is not None, "it was started"
+        self._ended = self._ended or self.alive
+        self._process.terminate()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise Stuck(f"not ended within {timeout_s:.0f} s of SIGTERM: {self.output}") from None
+
+
+class Broker(Process):
+    """`ottla serve`, at one address in all its lives."""
+
+    def __init__(self, number: int, place: Place, data_dir: Path, connect: str, port: int, settings: Mapping[str, str]) -> None:
+        self.number = number
+        self.data_dir = data_dir
+        self.address = f"{place.address}:{port}"
+        arguments = ["serve", "--data-dir", str(data_dir), "--zookeeper", connect, "--broker-id", str(number), "--listen", self.address]
+        for name, value in settings.items():
+            arguments += ["--set", f"{name}={value}"]
+        super().__init__(place, arguments, data_dir.parent / f"broker-{number}.output")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a cluster is made of."""
+
+    session_timeout_ms: int = 6_000
+    zookeepers: int = 3
+    #: Each broker, and ZooKeeper, in a network of its own.
+    networked: bool = False
+    #: The last broker's data directory is a small file system.
+    small_disk: bool = False
+
+    @property
+    def lag_time_max_ms(self) -> int:
+        """A follower that keeps up with nothing for so long leaves the ISR."""
+        return self.session_timeout_ms + 1_000
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "zookeeper.session.timeout.ms": str(self.session_timeout_ms),
+            "zookeeper.connection.timeout.ms": "30000",
+            "replica.lag.time.max.ms": str(self.lag_time_max_ms),
+            "default.replication.factor": str(BROKERS),
+            "min.insync.replicas": "2",
+            "offsets.topic.num.partitions": "3",
+            "group.initial.rebalance.delay.ms": "0",
+            "ottla.disk.reserve.bytes": str(RESERVE_BYTES),
+            "auto.create.topics.enable": "false",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """As ZooKeeper has it."""
+
+    leader: int
+    epoch: int
+    isr: frozenset[int]
+
+
+class Cluster:
+    """Three brokers over an ensemble; made by ``running``."""
+
+    def __init__(self, setup: Setup, brokers: list[Broker], connect: str, ensemble: Ensemble | None, network: Network | None) -> None:
+        self.setup = setup
+        self.brokers = {broker.number: broker for broker in brokers}
+        #: None where ZooKeeper is in a network of its own, and left alone.
+        self.ensemble = ensemble
+        self.network = network
+        self.zookeeper_place: Place | None = None
+        self.bootstrap = ",".join(broker.address for broker in brokers)
+        self._store = KazooClient(hosts=connect, timeout=10.0, logger=_silent())
+
+    def start(self) -> None:
+        self._store.start(timeout=30)
+        with ThreadPoolExecutor(len(self.brokers)) as threads:
+            list(threads.map(Broker.spawn, self.brokers.values()))
+        for broker in self.brokers.values():
+            broker.await_ready()
+
+    def stop(self) -> None:
+        for broker in self.brokers.values():
+            if broker.alive:
+                broker.freeze(frozen=False)
+                broker.kill()
+        with contextlib.suppress(KazooException, KazooTimeoutError):
+            self._store.stop()
+            self._store.close()
+
+    def died(self) -> list[str]:
+        """What brokers wrote last that ended though nobody asked them to."""
+        return [f"broker {one.number} ended by itself: {one.said()[-1000:].strip()}" for one in self.brokers.values() if one.died]
+
+    # What is true.
+
+    def state(self, topic: str, partition: int) -> PartitionState | None:
+        found = self._read(f"/brokers/topics/{topic}/partitions/{partition}/state")
+        return PartitionState(found["leader"], found["leader_epoch"], frozenset(found["isr"])) if found else None
+
+    def controller(self) -> int | None:
+        found = self._read("/controller")
+        return found["brokerid"] if found else None
+
+    def leader(self, topic: str, partition: int) -> Broker:
+        """Who leads, once a broker that runs does. Raises: Stuck."""
+
+        def led() -> Broker | None:
+            state = self.state(topic, partition)
+            broker = self.brokers.get(state.leader) if state is not None else None
+            return broker if broker is not None and broker.alive else None
+
+        return until(led, f"{topic}-{partition} has a leader", timeout_s=60)
+
+    def in_sync(self, topic: str, partitions: int) -> bool:
+        """All replicas of all partitions are."""
+        states = [self.state(topic, partition) for partition in range(partitions)]
+        return all(state is not None and len(state.isr) == BROKERS and state.leader in state.isr for state in states)
+
+    def create(self, topic: str, partitions: int, **configs: str) -> None:
+        with ottla.Admin(bootstrap_servers=self.bootstrap) as admin:
+            admin.create_topic(ottla.NewTopic(topic, partitions, BROKERS, configs={**configs}), timeout_ms=30_000)
+        until(lambda: self.in_sync(topic, partitions), f"{topic} is led and in sync", timeout_s=30)
+
+    def copies(self, topic: str, partition: int) -> list[bytes]:
+        """What each broker's log files hold, without the room that was made in advance."""
+        directories = [broker.data_dir.glob(f"**/{topic}-{partition}") for broker in self.brokers.values()]
+        return [
+            b"".join(path.read_bytes().rstrip(b"\0") for directory in found for path in sorted(directory.glob("*.log")))
+            for found in directories
+        ]
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        try:
+            return json.loads(self._store.get_async(CHROOT + path).get(timeout=2.0)[0])  # type: ignore[no-any-return]
+        except (KazooException, KazooTimeoutError):
+            return None
+
+
+@contextlib.contextmanager
+def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
+    """A cluster that serves; all its processes are ended after it. Raises: NotPermitted, CannotStart, NoJava, Stuck."""
+    with contextlib.ExitStack() as ends:
+        network = Network() if setup.networked else None
+        if network is not None:
+            ends.callback(network.close)
+        ensemble: Ensemble | None = None
+        here = Place("here")
+        if network is None:
+            ensemble = Ensemble(directory / "zookeeper", java_home(wanted_by="ZooKeeper"), nodes=setup.zookeepers)
+            ends.callback(ensemble.stop)
+            ensemble.start()
+            connect = ensemble.connect
+        else:
+            here = network.place("zookeeper", 9)
+            arguments = ["zookeeper", "--listen", f"{here.address}:2181", "--data-dir", str(directory / "zookeeper")]
+            server = Process(here, arguments, directory / "zookeeper.output")
+            server.spawn()
+            ends.callback(server.stop)
+            connect = server.await_ready()
+        brokers = []
+        for number in range(1, BROKERS + 1):
+            place = network.place(f"broker {number}", number) if network is not None else Place(f"broker {number}")
+            home = directory / f"broker-{number}"
+            if setup.small_disk and number == BROKERS:
+                home = ends.enter_context(small_disk(home, DISK_BYTES))
+            port = 9092 if network is not None else free_port()
+            brokers.append(Broker(number, place, home / "data", connect + CHROOT, port, setup.settings()))
+            brokers[-1].output = directory / f"broker-{number}.output"
+        cluster = Cluster(setup, brokers, connect, ensemble, network)
+        cluster.zookeeper_place = here
+        ends.callback(cluster.stop)
+        cluster.start()
+        yield cluster
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody has at the moment."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _silent() -> Any:
+    log = logging.getLogger("chaos.zookeeper")
+    log.setLevel(logging.CRITICAL)
+    return log

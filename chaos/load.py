@@ -1,0 +1,313 @@
+"""Clients that work while bad things happen, each in a thread of its own, and write down what they saw.
+
+Every value is sent once, and is `CLIENT:NUMBER`. Producers are idempotent and ask for acks=all; they never give a record up while the run
+lasts. Readers begin at offset 0 and must never find their position outside of the log; members of a group begin where the group is.
+
+Requests time out after REQUEST_MS: a broker that stands still or is cut off does not say so, and its clients look elsewhere only then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import confluent_kafka
+
+import ottla
+from ottla.errors import KafkaError
+from ottla.sim.checkers.recorder import Operation, Recorder
+
+REQUEST_MS = 2_000
+#: A record is given up after this time, which no fault lasts. librdkafka may write others twice when it gives up some.
+DELIVERY_MS = 300_000
+OUTSTANDING_MAX = 2_000
+#: One round of a producer sends one record to each partition.
+ROUND_S = 0.02
+OF_LIBRDKAFKA = {
+    "log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
+    "socket.timeout.ms": REQUEST_MS,
+    "topic.metadata.refresh.interval.ms": 2_000, "socket.connection.setup.timeout.ms": 1_000,
+}  # fmt: skip
+OF_OTTLA: dict[str, Any] = {
+    "request_timeout_ms": REQUEST_MS, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_max_ms": 200,
+    "socket_connection_setup_timeout_ms": 1_000, "metadata_max_age_ms": 2_000,
+}  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """The first acknowledgement of a record that was sent to a partition after a moment."""
+
+    partition: int
+    since_ns: int
+    acknowledged_ns: int = 0
+    happened: threading.Event = field(default_factory=threading.Event)
+
+
+class Journal:
+    """What the clients of one topic write into."""
+
+    def __init__(self, topic: str, partitions: int) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.recorder = Recorder(time.monotonic_ns)
+        #: What no client of a correct cluster meets.
+        self.complaints: list[str] = []
+        #: Records that their producer gave up.
+        self.given_up: list[str] = []
+        #: Acknowledgements without an offset.
+        self.unplaced = 0
+        self._watches: list[Watch] = []
+
+    def watch(self, partition: int) -> Watch:
+        """Watches for what is sent from now on."""
+        made = Watch(partition, time.monotonic_ns())
+        self._watches.append(made)
+        return made
+
+    def done(self, send: Operation, offset: int | None) -> None:
+        """A record was acknowledged; -1 or None: without an offset, as a repeat is that the broker knows only to be one."""
+        if offset is not None and offset < 0:
+            offset = None
+        self.recorder.acknowledged(send, offset)
+        self.unplaced += offset is None
+        for watch in self._watches:
+            if watch.partition == send.key and send.invoked_ns > watch.since_ns and not watch.happened.is_set():
+                watch.acknowledged_ns = send.completed_ns
+                watch.happened.set()
+
+    def gave_up(self, send: Operation, code: int, why: str) -> None:
+        self.recorder.failed(send, code)
+        self.given_up.append(f"{send.value!r} after {(send.completed_ns - send.invoked_ns) / 1e9:.1f} s: {why}")
+
+    def ends(self) -> dict[int, int]:
+        """The highest offset of each partition that anybody saw."""
+        found: dict[int, int] = {}
+        for one in self.recorder.operations:
+            if one.offset is not None:
+                found[one.key] = max(found.get(one.key, -1), one.offset)
+            for key, records in one.polled.items():
+                if records:
+                    found[key] = max(found.get(key, -1), records[-1][0])
+        return found
+
+
+class Client(Protocol):
+    """Works until it is told to stop."""
+
+    name: str
+
+    def run(self, stop: threading.Event) -> None: ...
+
+
+class ConfluentProducer:
+    """librdkafka."""
+
+    def __init__(self, name: str, bootstrap: str, journal: Journal) -> None:
+        self.name, self._journal = name, journal
+        settings = {
+            "bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": DELIVERY_MS,
+            "request.timeout.ms": REQUEST_MS, **OF_LIBRDKAFKA,
+        }  # fmt: skip
+        self._producer = confluent_kafka.Producer(settings, error_cb=self._error)
+        self._outstanding: dict[int, int] = defaultdict(int)
+        journal.recorder.idempotent.add(name)
+
+    def _error(self, error: Any) -> None:
+        if error.fatal():
+            self._journal.complaints.append(f"{self.name}: its producer failed for good: {error.str()}")
+
+    def run(self, stop: threading.Event) -> None:
+        number = 0
+        while not stop.is_set():
+            for partition in range(self._journal.partitions):
+                if self._outstanding[partition] < OUTSTANDING_MAX:
+                    self._send(partition, f"{self.name}:{number}".encode())
+                    number += 1
+            self._producer.poll(ROUND_S)
+        if self._producer.flush(DELIVERY_MS / 1000):
+            self._journal.complaints.append(f"{self.name}: {len(self._producer)} records have no outcome")
+
+    def _send(self, partition: int, value: bytes) -> None:
+        send = self._journal.recorder.send(self.name, partition, value)
+        self._outstanding[partition] += 1
+
+        def delivered(error: Any, message: Any) -> None:
+            self._outstanding[partition] -= 1
+            if error is None:
+                self._journal.done(send, message.offset())
+            else:
+                self._journal.gave_up(send, error.code(), error.str())
+
+        self._producer.produce(self._journal.topic, value, partition=partition, on_delivery=delivered)
+
+
+class OttlaProducer:
+    """Our own."""
+
+    def __init__(self, name: str, bootstrap: str, journal: Journal) -> None:
+        self.name, self._journal = name, journal
+        self._producer = ottla.Producer(bootstrap_servers=bootstrap, linger_ms=2, delivery_timeout_ms=DELIVERY_MS, **OF_OTTLA)
+        self._waiting: dict[int, deque[tuple[Operation, Any]]] = {partition: deque() for partition in range(journal.partitions)}
+        journal.recorder.idempotent.add(name)
+
+    def run(self, stop: threading.Event) -> None:
+        number = 0
+        while not stop.is_set():
+            for partition, waiting in self._waiting.items():
+                if len(waiting) < OUTSTANDING_MAX:
+                    value = f"{self.name}:{number}".encode()
+                    send = self._journal.recorder.send(self.name, partition, value)
+                    waiting.append((send, self._producer.send(self._journal.topic, value, partition=partition)))
+                    number += 1
+            time.sleep(ROUND_S)
+            self._harvest()
+        deadline_s = time.monotonic() + DELIVERY_MS / 1000
+        while any(self._waiting.values()) and time.monotonic() < deadline_s:
+            time.sleep(ROUND_S)
+            self._harvest()
+        if any(self._waiting.values()):
+            self._journal.complaints.append(f"{self.name}: {sum(map(len, self._waiting.values()))} records have no outcome")
+        self._producer.close(timeout_ms=1_000)
+
+    def _harvest(self) -> None:
+        for waiting in self._waiting.values():
+            while waiting and waiting[0][1].done():
+                send, delivery = waiting.popleft()
+                try:
+                    self._journal.done(send, delivery.result().offset)
+                except KafkaError as error:
+                    self._journal.gave_up(send, error.code, str(error))
+
+
+class ConfluentReader:
+    """librdkafka's consumer, on all partitions from 0 on; or, with a group, on those it is given."""
+
+    def __init__(self, name: str, bootstrap: str, journal: Journal, *, group: str = "", upto: Mapping[int, int] | None = None) -> None:
+        """``upto``: the reader's work is done when it has seen these offsets."""
+        self.name, self._journal, self._upto = name, journal, dict(upto) if upto is not None else None
+        self._group = group
+        settings = {
+            "bootstrap.servers": bootstrap, "group.id": group or "none", "enable.auto.commit": bool(group), "auto.commit.interval.ms": 500,
+            "session.timeout.ms": 6_000, "auto.offset.reset": "earliest" if group else "error", "fetch.wait.max.ms": 50, **OF_LIBRDKAFKA,
+        }  # fmt: skip
+        self._consumer = confluent_kafka.Consumer(settings)
+        self._moved: set[int] = set()
+        topic, partitions = journal.topic, range(journal.partitions)
+        if group:
+            self._consumer.subscribe([topic], on_assign=self._rebalanced, on_revoke=self._rebalanced, on_lost=self._rebalanced)
+            journal.recorder.subscribed(name, partitions)
+        else:
+            self._consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in partitions])
+            journal.recorder.assigned(name, dict.fromkeys(partitions, 0))
+
+    def _rebalanced(self, consumer: Any, partitions: Any) -> None:
+        self._moved |= {one.partition for one in partitions}
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set() and (self._upto is None or self._upto):
+            poll = self._journal.recorder.polling(self.name)
+            found: dict[int, list[tuple[int, Any]]] = {}
+            for message in self._consumer.consume(1000, 0.1):
+                error = message.error()
+                if error is None:
+                    partition, offset = message.partition(), message.offset()
+                    assert partition is not None and offset is not None, "a record stands somewhere"
+                    found.setdefault(partition, []).append((offset, message.value()))
+                elif error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
+                    self._journal.complaints.append(f"{self.name}: its position was outside of the log: {error.str()}")
+            moved, self._moved = self._moved, set()
+            self._journal.recorder.polled(poll, found, rebalanced=moved)
+            _strike_off(self._upto, found)
+        self._consumer.close()
+
+
+class OttlaReader:
+    """Our own consumer, on all partitions from 0 on."""
+
+    def __init__(self, name: str, bootstrap: str, journal: Journal, *, upto: Mapping[int, int] | None = None) -> None:
+        self.name, self._journal, self._upto = name, journal, dict(upto) if upto is not None else None
+        self._consumer = ottla.Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none", fetch_max_wait_ms=50, **OF_OTTLA)
+        partitions = [(journal.topic, partition) for partition in range(journal.partitions)]
+        self._consumer.assign(partitions)
+        for partition in partitions:
+            self._consumer.seek(partition, 0)
+        journal.recorder.assigned(name, dict.fromkeys(range(journal.partitions), 0))
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set() and (self._upto is None or self._upto):
+            poll = self._journal.recorder.polling(self.name)
+            found: dict[int, list[tuple[int, Any]]] = {}
+            try:
+                for record in self._consumer.poll(100):
+                    found.setdefault(record.partition, []).append((record.offset, record.value))
+            except KafkaError as error:
+                self._journal.complaints.append(f"{self.name}: {type(error).__name__}: {error}")
+                time.sleep(0.5)
+            self._journal.recorder.polled(poll, found)
+            _strike_off(self._upto, found)
+        self._consumer.close(timeout_ms=1_000)
+
+
+def _strike_off(upto: dict[int, int] | None, found: Mapping[int, list[tuple[int, Any]]]) -> None:
+    """Of what a reader has to see, takes away the partitions where it has."""
+    if upto is not None:
+        for partition, records in found.items():
+            if upto.get(partition, -1) <= records[-1][0]:
+                upto.pop(partition, None)
+
+
+class Crew:
+    """Clients at work."""
+
+    def __init__(self, clients: list[Client], journal: Journal) -> None:
+        self._journal = journal
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(client,), name=client.name, daemon=True) for client in clients]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, client: Client) -> None:
+        try:
+            client.run(self._stop)
+        except BaseException as error:
+            self._journal.complaints.append(f"{client.name} died: {type(error).__name__}: {error}")
+            raise
+
+    def join(self, *, stop: bool, timeout_s: float) -> None:
+        """Waits until all have come to their end; ``stop`` tells them to."""
+        if stop:
+            self._stop.set()
+        deadline_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.1, deadline_s - time.monotonic()))
+        late = [thread.name for thread in self._threads if thread.is_alive()]
+        if late:
+            self._journal.complaints.append(f"not done within {timeout_s:.0f} s: {', '.join(late)}")
+        self._stop.set()
+
+
+def producers(bootstrap: str, journal: Journal) -> list[Client]:
+    return [ConfluentProducer("confluent", bootstrap, journal), OttlaProducer("ottla", bootstrap, journal)]
+
+
+def readers(bootstrap: str, journal: Journal) -> list[Client]:
+    group = f"group-of-{journal.topic}"
+    return [
+        ConfluentReader("confluent-reader", bootstrap, journal),
+        OttlaReader("ottla-reader", bootstrap, journal),
+        *(ConfluentReader(f"member-{number}", bootstrap, journal, group=group) for number in (1, 2)),
+    ]
+
+
+def final_readers(bootstrap: str, journal: Journal) -> list[Client]:
+    """Everything, from the beginning on, by two clients."""
+    ends = journal.ends()
+    return [
+        ConfluentReader("last-confluent-reader", bootstrap, journal, upto=ends),
+        OttlaReader("last-ottla-reader", bootstrap, journal, upto=ends),
+    ]

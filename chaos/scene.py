@@ -1,0 +1,238 @@
+"""What a story works with: a cluster, clients at work on a topic of its own, and measurements; and what comes of it."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from chaos.cluster import BROKERS, Broker, Cluster, Stuck, until
+from chaos.load import REQUEST_MS, Crew, Journal, Watch, final_readers, producers, readers
+from ottla.sim.checkers.log_history import Findings, check
+
+PARTITIONS = 3
+#: After faults: everything led, in sync, and written to again.
+REST_S = 90.0
+#: Beyond the time after which a dead broker's session ends: electing, telling, and finding the new leader.
+REACTION_MS = 2_000
+#: A first acknowledgement that is not there by then will not come.
+FAILOVER_S = 60.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one story."""
+
+    story: str
+    seed: int
+    faults: int = 0
+    seconds: float = 0.0
+    #: From each fault to the first acknowledgement of a record sent after it to the partition it concerned.
+    failovers_ms: list[float] = field(default_factory=list)
+    #: From each fault to another leader.
+    elections_ms: list[float] = field(default_factory=list)
+    #: What a failover may take at most; 0: not limited.
+    bound_ms: int = 0
+    #: From the end of each fault to all replicas being in sync.
+    in_sync_ms: list[float] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+    given_up: list[str] = field(default_factory=list)
+    #: Acknowledgements that did not tell where the record is.
+    unplaced: int = 0
+    problems: list[str] = field(default_factory=list)
+    skipped: str = ""
+
+    @property
+    def late(self) -> int:
+        """Failovers beyond the bound."""
+        return sum(took_ms > self.bound_ms for took_ms in self.failovers_ms) if self.bound_ms else 0
+
+    @property
+    def lost(self) -> int:
+        """Acknowledged records that are not there, or not where they were."""
+        return sum(self.findings.counts.get(kind, 0) for kind in ("lost write", "unseen", "inconsistent offset"))
+
+    @property
+    def good(self) -> bool:
+        return not self.problems and self.findings.sound
+
+    def summary(self) -> dict[str, object]:
+        """For programs."""
+        times = self.failovers_ms
+        return {
+            "story": self.story,
+            "seed": self.seed,
+            "skipped": self.skipped,
+            "faults": self.faults,
+            "seconds": round(self.seconds, 1),
+            "acknowledged": self.findings.acknowledged,
+            "unknown": self.findings.unknown,
+            "given_up": len(self.given_up),
+            "unplaced": self.unplaced,
+            "lost": self.lost,
+            "duplicates": self.findings.counts.get("duplicate", 0),
+            "anomalies": self.findings.counts,
+            "failover_ms": [round(took_ms) for took_ms in times],
+            "failover_median_ms": round(statistics.median(times)) if times else None,
+            "election_median_ms": round(statistics.median(self.elections_ms)) if self.elections_ms else None,
+            "bound_ms": self.bound_ms,
+            "late": self.late,
+            "in_sync_median_ms": round(statistics.median(self.in_sync_ms)) if self.in_sync_ms else None,
+            "lag_ms": round(self.findings.lag_ns / 1e6),
+            "laggard": self.findings.laggard,
+            "problems": [*self.problems, *self.findings.lines()],
+        }
+
+
+class Scene:
+    """The stage of one story."""
+
+    def __init__(self, cluster: Cluster, journal: Journal, outcome: Outcome, say: Callable[[str], None]) -> None:
+        self.cluster = cluster
+        self.journal = journal
+        self.outcome = outcome
+        self.say = say
+        self.random = random.Random(f"{outcome.story} {outcome.seed}")
+
+    @property
+    def session_s(self) -> float:
+        return self.cluster.setup.session_timeout_ms / 1000
+
+    def leader(self, partition: int) -> Broker:
+        return self.cluster.leader(self.journal.topic, partition)
+
+    def led_by(self, broker: Broker) -> list[int]:
+        """Partitions of the topic."""
+        states = {partition: self.cluster.state(self.journal.topic, partition) for partition in range(PARTITIONS)}
+        return [partition for partition, state in states.items() if state is not None and state.leader == broker.number]
+
+    def controller(self) -> Broker:
+        """Whoever holds the office, and runs. Raises: Stuck."""
+
+        def holds() -> Broker | None:
+            broker = self.cluster.brokers.get(self.cluster.controller() or 0)
+            return broker if broker is not None and broker.alive else None
+
+        return until(holds, "there is a controller", timeout_s=60)
+
+    def failover(
+        self, partition: int, fault: Callable[[], object], what: str, *, leaves: Broker | None = None, serves_on: bool = False
+    ) -> None:
+        """Does something to a partition, and measures until records sent after it are acknowledged. ``leaves``: the leader, if another one
+        must take its place; ``serves_on``: until then it goes on, so only what is sent after that counts. Raises: Stuck.
+        """
+        fault()
+        watch = self.journal.watch(partition)
+        began_ns = watch.since_ns
+        self.outcome.faults += 1
+        if leaves is not None:
+            until(
+                lambda: self._led_by_another(partition, leaves),
+                f"{partition} is led by another broker, after: {what}",
+                timeout_s=FAILOVER_S,
+            )
+            self.outcome.elections_ms.append((time.monotonic_ns() - began_ns) / 1e6)
+            if serves_on:
+                watch = self.journal.watch(partition)
+        self._await(watch, FAILOVER_S, f"after: {what}")
+        took_ms = (watch.acknowledged_ns - began_ns) / 1e6
+        self.outcome.failovers_ms.append(took_ms)
+        elected = f"elected after {self.outcome.elections_ms[-1]:.0f} ms, " if leaves is not None else ""
+        self.say(f"{self.outcome.story} {self.outcome.faults}: {what}; {elected}written again after {took_ms:.0f} ms")
+
+    def _led_by_another(self, partition: int, than: Broker) -> bool:
+        state = self.cluster.state(self.journal.topic, partition)
+        return state is not None and state.leader not in (-1, than.number)
+
+    def progress(self, *, timeout_s: float = REST_S) -> None:
+        """Every partition is written to, from now on. Raises: Stuck."""
+        for watch in [self.journal.watch(partition) for partition in range(PARTITIONS)]:
+            self._await(watch, timeout_s, "though nothing stands in the way")
+
+    def _await(self, watch: Watch, timeout_s: float, when: str) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not watch.happened.wait(0.5):
+            if self.cluster.died():
+                raise Stuck("; ".join(self.cluster.died()))
+            if time.monotonic() > deadline_s:
+                raise Stuck(f"nothing is acknowledged in partition {watch.partition} within {timeout_s:.0f} s {when}")
+
+    def rest(self) -> None:
+        """All replicas are in sync, and all partitions written to; measured from now on. Raises: Stuck."""
+        began_s = time.monotonic()
+        until(lambda: self.cluster.in_sync(self.journal.topic, PARTITIONS), "all replicas are in sync", timeout_s=REST_S)
+        self.outcome.in_sync_ms.append((time.monotonic() - began_s) * 1000)
+        self.progress()
+
+    def revive(self, broker: Broker) -> None:
+        """Starts it again, and waits until the cluster is at rest. Raises: Stuck."""
+        broker.spawn()
+        broker.await_ready()
+        self.rest()
+
+
+def tell(story: str, run: Callable[[Scene], None], cluster: Cluster, *, seed: int, bound_ms: int, say: Callable[[str], None]) -> Outcome:
+    """Runs a story from the topic's creation to the last read, and judges it."""
+    outcome = Outcome(story, seed, bound_ms=bound_ms)
+    began_s = time.monotonic()
+    journal = Journal(story, PARTITIONS)
+    try:
+        cluster.create(story, PARTITIONS)
+        scene = Scene(cluster, journal, outcome, say)
+        watching = Crew(readers(cluster.bootstrap, journal), journal)
+        writing = Crew(producers(cluster.bootstrap, journal), journal)
+        try:
+            scene.progress()
+            run(scene)
+            _heal(cluster)
+            scene.rest()
+        except Stuck as error:
+            outcome.problems += [str(error), *cluster.died()]
+            _heal(cluster)
+        writing.join(stop=True, timeout_s=REST_S + REQUEST_MS / 1000)
+        Crew(final_readers(cluster.bootstrap, journal), journal).join(stop=False, timeout_s=REST_S)
+        watching.join(stop=True, timeout_s=30)
+        _compare_copies(cluster, journal, outcome)
+        outcome.problems += cluster.died()
+    except (Stuck, OSError, RuntimeError) as error:
+        outcome.problems.append(f"{type(error).__name__}: {error}")
+    outcome.findings = check(journal.recorder)
+    outcome.given_up, outcome.unplaced = journal.given_up, journal.unplaced
+    outcome.problems += dict.fromkeys(journal.complaints)
+    outcome.seconds = time.monotonic() - began_s
+    return outcome
+
+
+def _heal(cluster: Cluster) -> None:
+    """Everything runs, and reaches everything."""
+    if cluster.network is not None:
+        cluster.network.heal()
+    if cluster.ensemble is not None:
+        for server in cluster.ensemble.servers:
+            if not server.alive:
+                cluster.ensemble.spawn(server)
+                cluster.ensemble.await_ready(server)
+    for broker in cluster.brokers.values():
+        if broker.alive:
+            broker.freeze(frozen=False)
+        else:
+            broker.spawn()
+            broker.await_ready()
+
+
+def _compare_copies(cluster: Cluster, journal: Journal, outcome: Outcome) -> None:
+    """Byte for byte; followers may be a moment behind."""
+    for partition in range(PARTITIONS):
+        try:
+            until(partial(_equal, cluster, journal.topic, partition), "", timeout_s=15)
+        except Stuck:
+            sizes = [len(copy) for copy in cluster.copies(journal.topic, partition)]
+            outcome.problems.append(f"the copies of partition {partition} differ; they have {sizes} bytes")
+
+
+def _equal(cluster: Cluster, topic: str, partition: int) -> bool:
+    copies = cluster.copies(topic, partition)
+    return len(copies) == BROKERS and len(set(copies)) == 1

@@ -1,0 +1,292 @@
+"""What is done to a cluster, one kind of it at a time. Each story knows what it needs, and how soon clients must be able to write again.
+
+A broker that is gone, or stands still, leads until its session with ZooKeeper ends: that is what the bound of a story is made of. In the
+stories where a leader falls silent without closing its connections, clients notice only when a request of theirs has timed out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from chaos.cluster import BROKERS, Broker, Setup, until
+from chaos.load import REQUEST_MS
+from chaos.scene import PARTITIONS, REACTION_MS, Scene
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One kind of fault."""
+
+    name: str
+    about: str
+    run: Callable[[Scene, int], None]
+    #: How often, unless asked otherwise.
+    rounds: int
+    networked: bool = False
+    small_disk: bool = False
+    #: Beyond session and reaction, what a failover may take; None: there is no bound.
+    beyond_ms: int | None = 0
+    #: The leader is out of sync before it is out of office: replica.lag.time.max.ms counts instead of the session.
+    lags: bool = False
+
+    def bound_ms(self, setup: Setup) -> int:
+        if self.beyond_ms is None:
+            return 0
+        return (setup.lag_time_max_ms if self.lags else setup.session_timeout_ms) + REACTION_MS + self.beyond_ms
+
+
+def kill_leaders(scene: Scene, rounds: int) -> None:
+    """The leader of one partition after the other is killed, and started again once another has taken over."""
+    for number in range(rounds):
+        partition = number % PARTITIONS
+        broker = scene.leader(partition)
+        scene.failover(partition, broker.kill, f"kill -9 of broker {broker.number}, which led {partition}", leaves=broker)
+        scene.revive(broker)
+
+
+def freeze_leaders(scene: Scene, rounds: int) -> None:
+    """A leader stands still for longer than its session, and goes on as if nothing had happened."""
+    for number in range(rounds):
+        partition = number % PARTITIONS
+        broker = scene.leader(partition)
+        scene.failover(partition, broker.freeze, f"SIGSTOP of broker {broker.number}, which led {partition}", leaves=broker)
+        time.sleep(scene.random.uniform(0, scene.session_s / 2))
+        broker.freeze(frozen=False)
+        scene.rest()
+
+
+def freeze_shortly(scene: Scene, rounds: int) -> None:
+    """Leaders stand still for less than their session."""
+    for number in range(rounds):
+        partition = number % PARTITIONS
+        broker = scene.leader(partition)
+        pause_s = scene.session_s * scene.random.uniform(0.2, 0.7)
+
+        scene.failover(partition, partial(_pause, broker, pause_s), f"SIGSTOP of broker {broker.number} for {pause_s:.1f} s")
+        scene.progress()
+    scene.rest()
+
+
+def _pause(broker: Broker, pause_s: float) -> None:
+    broker.freeze()
+    time.sleep(pause_s)
+    broker.freeze(frozen=False)
+
+
+def kill_controllers(scene: Scene, rounds: int) -> None:
+    """The controller is killed; a partition that it led must go on, as soon as there is another one."""
+    for _ in range(rounds):
+        broker = scene.controller()
+        led = scene.led_by(broker)
+        partition = scene.random.choice(led or range(PARTITIONS))
+        scene.failover(partition, broker.kill, f"kill -9 of the controller, broker {broker.number}", leaves=broker if led else None)
+        after = until(partial(_other, scene, broker.number), "there is another controller", timeout_s=60)
+        scene.say(f"controller: now broker {after}")
+        scene.revive(broker)
+
+
+def _other(scene: Scene, than: int) -> int | None:
+    found = scene.cluster.controller()
+    return found if found != than else None
+
+
+def kill_zookeepers(scene: Scene, rounds: int) -> None:
+    """One server of the ensemble after the other, its leader first; then all, for longer than the sessions last."""
+    ensemble = scene.cluster.ensemble
+    assert ensemble is not None, "the story is told where there is an ensemble"
+    for _ in range(rounds if len(ensemble.servers) > 1 else 0):
+        leading = next((one for one in ensemble.servers if one.mode() == "leader"), ensemble.servers[0])
+        follower = next(one for one in ensemble.servers if one is not leading)
+        for server in (leading, follower):
+            ensemble.kill(server)
+            scene.outcome.faults += 1
+            scene.progress()
+            ensemble.spawn(server)
+            ensemble.await_ready(server)
+            scene.progress()
+    for silent_s in (0.5, scene.session_s + 1.5):
+        for server in ensemble.servers:
+            ensemble.kill(server)
+        time.sleep(silent_s)
+        for server in ensemble.servers:
+            ensemble.spawn(server)
+        for server in ensemble.servers:
+            ensemble.await_ready(server)
+        scene.failover(scene.random.randrange(PARTITIONS), lambda: None, f"no ZooKeeper for {silent_s:.1f} s and its start")
+        scene.rest()
+
+
+def fill_disk(scene: Scene, rounds: int) -> None:
+    """A broker's disk has no free byte for a while: what it leads cannot be written to, what it follows goes on without it."""
+    broker = scene.cluster.brokers[BROKERS]
+    disk = broker.data_dir.parent
+    for number in range(rounds):
+        led = scene.led_by(broker)
+        follows = next(partition for partition in range(PARTITIONS) if partition not in led)
+        rest = _take_the_rest(disk)
+        scene.failover(follows, lambda: None, f"the disk of broker {broker.number} is full; it leads {led} and follows {follows}")
+        time.sleep(scene.random.uniform(0.5, scene.session_s))
+        if number % 2:
+            # It has to start without a free byte, too.
+            broker.kill()
+            broker.spawn()
+            broker.await_ready()
+        rest.unlink()
+        scene.rest()
+
+
+def _take_the_rest(disk: Path) -> Path:
+    """Fills a file system to the last byte."""
+    rest = disk / "rest"
+    with rest.open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                continue
+    return rest
+
+
+def cut_from_brokers(scene: Scene, rounds: int) -> None:
+    """A broker reaches ZooKeeper and clients, but no other broker; the partitions that others lead must go on. When it is the controller,
+    nobody can take it out of the ISR meanwhile, and all must go on once it is reached again.
+    """
+    network = scene.cluster.network
+    assert network is not None, "the story is told in networks"
+    for number in range(rounds):
+        controller = scene.controller()
+        broker = controller if number % 2 else next(one for one in scene.cluster.brokers.values() if one is not controller)
+        led = scene.led_by(broker)
+        if broker is controller:
+            _isolate(scene, broker)
+            scene.outcome.faults += 1
+            scene.say(f"{scene.outcome.story} {scene.outcome.faults}: broker {broker.number}, the controller, is cut off from the others")
+        else:
+            partition = next(one for one in range(PARTITIONS) if one not in led)
+            scene.failover(
+                partition,
+                partial(_isolate, scene, broker),
+                f"broker {broker.number} is cut off from the others; {partition} is led elsewhere",
+            )
+        time.sleep(scene.session_s * 2)
+        network.heal()
+        scene.rest()
+
+
+def _isolate(scene: Scene, broker: Broker) -> None:
+    """From all other brokers."""
+    assert scene.cluster.network is not None
+    for other in scene.cluster.brokers.values():
+        if other is not broker:
+            scene.cluster.network.cut(broker.place, other.place)
+
+
+def cut_from_zookeeper(scene: Scene, rounds: int) -> None:
+    """A leader reaches brokers and clients, but not ZooKeeper."""
+    network, zookeeper = scene.cluster.network, scene.cluster.zookeeper_place
+    assert network is not None and zookeeper is not None, "the story is told in networks"
+    for number in range(rounds):
+        partition = number % PARTITIONS
+        broker = scene.leader(partition)
+        what = f"broker {broker.number}, which led {partition}, is cut off from ZooKeeper"
+        scene.failover(partition, partial(network.cut, broker.place, zookeeper), what, leaves=broker, serves_on=True)
+        time.sleep(scene.random.uniform(0, scene.session_s))
+        network.heal()
+        scene.rest()
+
+
+def unplug(scene: Scene, rounds: int) -> None:
+    """A leader reaches nobody, and nobody reaches it."""
+    network = scene.cluster.network
+    assert network is not None, "the story is told in networks"
+    for number in range(rounds):
+        partition = number % PARTITIONS
+        broker = scene.leader(partition)
+        what = f"broker {broker.number}, which led {partition}, is unplugged"
+        scene.failover(partition, partial(network.unplug, broker.place), what, leaves=broker)
+        time.sleep(scene.random.uniform(0, scene.session_s))
+        network.heal()
+        scene.rest()
+
+
+def restart_one_by_one(scene: Scene, rounds: int) -> None:
+    """Every broker is stopped in order and started again, as an operator would."""
+    for _ in range(rounds):
+        for broker in scene.cluster.brokers.values():
+            led = scene.led_by(broker)
+            partition = led[0] if led else 0
+            scene.failover(partition, broker.stop, f"SIGTERM of broker {broker.number}, which led {led}")
+            scene.revive(broker)
+
+
+def storm(scene: Scene, rounds: int) -> None:
+    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once, or all of them. In
+    networks, links are cut as well, in one direction or both.
+    """
+    network = scene.cluster.network
+    down: dict[Broker, float] = {}
+    brokers = list(scene.cluster.brokers.values())
+    for _ in range(rounds):
+        time.sleep(scene.random.uniform(0.2, 1.5) * scene.session_s)
+        now_s = time.monotonic()
+        for broker in [one for one, due_s in down.items() if due_s < now_s]:
+            del down[broker]
+            _bring_back(broker)
+        if network is not None and scene.random.random() < 0.3:
+            network.heal()
+        kind = scene.random.choice(("kill", "freeze") if network is None else ("kill", "freeze", "cut", "cut one way", "cut", "unplug"))
+        broker = scene.random.choice(brokers)
+        if network is not None and kind not in ("kill", "freeze"):
+            _break_network(scene, broker, kind)
+        elif broker not in down:
+            broker.kill() if kind == "kill" else broker.freeze()
+            down[broker] = now_s + scene.random.uniform(0, 2) * scene.session_s
+        else:
+            continue
+        scene.outcome.faults += 1
+        scene.say(f"{scene.outcome.story} {scene.outcome.faults}: {kind} of broker {broker.number}; {len(down)} gone")
+    if network is not None:
+        network.heal()
+    for broker in down:
+        _bring_back(broker)
+
+
+def _bring_back(broker: Broker) -> None:
+    if broker.alive:
+        broker.freeze(frozen=False)
+    elif not broker.died:
+        broker.spawn()
+
+
+def _break_network(scene: Scene, broker: Broker, kind: str) -> None:
+    network, zookeeper = scene.cluster.network, scene.cluster.zookeeper_place
+    assert network is not None and zookeeper is not None
+    if kind == "unplug":
+        network.unplug(broker.place)
+        return
+    others = [zookeeper, *(one.place for one in scene.cluster.brokers.values() if one is not broker)]
+    network.cut(broker.place, scene.random.choice(others), one_way=kind == "cut one way")
+
+
+STORIES = {
+    story.name: story
+    for story in (
+        Story("kill", "leaders are killed and come back", kill_leaders, 100),
+        Story("freeze", "leaders stand still for longer than their session", freeze_leaders, 3, beyond_ms=REQUEST_MS),
+        Story("pause", "leaders stand still for less than their session", freeze_shortly, 5, beyond_ms=None),
+        Story("controller", "controllers are killed", kill_controllers, 5),
+        Story("zookeeper", "ZooKeeper's servers are killed, one by one and all at once", kill_zookeepers, 1),
+        Story("restart", "brokers are stopped in order, one by one", restart_one_by_one, 2),
+        Story("storm", "kills and stops, several at once", storm, 30, beyond_ms=None),
+        Story("network-storm", "the same, and links are cut", storm, 30, networked=True, beyond_ms=None),
+        Story("disk", "a disk fills up", fill_disk, 2, small_disk=True, lags=True),
+        Story("cut-brokers", "a broker is cut off from the others, not from ZooKeeper", cut_from_brokers, 2, networked=True, lags=True),
+        Story("cut-zookeeper", "a leader is cut off from ZooKeeper, not from brokers", cut_from_zookeeper, 2, networked=True),
+        Story("unplug", "a leader is cut off from everybody", unplug, 2, networked=True, beyond_ms=REQUEST_MS),
+    )
+}

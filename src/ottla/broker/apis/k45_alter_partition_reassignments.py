@@ -1,0 +1,104 @@
+"""AlterPartitionReassignments: at the controller; partitions begin to move to other brokers, or go back.
+
+Behaviour: each partition succeeds or fails alone. The answer comes when the store has the wish; the move is done later, when all new
+replicas are in sync (``controller/reassignment.py``). Null replicas cancel, NO_REASSIGNMENT_IN_PROGRESS where nothing moves. Only live
+brokers are added. A partition that stands twice in a request is INVALID_REQUEST.
+
+Versions: from 1 on a request may refuse another replication factor (INVALID_REPLICATION_FACTOR).
+
+Differences from Kafka: a second wish starts from the replicas before the first, as under ZooKeeper, not from those of both.
+Source: KIP-455, KIP-860.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import TopicPartition
+from ottla.base.ports import Op
+from ottla.broker.apis.writes import Writes
+from ottla.broker.controller.moves import MOVES_AT_ONCE, taken_out
+from ottla.broker.controller.reassignment import Move, begun, cancelled, writes
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: What one partition wishes for, and where its answer goes.
+Asked = tuple[ReassignablePartition, ReassignablePartitionResponse]
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> AlterPartitionReassignmentsResponse:
+    return AlterPartitionReassignmentsResponse(error_code=error.code, error_message=str(error))
+
+
+@handles(AlterPartitionReassignmentsRequest, (0, 1), refuse=refuse, at_controller=True)
+def alter_partition_reassignments(node: "Node", call: RequestArrived) -> Any:
+    request: AlterPartitionReassignmentsRequest = call.body
+    may_change = request.allow_replication_factor_change
+    response = AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change)
+    times = Counter((topic.name, wish.partition_index) for topic in request.topics for wish in topic.partitions)
+    pending = Writes(node, call)
+    for topic in request.topics:
+        answers = [ReassignablePartitionResponse(partition_index=wish.partition_index) for wish in topic.partitions]
+        response.responses.append(ReassignableTopicResponse(name=topic.name, partitions=answers))
+        once: list[Asked] = []
+        for wish, answer in zip(topic.partitions, answers, strict=True):
+            if times[topic.name, wish.partition_index] > 1:
+                _note(answer, errors.InvalidRequest(f"{topic.name}-{wish.partition_index} stands more than once in this request"))
+            else:
+                once.append((wish, answer))
+        for first in range(0, len(once), MOVES_AT_ONCE):
+            _write(node, pending, topic.name, once[first : first + MOVES_AT_ONCE], may_change=may_change)
+    return pending.answer_when_done(response, request.timeout_ms)
+
+
+def _write(node: "Node", pending: Writes, name: str, asked: list[Asked], *, may_change: bool) -> None:
+    """Partitions of one topic, together, for they share a node of the store."""
+
+    def plan() -> list[Op]:
+        moves: dict[int, Move] = {}
+        for wish, answer in asked:
+            _note(answer, None)
+            try:
+                move = _moved(node, name, wish, may_change=may_change)
+            except KafkaError as error:
+                _note(answer, error)
+                continue
+            if move is not None:
+                moves[wish.partition_index] = move
+        changed = writes(node.image.topics[name], moves) if moves else []
+        told = [TopicPartition(name, wish.partition_index) for wish, answer in asked if not answer.error_code]
+        return changed + (taken_out(node.image, told) if node.image.wished else [])
+
+    def done(error: KafkaError | None) -> None:
+        for _, answer in asked:
+            if error is not None and not answer.error_code:
+                _note(answer, error)
+
+    ops = plan()
+    if ops:
+        pending.add(ops, done, again=plan)
+
+
+def _moved(node: "Node", name: str, wish: ReassignablePartition, *, may_change: bool) -> Move | None:
+    topic = node.image.topics.get(name)
+    if topic is None:
+        raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+    number = wish.partition_index
+    if wish.replicas is None:
+        return cancelled(node.image, topic, number, unclean=lambda name: node.topic_options(name).unclean_leader_election_enable)
+    return begun(node.image, topic, number, wish.replicas, factor_may_change=may_change)
+
+
+def _note(answer: ReassignablePartitionResponse, error: KafkaError | None) -> None:
+    answer.error_code, answer.error_message = (errors.NONE, None) if error is None else (error.code, str(error))

@@ -1,0 +1,52 @@
+"""ListPartitionReassignments: at the controller; the partitions that have replicas being added or removed.
+
+Behaviour: partitions that do not move, or do not exist, are not named. Source: KIP-455.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.controller.reassignment import is_moving
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import handles
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+def refuse(call: RequestArrived, error: KafkaError) -> ListPartitionReassignmentsResponse:
+    return ListPartitionReassignmentsResponse(error_code=error.code, error_message=str(error))
+
+
+@handles(ListPartitionReassignmentsRequest, (0, 0), refuse=refuse, at_controller=True)
+def list_partition_reassignments(node: "Node", call: RequestArrived) -> ListPartitionReassignmentsResponse:
+    request: ListPartitionReassignmentsRequest = call.body
+    topics = node.image.topics
+    if request.topics is None:
+        asked = {name: sorted({**topic.adding, **topic.removing}) for name, topic in topics.items()}
+    else:
+        asked = {topic.name: topic.partition_indexes for topic in request.topics}
+    response = ListPartitionReassignmentsResponse()
+    for name, numbers in asked.items():
+        topic = topics.get(name)
+        if topic is None:
+            continue
+        found = [
+            OngoingPartitionReassignment(
+                partition_index=number,
+                replicas=list(topic.replicas[number]),
+                adding_replicas=list(topic.adding.get(number, ())),
+                removing_replicas=list(topic.removing.get(number, ())),
+            )
+            for number in numbers
+            if number in topic.replicas and is_moving(topic, number)
+        ]
+        if found:
+            response.topics.append(OngoingTopicReassignment(name=name, partitions=found))
+    return response

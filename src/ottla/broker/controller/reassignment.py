@@ -1,0 +1,180 @@
+"""Moving partitions to other brokers. Pure: an image and a wish in; the partition as it is to be, or a KafkaError, out.
+
+Replicas are added before any is removed, so that at no moment fewer brokers hold the records than before or after::
+
+                        replicas            adding    removing    ISR
+    before              1 2 3               -         -           1 2 3
+    begun               4 5 6 1 2 3         4 5 6     1 2 3       1 2 3          all six follow; 1 2 3 count as ever
+    caught up           4 5 6 1 2 3         4 5 6     1 2 3       1 2 3 4 5 6
+    completed           4 5 6               -         -           4 5 6          1 2 3 delete their logs
+    or cancelled        1 2 3               -         -           1 2 3          4 5 6 delete theirs
+
+All of it stands in the topic's node of the store, so a controller that takes over goes on from there. Assignment and state change in one
+``multi``, each under its version; the leader epoch rises each time, so that whatever was asked or told before the change is void after it.
+A move is completed when every replica of the target is in the ISR, alive, and has been since it was counted in.
+
+A wish that meets a running move starts from the replicas that were there before it. What the earlier move had begun to add, and the new
+one does not want, goes at once, unless nobody else of the ISR is alive: then it stays as one that is being removed.
+
+Source: KIP-455, KIP-860 (insisting on the replication factor); Kafka's ReplicaAssignment.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from ottla.base.ids import BrokerId, LeaderEpoch
+from ottla.base.ports import Op
+from ottla.broker.controller.election import is_sound
+from ottla.broker.image import NO_LEADER, Image, Topic
+from ottla.store import layout
+from ottla.store.layout import PartitionState
+from ottla.wire import errors
+
+
+class Move(NamedTuple):
+    """A partition as it is to be."""
+
+    #: The target's, preferred leader first, then those being removed.
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    state: PartitionState
+
+
+def without(brokers: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+    """Those of the first that are not among the second, in their order."""
+    return tuple(broker for broker in brokers if broker not in others)
+
+
+def is_moving(topic: Topic, number: int) -> bool:
+    """Whether replicas of this partition are being added or removed."""
+    return bool(topic.adding.get(number) or topic.removing.get(number))
+
+
+def target_of(topic: Topic, number: int) -> tuple[int, ...]:
+    """The replicas that a partition has when its move, if there is one, is done."""
+    return without(topic.replicas[number], topic.removing.get(number, ()))
+
+
+def origin_of(topic: Topic, number: int) -> tuple[int, ...]:
+    """The replicas that a partition had before its move."""
+    return without(topic.replicas[number], topic.adding.get(number, ()))
+
+
+# Begin, cancel, complete.
+
+
+def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, factor_may_change: bool = True) -> Move | None:
+    """The partition on its way to the brokers wished for, or there already; None when nothing is to be done.
+
+    Raises: UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor.
+    """
+    state = _state_of(topic, number)
+    target, origin = tuple(wish), origin_of(topic, number)
+    _check(image, target, origin)
+    factor = len(target_of(topic, number))
+    if not factor_may_change and len(target) != factor:
+        raise errors.InvalidReplicationFactor(f"{topic.name}-{number} has {factor} replicas, and is to keep as many, not {len(target)}")
+    if target == target_of(topic, number) and (is_moving(topic, number) or target == topic.replicas[number]):
+        return None
+    adding, removing = without(target, origin), without(origin, target)
+    unwanted = without(topic.replicas[number], (*target, *origin))
+    if not any(is_sound(image, state, broker) for broker in without(state.isr, unwanted)):
+        # Nobody else can lead: the log of these must not go.
+        needed = without(state.isr, without(state.isr, unwanted))
+        removing, unwanted = (*removing, *needed), without(unwanted, needed)
+    replicas = (*target, *removing)
+    return _done(image, state, target) or Move(replicas, adding, removing, _changed(image, state, replicas, without(state.isr, unwanted)))
+
+
+def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str], bool]) -> Move:
+    """The partition with the replicas that it had before its move.
+
+    Raises: UnknownTopicOrPartition, NoReassignmentInProgress, InvalidReplicaAssignment when only brokers that were being added can lead.
+    """
+    state = _state_of(topic, number)
+    if not is_moving(topic, number):
+        raise errors.NoReassignmentInProgress(f"{topic.name}-{number} does not move")
+    replicas = origin_of(topic, number)
+    isr = without(state.isr, without(topic.replicas[number], replicas))
+    sound = [broker for broker in state.isr if is_sound(image, state, broker)]
+    if not isr or (sound and not set(sound) & set(isr)):
+        alive = [broker for broker in replicas if broker in image.brokers]
+        if not unclean(topic.name) or not alive:
+            raise errors.InvalidReplicaAssignment(
+                f"only {list(state.isr)} have all of {topic.name}-{number}; going back to {list(replicas)} would be an unclean election"
+            )
+        return Move(replicas, (), (), _led_by(image, state, alive[0]))
+    return Move(replicas, (), (), _changed(image, state, replicas, isr))
+
+
+def completed(image: Image, topic: Topic, number: int) -> Move | None:
+    """The partition with the replicas of its target only; None while it does not move, or one of them is not in sync."""
+    state = topic.states.get(number)
+    if state is None or not is_moving(topic, number):
+        return None
+    return _done(image, state, target_of(topic, number))
+
+
+def _done(image: Image, state: PartitionState, target: Sequence[int]) -> Move | None:
+    if not all(is_sound(image, state, broker) for broker in target):
+        return None
+    return Move(tuple(target), (), (), _changed(image, state, target, without(state.isr, without(state.isr, target))))
+
+
+def _check(image: Image, target: Sequence[int], origin: Sequence[int]) -> None:
+    if not target:
+        raise errors.InvalidReplicaAssignment("a partition has at least one replica")
+    if len(set(target)) < len(target):
+        raise errors.InvalidReplicaAssignment(f"a broker holds a partition once, not {list(target)}")
+    dead = [broker for broker in without(target, origin) if BrokerId(broker) not in image.brokers]
+    if dead:
+        raise errors.InvalidReplicaAssignment(f"no broker {dead[0]} is alive; there are {list(image.brokers)}")
+
+
+def _state_of(topic: Topic, number: int) -> PartitionState:
+    state = topic.states.get(number)
+    if state is None or number not in topic.replicas:
+        raise errors.UnknownTopicOrPartition(f"there is no partition {topic.name}-{number}")
+    return state
+
+
+def _changed(image: Image, state: PartitionState, replicas: Sequence[int], isr: Sequence[int]) -> PartitionState:
+    """A later epoch with a smaller ISR, under the same leader if it stays; else under the first replica that can lead."""
+    leader = state.leader
+    if leader != NO_LEADER and leader not in isr:
+        leader = next((broker for broker in replicas if broker in isr and is_sound(image, state, broker)), NO_LEADER)
+    return PartitionState(
+        leader=leader,
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+        isr=tuple(isr),
+        isr_epochs=tuple(state.registration_of(broker) for broker in isr) if state.isr_epochs else (),
+        controller_epoch=image.controller_epoch,
+        recovering=state.recovering and leader == state.leader,
+    )
+
+
+def _led_by(image: Image, state: PartitionState, leader: int) -> PartitionState:
+    return PartitionState(
+        leader=leader,
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+        isr=(leader,),
+        isr_epochs=(image.brokers[BrokerId(leader)].epoch,),
+        controller_epoch=image.controller_epoch,
+    )
+
+
+# Operations on the store.
+
+
+def writes(topic: Topic, moves: Mapping[int, Move]) -> list[Op]:
+    """What makes some partitions of one topic as they are to be, together."""
+    replicas, adding, removing = dict(topic.replicas), dict(topic.adding), dict(topic.removing)
+    for number, move in moves.items():
+        replicas[number], adding[number], removing[number] = move.replicas, move.adding, move.removing
+    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=replicas, adding=adding, removing=removing)
+    ops = [Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)]
+    for number, move in moves.items():
+        path = layout.partition_state(topic.name, number)
+        ops.append(Op("set", path, layout.encode_partition_state(move.state), version=topic.versions[number]))
+    return ops

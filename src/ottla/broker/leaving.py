@@ -1,0 +1,106 @@
+"""Controlled shutdown: a broker that is to stop first hands over what others can take.
+
+::
+
+    StopAsked ──▶ marked: its registration says that it leaves ──▶ nothing left that another can take, or patience over ──▶ may stop
+                     │ everybody hears it from the store
+                     ├─▶ controller: its partitions are led by other members of their ISRs, and it is in no ISR that has another member
+                     └─▶ leaders, controller: it is not taken back into an ISR
+
+The mark stands in the store, so whoever becomes controller meanwhile goes on, and it goes with the registration. A broker waits for a
+partition as long as another live replica that stays could take it, be it that this one has to catch up first; when it is alone, or the
+others leave too, it does not wait. Patience is controlled.shutdown.max.retries times controlled.shutdown.retry.backoff.ms, in which the
+mark is written again as often, in case the store did not take it. After that, or while the store is not heard, the broker stops as one
+that dies would, but for its last answers and clean logs: nothing that was acknowledged with acks=all depends on the handing over.
+
+Difference from Kafka with ZooKeeper: the broker asks everybody through the store rather than the controller by ControlledShutdown (key 7);
+it is the mark that Kafka's own quorum keeps with a registration. Source: KIP-841, KIP-631.
+"""
+
+from typing import TYPE_CHECKING
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker.controller.election import is_leaving
+from ottla.broker.image import Change
+from ottla.broker.purgatory import Parked
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+class Leaving:
+    """See the module's theory."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        #: Set once this broker is to stop: its registration says so, also one that it makes from now on.
+        self.begun = False
+        #: Whether it may stop now; stays so.
+        self.over = False
+        #: Partitions that another broker can take, and has not taken yet.
+        self._held: dict[TopicPartition, None] = {}
+        self._tries = 0
+
+    def begin(self) -> None:
+        """The broker is asked to stop."""
+        if self.begun:
+            return
+        self.begun = True
+        if not self._node.options.controlled_shutdown_enable:
+            self.over = True
+            return
+        self._look_at_all()
+        self._try()
+
+    def changed(self, change: Change) -> None:
+        """The image took in a change of the store."""
+        if not self.begun or self.over:
+            return
+        match change:
+            case ("partition", TopicPartition() as partition):
+                if self._can_hand_over(partition):
+                    self._held[partition] = None
+                else:
+                    self._held.pop(partition, None)
+            case ("broker", _):
+                self._look_at_all()
+            case ("topic", _):
+                self._held = {partition: None for partition in self._held if self._can_hand_over(partition)}
+        self._look_whether_over()
+
+    def _try(self) -> None:
+        """Write the mark down, and again after a while."""
+        node = self._node
+        self._look_whether_over()
+        if self.over:
+            return
+        if self._tries >= node.options.controlled_shutdown_max_retries:
+            self.over = True
+            return
+        self._tries += 1
+        # Whether that was done is heard from the store.
+        node.submit((node.standing.redescribed(),), lambda result: None)
+        backoff = Parked((), lambda: False, lambda expired: self._try())
+        node.purgatory.park(backoff, node.now_ms + node.options.controlled_shutdown_retry_backoff_ms)
+
+    def _look_at_all(self) -> None:
+        self._held = {
+            partition: None
+            for topic in self._node.image.topics.values()
+            for number in topic.states
+            if self._can_hand_over(partition := TopicPartition(topic.name, number))
+        }
+
+    def _look_whether_over(self) -> None:
+        standing = self._node.standing
+        if not self._held or not standing.connected or standing.epoch is None:
+            self.over = True
+
+    def _can_hand_over(self, partition: TopicPartition) -> bool:
+        """Whether this broker counts in a partition, and another one could go on without it."""
+        image, me = self._node.image, self._node.broker_id
+        state = image.state(partition)
+        if state is None or (state.leader != me and me not in state.isr) or partition.topic in image.deleting:
+            return False
+        others = image.topics[partition.topic].replicas[partition.partition]
+        return any(broker != me and BrokerId(broker) in image.brokers and not is_leaving(image, broker) for broker in others)

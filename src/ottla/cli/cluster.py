@@ -1,0 +1,19 @@
+"""``ottla cluster``: the table of commands for a cluster as a whole; each is imported when it is called."""
+
+import click
+
+from ottla.cli.lazy import Entry, Lazy
+
+COMMANDS = {
+    "up": Entry("cluster_up", "Start a cluster on this machine, each broker a process of its own."),
+    "status": Entry("cluster_status", "Show what runs, who is controller, and which partitions lack replicas."),
+    "restart": Entry("cluster_restart", "Restart brokers one after another, while clients go on."),
+    "down": Entry("cluster_down", "Stop a cluster on this machine in order."),
+    "reassign": Entry("reassign", "Move replicas between brokers."),
+    "elect": Entry("elect", "Have partitions led by their preferred replica again."),
+}
+
+
+@click.command(name="cluster", cls=Lazy, table=COMMANDS)
+def command() -> None:
+    """Start, stop and look at clusters; move replicas and leaders."""

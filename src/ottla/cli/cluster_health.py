@@ -1,0 +1,88 @@
+"""Whether a cluster is well, as its brokers see it: who is controller, and which partitions lack a leader or replicas."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ottla.cli.render import admin as connected
+
+if TYPE_CHECKING:
+    from ottla.client.results import Node, PartitionDescription
+
+LOOK_S = 0.1
+
+
+class Health(msgspec.Struct):
+    """What a broker told. A partition that is offline is not counted as under-replicated too."""
+
+    cluster_id: str | None
+    #: -1: none at the moment.
+    controller: int
+    brokers: list[Node]
+    partitions: int
+    #: Without a leader.
+    offline: dict[tuple[str, int], PartitionDescription]
+    #: With a leader, and replicas that are not in sync.
+    under_replicated: dict[tuple[str, int], PartitionDescription]
+    #: Brokers that have replicas, and are not there.
+    absent: list[int]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "cluster_id": self.cluster_id,
+            "controller": self.controller if self.controller >= 0 else None,
+            "partitions": self.partitions,
+            "under_replicated": [_json(*found) for found in self.under_replicated.items()],
+            "offline": [_json(*found) for found in self.offline.items()],
+        }
+
+
+def health(bootstrap: str) -> Health:
+    """Asks a broker. Raises: KafkaError."""
+    with connected(bootstrap) as admin:
+        cluster = admin.describe_cluster()
+        topics = admin.describe_topics([topic.name for topic in admin.list_topics(internal=True)])
+    found = {(name, one.partition): one for name, topic in topics.items() if not isinstance(topic, Exception) for one in topic.partitions}
+    offline = {name: one for name, one in found.items() if one.leader < 0}
+    return Health(
+        cluster_id=cluster.cluster_id,
+        controller=cluster.controller,
+        brokers=cluster.nodes,
+        partitions=len(found),
+        offline=offline,
+        absent=sorted({broker for one in found.values() for broker in one.replicas} - {node.id for node in cluster.nodes}),
+        under_replicated={name: one for name, one in found.items() if name not in offline and _lacking(one)},
+    )
+
+
+def _lacking(one: PartitionDescription) -> bool:
+    """Whether replicas are not in sync, or no longer, of which the controller may not know yet."""
+    return bool(set(one.replicas) - set(one.isr) or set(one.offline_replicas))
+
+
+def await_health(bootstraps: Collection[str], well: Callable[[Health], bool], *, timeout_s: float) -> Health | None:
+    """What is wrong with a cluster that does not become well in time, as one of these brokers sees it; None: all see that it is.
+
+    Raises: KafkaError, when a broker does not answer.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    for bootstrap in bootstraps:
+        while not well(seen := health(bootstrap)):
+            if time.monotonic() > deadline_s:
+                return seen
+            time.sleep(LOOK_S)
+    return None
+
+
+def _json(name: tuple[str, int], one: PartitionDescription) -> dict[str, Any]:
+    return {
+        "topic": name[0],
+        "partition": name[1],
+        "leader": one.leader if one.leader >= 0 else None,
+        "replicas": one.replicas,
+        "isr": one.isr,
+    }

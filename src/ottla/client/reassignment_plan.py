@@ -1,0 +1,170 @@
+"""Where replicas should lie, and the files that say so. Pure.
+
+A plan moves as little as it can: replicas stay where they are, unless their broker is not among those to use, has too many, or shares its
+rack with more of them than need be. What is missing goes to the broker with the fewest. Then first replicas are made even, which moves no
+data. All in the order of the partitions and brokers, so that the same question has the same answer.
+
+The files are those of Kafka's kafka-reassign-partitions.sh::
+
+    {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2,3]},...]}       a plan
+    {"version":1,"topics":[{"topic":"orders"},...]}                                            topics to plan for
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ottla.base.ids import TopicPartition
+
+Plan = dict[TopicPartition, tuple[int, ...]]
+
+
+class _Placed(msgspec.Struct):
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    log_dirs: tuple[str, ...] = ()
+
+
+class _PlanFile(msgspec.Struct):
+    partitions: list[_Placed]
+    version: int = 1
+
+
+class _Named(msgspec.Struct):
+    topic: str
+
+
+class _TopicsFile(msgspec.Struct):
+    topics: list[_Named]
+    version: int = 1
+
+
+def read_plan(data: str | bytes) -> Plan:
+    """Raises: ValueError, for what is no plan, names a partition twice, or wishes for log directories."""
+    try:
+        read = msgspec.json.decode(data, type=_PlanFile)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"this is no plan of a reassignment: {error}") from None
+    if read.version != 1:
+        raise ValueError(f"plans are of version 1, not {read.version}")
+    plan: Plan = {}
+    for one in read.partitions:
+        tp = TopicPartition(one.topic, one.partition)
+        if tp in plan:
+            raise ValueError(f"{tp} stands twice in this plan")
+        if any(directory != "any" for directory in one.log_dirs):
+            raise ValueError(f"{tp}: a broker chooses the log directory itself; leave log_dirs out, or any")
+        plan[tp] = one.replicas
+    return plan
+
+
+def read_topics(data: str | bytes) -> list[str]:
+    """Raises: ValueError."""
+    try:
+        return [one.topic for one in msgspec.json.decode(data, type=_TopicsFile).topics]
+    except msgspec.DecodeError as error:
+        raise ValueError(f"this is no list of topics: {error}") from None
+
+
+def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, object]:
+    """A plan as its file has it."""
+    return {
+        "version": 1,
+        "partitions": [{"topic": tp.topic, "partition": tp.partition, "replicas": list(ids)} for tp, ids in sorted(plan.items())],
+    }
+
+
+def planned(current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None], *, factor: int | None = None) -> Plan:
+    """These partitions on these brokers, evenly: those that change, as they are to be.
+
+    ``factor`` None leaves each with as many replicas as it has. Raises: ValueError when there are fewer brokers than replicas.
+    """
+    work = _Layout(racks)
+    for tp, replicas in sorted(current.items()):
+        wanted = factor or len(replicas)
+        if wanted > len(racks):
+            raise ValueError(f"{tp} has {wanted} replicas, for which {len(racks)} brokers are too few")
+        work.keep(tp, replicas, wanted)
+    work.fill()
+    work.even_out()
+    work.even_out_leaders()
+    return {tp: tuple(ids) for tp, ids in work.replicas.items() if tuple(ids) != tuple(current[tp])}
+
+
+class _Layout:
+    """Replicas while they are being placed."""
+
+    def __init__(self, racks: Mapping[int, str | None]) -> None:
+        self._brokers = sorted(racks)
+        # A broker without a rack is one by itself.
+        self._racks = {broker: rack or f"broker {broker}" for broker, rack in racks.items()}
+        self._rack_count = len(set(self._racks.values()))
+        self.replicas: dict[TopicPartition, list[int]] = {}
+        self._factors: dict[TopicPartition, int] = {}
+        #: By broker; True for replicas that lie there already.
+        self._held: dict[int, dict[TopicPartition, bool]] = {broker: {} for broker in self._brokers}
+
+    def _crowd(self, tp: TopicPartition, broker: int, without: int | None = None) -> int:
+        """How many replicas of a partition lie in a broker's rack."""
+        rack = self._racks[broker]
+        return sum(1 for other in self.replicas[tp] if other != without and self._racks[other] == rack)
+
+    def _rack_max(self, tp: TopicPartition) -> int:
+        return -(-self._factors[tp] // self._rack_count)
+
+    def keep(self, tp: TopicPartition, replicas: Sequence[int], factor: int) -> None:
+        """Leave a partition where it may stay."""
+        self._factors[tp], kept = factor, self.replicas.setdefault(tp, [])
+        for broker in replicas:
+            if broker in self._racks and len(kept) < factor and self._crowd(tp, broker) < self._rack_max(tp):
+                kept.append(broker)
+                self._held[broker][tp] = True
+
+    def fill(self) -> None:
+        """Add the replicas that are missing."""
+        for tp, replicas in self.replicas.items():
+            while len(replicas) < self._factors[tp]:
+                free = [broker for broker in self._brokers if broker not in replicas]
+                chosen = min(free, key=lambda broker: (self._crowd(tp, broker), len(self._held[broker]), broker))
+                replicas.append(chosen)
+                self._held[chosen][tp] = False
+
+    def even_out(self) -> None:
+        """Move replicas from brokers with many to brokers with few, while that makes a difference."""
+        while self._moved_one():
+            pass
+
+    def _moved_one(self) -> bool:
+        by_load = sorted(self._brokers, key=lambda broker: (len(self._held[broker]), broker))
+        for full in reversed(by_load):
+            for empty in by_load:
+                if len(self._held[full]) - len(self._held[empty]) < 2:
+                    break
+                # What has to be copied anyhow goes first.
+                for tp in sorted(self._held[full], key=self._held[full].__getitem__):
+                    replicas = self.replicas[tp]
+                    if empty not in replicas and self._crowd(tp, empty, without=full) < self._rack_max(tp):
+                        replicas[replicas.index(full)] = empty
+                        del self._held[full][tp]
+                        self._held[empty][tp] = False
+                        return True
+        return False
+
+    def even_out_leaders(self) -> None:
+        """Make first replicas even, by their order alone."""
+        leads = Counter(replicas[0] for replicas in self.replicas.values() if replicas)
+        changed = True
+        while changed:
+            changed = False
+            for replicas in self.replicas.values():
+                least = min(replicas, key=lambda broker: leads[broker])
+                if leads[replicas[0]] - leads[least] >= 2:
+                    leads[replicas[0]] -= 1
+                    leads[least] += 1
+                    replicas.remove(least)
+                    replicas.insert(0, least)
+                    changed = True

@@ -1,0 +1,250 @@
+"""Faults that befall a cluster: its brokers, their disks and clocks, the links between them, to the store, and to users.
+
+Every few hundred milliseconds one of the kinds that the seed chose, until all is healed; a profile is drawn per seed, as in ``faults.py``.
+Faults overlap, of the same broker too.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ottla.base.ids import BrokerId
+from ottla.base.ports import Op
+from ottla.base.units import MINUTE_MS
+from ottla.sim.cluster_machine import STORE_MS, ClusterMachine
+from ottla.sim.links import Links, Way
+from ottla.sim.network import Network
+from ottla.sim.world import EPOCH_MS, World
+from ottla.store import layout
+from ottla.store.memory import MemoryStore
+
+#: What can happen to a cluster; a story may have more of its own.
+CLUSTER_FAULT_KINDS = (
+    "kill",
+    "power cut",
+    "power cut of some",
+    "power cut everywhere",
+    "stop",
+    "rolling restart",
+    "pause",
+    "long pause",
+    "clock jumps",
+    "cut link",
+    "one-way link",
+    "cut off",
+    "silent link",
+    "flaky links",
+    "damaged links",
+    "cut from store",
+    "store far from all",
+    "session lost",
+    "slow store",
+    "office taken",
+    "cut from users",
+    "fsync fails",
+    "slow disk",
+    "full disk",
+    "broken connections",
+    "late requests",
+)
+#: Those in which a process ends.
+ENDINGS = frozenset(("kill", "power cut", "power cut of some", "power cut everywhere", "stop", "rolling restart", "fsync fails"))
+#: How far a broker's calendar may be wrong: less than what a producer's timestamps may be ahead.
+SKEW_MS = 30 * MINUTE_MS
+
+
+class ClusterFaults:
+    """See the module's theory."""
+
+    def __init__(
+        self,
+        world: World,
+        machines: Mapping[BrokerId, ClusterMachine],
+        store: MemoryStore,
+        links: Links,
+        network: Network,
+        kinds: Sequence[str],
+        more: Mapping[str, Callable[[], None]] | None = None,
+        *,
+        may_end: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``more`` are kinds that a story has of its own, each with what it does; ``may_end`` whether a process may end now."""
+        self._world = world
+        self._rng = world.rng("faults")
+        self._machines = machines
+        self._store = store
+        self._links = links
+        self._network = network
+        self._kinds = list(kinds)
+        own: dict[str, Callable[[ClusterMachine], None]] = {
+            "kill": self._kill,
+            "power cut": self._power_cut,
+            "power cut of some": lambda machine: self._power_cut_of(self._rng.randint(1, len(machines) - 1)),
+            "power cut everywhere": lambda machine: self._power_cut_of(len(machines)),
+            "stop": self._stop,
+            "rolling restart": lambda machine: self._roll(list(machines.values())),
+            "pause": lambda machine: machine.pause(self._rng.choice((100, 1_000, 3_000, 6_000))),
+            "long pause": lambda machine: machine.pause(self._rng.choice((10_000, 30_000, 120_000))),
+            "clock jumps": lambda machine: setattr(machine, "epoch_ms", EPOCH_MS + self._rng.randint(-SKEW_MS, SKEW_MS)),
+            "cut link": lambda machine: self._cut(both(machine.broker_id, self._other(machine))),
+            "one-way link": lambda machine: self._cut([self._either_way(machine.broker_id, self._other(machine))]),
+            "cut off": lambda machine: self._cut(self._all_ways(machine)),
+            "silent link": lambda machine: self._cut(both(machine.broker_id, self._other(machine))[: self._rng.randint(1, 2)], silent=True),
+            "flaky links": lambda machine: self._bad_links("flaky", 0.1),
+            "damaged links": lambda machine: self._bad_links("damage", 0.2),
+            "cut from store": self._cut_from_store,
+            "store far from all": lambda machine: self._cut_all_from_store(),
+            "session lost": lambda machine: machine.lose_session(),
+            "slow store": self._slow_store,
+            "office taken": lambda machine: self._take_office(),
+            "cut from users": self._cut_from_users,
+            "fsync fails": lambda machine: machine.disk.fail("sync"),
+            "slow disk": self._slow_disk,
+            "full disk": self._full_disk,
+            "broken connections": lambda machine: self._bad_network(loss=self._rng.choice((0.02, 0.2))),
+            "late requests": lambda machine: self._bad_network(slow=0.3, loss=self._rng.choice((0.02, 0.2)), lateness=1.0),
+        }
+        self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
+        self._may_end = may_end
+        #: How many there were.
+        self.count = 0
+        self.over = False
+
+    def plan(self) -> None:
+        """The next one comes."""
+        self._world.after(self._rng.randint(50, 1_500), self._happen)
+
+    def _happen(self) -> None:
+        if self.over:
+            return
+        kind, machine = self._rng.choice(self._kinds), self._rng.choice(list(self._machines.values()))
+        if kind not in ENDINGS or self._may_end():
+            self.count += 1
+            self._world.note(f"fault: {kind}, {machine.broker_id}")
+            self._acts[kind](machine)
+        self.plan()
+
+    def heal(self) -> None:
+        """Nothing is broken any more but who sleeps, and nothing breaks."""
+        self.over = True
+        self._calm(("loss", "slow", "damage", "lateness"))
+        self._links.mend()
+        self._links.flaky = self._links.damage = 0.0
+        for machine in self._machines.values():
+            machine.disk.fail("sync", times=0)
+            machine.disk.capacity_bytes = 1 << 40
+            machine.slow_disk = False
+            machine.store_ms = STORE_MS
+            machine.open_to_users = True
+            self._start(machine)
+        self._world.note("healed")
+
+    @property
+    def asleep_until_ms(self) -> int:
+        """When the last broker wakes."""
+        return max(machine.paused_until_ms for machine in self._machines.values())
+
+    def _later(self, delays_ms: Sequence[int], act: Callable[[], None]) -> None:
+        self._world.after(self._rng.choice(delays_ms), act)
+
+    # Processes.
+
+    def _start(self, machine: ClusterMachine) -> None:
+        if machine.node is None:
+            machine.start()
+
+    def _restart_later(self, machine: ClusterMachine) -> None:
+        self._later((1, 50, 700, 2_500), lambda: self._start(machine))
+
+    def _kill(self, machine: ClusterMachine) -> None:
+        machine.kill()
+        self._restart_later(machine)
+
+    def _power_cut(self, machine: ClusterMachine) -> None:
+        machine.power_cut()
+        self._restart_later(machine)
+
+    def _power_cut_of(self, count: int) -> None:
+        hit = self._rng.sample(list(self._machines.values()), count)
+        for machine in hit:
+            machine.power_cut()
+        for machine in hit:
+            self._restart_later(machine)
+
+    def _stop(self, machine: ClusterMachine) -> None:
+        machine.stop()
+        self._restart_later(machine)
+
+    def _roll(self, left: list[ClusterMachine]) -> None:
+        """One after the other is stopped and started, whatever else goes on."""
+        if not left or self.over:
+            return
+        left[0].stop()
+        self._world.after(50, lambda: self._start(left[0]))
+        self._later((400, 1_200), lambda: self._roll(left[1:]))
+
+    # Links.
+
+    def _other(self, machine: ClusterMachine) -> BrokerId:
+        return self._rng.choice([broker for broker in self._machines if broker != machine.broker_id])
+
+    def _either_way(self, one: BrokerId, other: BrokerId) -> Way:
+        return self._rng.choice(both(one, other))
+
+    def _all_ways(self, machine: ClusterMachine) -> list[Way]:
+        return [way for other in self._machines if other != machine.broker_id for way in both(machine.broker_id, other)]
+
+    def _cut(self, ways: Iterable[Way], *, silent: bool = False) -> None:
+        number = self._links.cut(ways, silent=silent)
+        self._later((100, 1_500, 4_000), lambda: self._links.mend(number))
+
+    def _bad_links(self, rate: str, value: float) -> None:
+        setattr(self._links, rate, value)
+        self._later((300, 1_500), lambda: setattr(self._links, rate, 0.0))
+
+    def _cut_from_store(self, machine: ClusterMachine) -> None:
+        machine.cut_from_store(self._rng.choice((200, 1_200, 3_000, 6_000)))
+
+    def _cut_all_from_store(self) -> None:
+        for machine in self._machines.values():
+            self._cut_from_store(machine)
+
+    def _take_office(self) -> None:
+        """An operator deletes /controller, so that another broker takes it. Its holder hears of that late, or before."""
+        operator = self._store.session()
+        operator.submit((Op("delete", layout.CONTROLLER),), lambda result: None)
+        operator.close()
+
+    def _slow_store(self, machine: ClusterMachine) -> None:
+        machine.store_ms = self._rng.choice((30, 300, 1_000))
+        self._later((500, 2_000), lambda: setattr(machine, "store_ms", STORE_MS))
+
+    def _cut_from_users(self, machine: ClusterMachine) -> None:
+        machine.cut_from_users()
+        self._later((300, 1_500), lambda: setattr(machine, "open_to_users", True))
+
+    def _bad_network(self, **rates: float) -> None:
+        for rate, value in rates.items():
+            setattr(self._network, rate, value)
+        self._world.after(self._rng.randint(100, 1_500), lambda: self._calm(rates))
+
+    def _calm(self, rates: Iterable[str]) -> None:
+        for rate in rates:
+            setattr(self._network, rate, 0.0)
+
+    # Disks.
+
+    def _slow_disk(self, machine: ClusterMachine) -> None:
+        machine.slow_disk = True
+        self._later((500, 3_000), lambda: setattr(machine, "slow_disk", False))
+
+    def _full_disk(self, machine: ClusterMachine) -> None:
+        machine.disk.capacity_bytes = machine.disk.used_bytes + self._rng.choice((0, 300, 5_000, 100_000))
+
+        def room() -> None:
+            machine.disk.capacity_bytes = 1 << 40
+
+        self._later((200, 2_000), room)
+
+
+def both(one: BrokerId, other: BrokerId) -> list[Way]:
+    """Both ways of a link."""
+    return [(one, other), (other, one)]

@@ -1,0 +1,158 @@
+"""A topic of a simulated cluster, with the people who use it and the checkers that judge what they saw. Is the ``Listener`` of its users.
+
+Each partition has a reader, who reads all of it, and a lister, who asks where it ends; producers (acks=all) write to some. A topic may
+grow: new partitions get people of their own. Offsets of a compacted topic are judged by what was read and acknowledged alone, since every
+broker compacts its own copy.
+"""
+
+from collections.abc import Callable, Mapping
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.sim.caller import Caller
+from ottla.sim.checkers import Checker
+from ottla.sim.checkers.checks import (
+    AcknowledgedIsKept,
+    LastValueIsKept,
+    NoDuplicates,
+    OffsetsAreDense,
+    OffsetsAreNeverReused,
+    OffsetsStay,
+    OrderIsKept,
+)
+from ottla.sim.checkers.cluster import LatestNeverFalls
+from ottla.sim.cluster_machine import ClusterMachine
+from ottla.sim.cluster_users import Entrance, Lister, Reader
+from ottla.sim.network import Network
+from ottla.sim.users import Admin, Producer
+from ottla.sim.witness import Witness
+from ottla.sim.world import World
+from ottla.wire.messages import CreatePartitionsRequest, CreatePartitionsTopic
+
+CHECKERS: tuple[type[Checker], ...] = (AcknowledgedIsKept, NoDuplicates, OffsetsAreDense, OffsetsAreNeverReused, OrderIsKept)
+COMPACTED: tuple[type[Checker], ...] = (LastValueIsKept, NoDuplicates, OffsetsStay)
+PARTITIONS_MAX = 5
+REPLICAS = 3
+#: Compacted often, in small pieces.
+COMPACTION = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "3000", "file.delete.delay.ms": "500"}
+
+
+class ClusterTopic:
+    """See the module's theory."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        machines: Mapping[BrokerId, ClusterMachine],
+        witness: Witness,
+        name: str,
+        *,
+        partitions: int,
+        configs: Mapping[str, str],
+        compacted: bool,
+    ) -> None:
+        self.name = name
+        self.partitions = partitions
+        self.compacted = compacted
+        self.complaints: list[str] = []
+        self.acknowledged_count = 0
+        self.checkers: list[Checker] = [kind() for kind in (COMPACTED if compacted else CHECKERS)]
+        self.latest = LatestNeverFalls()
+        self.producers: list[Producer] = []
+        self._world = world
+        self._network = network
+        self._machines = machines
+        self._witness = witness
+        self._rng = world.rng(f"topic {name}")
+        configs = {**configs, **(COMPACTION if compacted else {})}
+        self.admin = Admin(world, network, self._entrance(0), partitions, configs, topic=name, replication_factor=REPLICAS)
+
+    def watched(self, partition: int) -> None:
+        """A reader and a lister come to a partition."""
+        where, entrance = TopicPartition(self.name, partition), self._entrance(partition)
+        reader = Reader(self._world, self._network, entrance, self, number=partition, partition=partition, topic=self.name)
+        reader.leader_epoch = lambda: self._epoch(where)
+        Lister(self._world, self._network, entrance, where, lambda: self._witness.state(where), self.latest)
+
+    def produced_by(self, partition: int, *, batches: int, number: int, idempotent: bool) -> None:
+        """A producer comes; ``number`` is nobody else's."""
+        self.producers.append(
+            Producer(
+                self._world,
+                self._network,
+                self._entrance(partition),
+                self,
+                number=number,
+                partition=partition,
+                batches=batches,
+                idempotent=idempotent,
+                keyed=self.compacted,
+                topic=self.name,
+            )
+        )
+
+    def grow(self, grown: Callable[[int], None]) -> None:
+        """Somebody adds a partition; ``grown`` is told its number when that worked."""
+        number = self.partitions
+        if number >= PARTITIONS_MAX:
+            return
+        wish = CreatePartitionsTopic(name=self.name, count=number + 1, assignments=None)
+        caller = Caller(self._world, self._network, self._entrance(-1), "operator")
+        caller.call(CreatePartitionsRequest(topics=[wish], timeout_ms=1_000), 37, lambda response: caller.hang_up())
+
+        def look() -> None:
+            # Whether the request was heard or not, and its answer or not: what counts is what the store has.
+            if self._witness.state(TopicPartition(self.name, number)) is not None and self.partitions == number:
+                self.partitions += 1
+                grown(number)
+
+        self._world.after(1_500, look)
+
+    @property
+    def done(self) -> bool:
+        return all(producer.done for producer in self.producers)
+
+    @property
+    def all_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in range(self.partitions)]
+
+    @property
+    def problems(self) -> list[str]:
+        found = [*self.complaints, *self.latest.problems, *(text for checker in self.checkers for text in checker.problems[:3])]
+        return [f"{self.name}: {text}" for text in found]
+
+    def _epoch(self, partition: TopicPartition) -> int:
+        state = self._witness.state(partition)
+        return state.leader_epoch if state is not None else -1
+
+    def _entrance(self, partition: int) -> Entrance:
+        where = TopicPartition(self.name, partition)
+
+        def leader() -> int:
+            state = self._witness.state(where)
+            return state.leader if state is not None else -1
+
+        return Entrance(self._world.rng("entrances"), self._machines, leader)
+
+    # Listener.
+
+    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
+        for checker in self.checkers:
+            checker.sent(producer, partition, values, idempotent=idempotent)
+
+    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
+        self.acknowledged_count += len(values)
+        self._world.note(f"acknowledged {self.name} {partition}:{base_offset}+{len(values)}")
+        for checker in self.checkers:
+            checker.acknowledged(partition, base_offset, values)
+
+    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
+        for checker in self.checkers:
+            checker.read(reader, partition, offset, value)
+
+    def watermark(self, reader: int, partition: int, offset: int) -> None:
+        """A new leader may know less of it for a moment; ``Lister`` asks for what must not fall."""
+
+    def complaint(self, text: str) -> None:
+        if text not in self.complaints:
+            self.complaints.append(text)

@@ -1,0 +1,272 @@
+"""Who leads: preferred replicas by request, by an operator's node and by the clock; unclean elections on request."""
+
+import pytest
+from cluster import Broker, Cluster, batch, produce
+
+from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from ottla.base.ports import Op
+from ottla.broker.controller import agenda
+from ottla.broker.controller.preferred import FIRST_LOOK_MS, imbalanced
+from ottla.broker.image import Image, Registration, Topic
+from ottla.store import layout
+from ottla.store.layout import PartitionState
+from ottla.wire import errors
+from ottla.wire.messages import CreatableTopic, CreateTopicsRequest, ElectLeadersRequest, ElectLeadersRequestTopicPartitions
+from ottla.wire.messages.create_topics import CreatableReplicaAssignment as Assigned
+from ottla.wire.messages.elect_leaders import ElectLeadersResponse
+
+CALM = {"auto.leader.rebalance.enable": "false"}
+PREFERRED, UNCLEAN = 0, 1
+
+
+def a_cluster(*assignments: list[int], brokers: int = 3, **settings: str) -> Cluster:
+    """A cluster with a topic of these replicas, all of them in sync."""
+    cluster = Cluster(brokers=brokers, settings={**CALM, **{name.replace("_", "."): value for name, value in settings.items()}})
+    assign(cluster, "t", *assignments)
+    cluster.pass_ms(1500)
+    return cluster
+
+
+def assign(cluster: Cluster, name: str, *assignments: list[int]) -> None:
+    replicas = [Assigned(partition_index=number, broker_ids=ids) for number, ids in enumerate(assignments)]
+    wish = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=replicas)
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+
+
+def leaders(cluster: Cluster, topic: str = "t") -> list[int]:
+    return [state.leader for _, state in sorted(cluster.controller.node.image.topics[topic].states.items())]
+
+
+def come_back(cluster: Cluster, gone: Broker) -> Broker:
+    back = cluster.start(gone.broker_id, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    cluster.pass_ms(3000)
+    return back
+
+
+def elect(broker: Broker, *partitions: int, kind: int = PREFERRED, version: int = 2) -> dict[int, int]:
+    """Error codes by partition."""
+    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=list(partitions))]
+    answer = broker.ask(ElectLeadersRequest(election_type=kind, topic_partitions=wish, timeout_ms=1000), version)
+    return codes(answer)
+
+
+def codes(answer: ElectLeadersResponse) -> dict[int, int]:
+    assert answer.error_code == 0
+    return {result.partition_id: result.error_code for topic in answer.replica_election_results for result in topic.partition_result}
+
+
+# On request.
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_broker_that_is_back_leads_again_what_prefers_it_when_it_is_asked_for(version: int) -> None:
+    cluster = a_cluster([1, 2, 3], [2, 3, 1])
+    gone = cluster.kill(1)
+    assert leaders(cluster) == [2, 2]
+    come_back(cluster, gone)
+    assert leaders(cluster) == [2, 2]
+    epoch = cluster.controller.node.image.topics["t"].states[0].leader_epoch
+    assert elect(cluster.controller, 0, 1, version=version) == {0: 0, 1: errors.ElectionNotNeeded.code}
+    assert leaders(cluster) == [1, 2]
+    state = cluster.controller.node.image.topics["t"].states[0]
+    assert state.leader_epoch == epoch + 1 and set(state.isr) == {1, 2, 3}
+    assert produce(cluster[1], batch(b"a"), acks=1).error_code == 0
+
+
+def test_any_broker_takes_the_request() -> None:
+    cluster = a_cluster([1, 2, 3])
+    come_back(cluster, cluster.kill(1))
+    other = next(broker for broker in cluster.brokers.values() if broker is not cluster.controller)
+    assert elect(other, 0) == {0: 0}
+    assert leaders(cluster) == [1]
+
+
+def test_a_preferred_replica_that_is_away_is_not_available() -> None:
+    cluster = a_cluster([1, 2, 3])
+    cluster.kill(1)
+    assert elect(cluster.controller, 0) == {0: errors.PreferredLeaderNotAvailable.code}
+
+
+def test_a_preferred_replica_that_is_not_in_sync_is_not_available() -> None:
+    cluster = a_cluster([1, 2, 3])
+    gone = cluster.kill(1)
+    cluster.cut_off(1)
+    cluster.start(1, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    assert elect(cluster.controller, 0) == {0: errors.PreferredLeaderNotAvailable.code}
+
+
+def test_a_partition_that_is_not_there_is_unknown_beside_others_that_are_elected() -> None:
+    cluster = a_cluster([1, 2, 3])
+    come_back(cluster, cluster.kill(1))
+    assert elect(cluster.controller, 0, 7) == {0: 0, 7: errors.UnknownTopicOrPartition.code}
+    assert leaders(cluster) == [1]
+
+
+def test_null_partitions_are_all_and_those_that_need_nothing_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.apis.k43_elect_leaders.PORTION", 2)
+    cluster = a_cluster([1, 2], [2, 1], [1, 3], [1, 2], [3, 2])
+    come_back(cluster, cluster.kill(1))
+    answer = cluster.controller.ask(ElectLeadersRequest(topic_partitions=None, timeout_ms=1000), 2)
+    assert codes(answer) == {0: 0, 2: 0, 3: 0}
+    assert leaders(cluster) == [1, 2, 1, 1, 3]
+
+
+def test_an_unclean_election_takes_any_live_replica_where_none_in_sync_is_left() -> None:
+    cluster = a_cluster([1, 2])
+    two = cluster.kill(2)
+    cluster.kill(1)
+    assert leaders(cluster) == [-1]
+    assert elect(cluster.controller, 0, kind=UNCLEAN) == {0: errors.EligibleLeadersNotAvailable.code}
+    come_back(cluster, two)
+    assert leaders(cluster) == [-1], "what it has may be too little"
+    assert elect(cluster.controller, 0, kind=UNCLEAN) == {0: 0}
+    assert leaders(cluster) == [2]
+    assert elect(cluster.controller, 0, kind=UNCLEAN) == {0: errors.ElectionNotNeeded.code}
+
+
+def test_an_election_of_another_kind_is_refused() -> None:
+    cluster = a_cluster([1, 2])
+    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
+    answer = cluster.controller.ask(ElectLeadersRequest(election_type=7, topic_partitions=wish), 2)
+    assert answer.error_code == errors.InvalidRequest.code
+
+
+def test_an_election_that_another_change_overtakes_is_decided_anew() -> None:
+    cluster = a_cluster([1, 2, 3])
+    come_back(cluster, cluster.kill(1))
+    office = cluster.controller
+    path = layout.partition_state("t", 0)
+    cluster.store_speaks = False
+    node = cluster.store.tree.nodes[path]
+    cluster.store.session().submit((Op("set", path, node.data),), lambda result: None)
+    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
+    sent = office.send(ElectLeadersRequest(topic_partitions=wish, timeout_ms=1000), 2)
+    cluster.store_speaks = True
+    cluster.run()
+    assert codes(sent.answer) == {0: 0} and leaders(cluster) == [1]
+
+
+# By an operator's node.
+
+
+def write(cluster: Cluster, path: str, data: bytes) -> None:
+    cluster.store.session().submit((Op("create", path, data),), lambda result: None)
+    cluster.run()
+
+
+def test_the_node_of_an_operators_tool_is_carried_out_and_goes() -> None:
+    cluster = a_cluster([1, 2, 3], [1, 3, 2], [2, 1, 3])
+    come_back(cluster, cluster.kill(1))
+    assert leaders(cluster) == [2, 3, 2]
+    wanted = [TopicPartition("t", 0), TopicPartition("t", 2), TopicPartition("gone", 0)]
+    write(cluster, layout.PREFERRED_ELECTION, layout.encode_preferred_election(wanted))
+    assert leaders(cluster) == [1, 3, 2]
+    assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
+
+
+def test_a_node_that_cannot_be_read_is_warned_of_and_goes() -> None:
+    cluster = a_cluster([1, 2, 3])
+    write(cluster, layout.PREFERRED_ELECTION, b"all of them, please")
+    assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
+    assert "nothing is elected" in cluster.controller.warnings[-1]
+
+
+def test_the_next_controller_carries_out_what_the_last_one_did_not() -> None:
+    cluster = a_cluster([1, 2, 3], brokers=3)
+    come_back(cluster, cluster.kill(1))
+    office = cluster.controller.broker_id
+    assert office != 1
+    cluster.store_speaks = False
+    cluster.store.session().submit(
+        (Op("create", layout.PREFERRED_ELECTION, layout.encode_preferred_election([TopicPartition("t", 0)])),), lambda result: None
+    )
+    cluster.brokers[office].halted = "killed"
+    cluster.store_speaks = True
+    cluster.kill(office)
+    cluster.pass_ms(100)
+    assert leaders(cluster) == [1]
+    assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
+
+
+# By the clock.
+
+
+def test_leadership_goes_back_by_the_clock_when_too_much_of_it_is_elsewhere() -> None:
+    cluster = a_cluster([1, 2], [2, 3], [3, 1], auto_leader_rebalance_enable="true", leader_imbalance_check_interval_seconds="60")
+    cluster.pass_ms(FIRST_LOOK_MS)
+    office = cluster.controller.broker_id
+    other = next(number for number in cluster.brokers if number != office)
+    come_back(cluster, cluster.kill(other))
+    assert leaders(cluster)[other - 1] != other
+    cluster.pass_ms(61_000)
+    assert leaders(cluster) == [1, 2, 3]
+
+
+def test_a_new_controller_looks_soon() -> None:
+    cluster = a_cluster([1, 2], [2, 3], [3, 1], auto_leader_rebalance_enable="true")
+    office = cluster.controller.broker_id
+    come_back(cluster, cluster.kill(office))
+    assert leaders(cluster)[office - 1] != office
+    cluster.pass_ms(FIRST_LOOK_MS)
+    assert leaders(cluster) == [1, 2, 3]
+
+
+def test_leadership_stays_where_it_is_when_that_is_switched_off() -> None:
+    cluster = a_cluster([1, 2], [2, 3], [3, 1], leader_imbalance_check_interval_seconds="1")
+    gone = cluster.controller.broker_id
+    come_back(cluster, cluster.kill(gone))
+    cluster.pass_ms(20_000)
+    assert leaders(cluster)[gone - 1] != gone
+
+
+def an_image(*led: tuple[int, tuple[int, ...], tuple[int, ...]], alive: tuple[int, ...] = (1, 2, 3)) -> Image:
+    """Partitions as (leader, replicas, ISR)."""
+    image = Image()
+    image.brokers = {BrokerId(broker): Registration(BrokerId(broker), "h", 1, None, 7) for broker in alive}
+    states = {
+        number: PartitionState(leader=leader, leader_epoch=LeaderEpoch(0), isr=isr, isr_epochs=(7,) * len(isr), controller_epoch=1)
+        for number, (leader, _, isr) in enumerate(led)
+    }
+    replicas = {number: replicas for number, (_, replicas, _) in enumerate(led)}
+    image.topics["t"] = Topic("t", TopicId(bytes(16)), replicas, 0, states, dict.fromkeys(states, 0))
+    return image
+
+
+def test_a_tenth_is_too_much_only_when_it_is_more_than_a_tenth() -> None:
+    there, away = (1, (1, 2), (1, 2)), (2, (1, 2), (1, 2))
+    assert imbalanced(an_image(*[there] * 9, away), percentage=10) == []
+    assert imbalanced(an_image(*[there] * 8, away), percentage=10) == [TopicPartition("t", 8)]
+
+
+def test_each_broker_is_looked_at_alone() -> None:
+    one = [(1, (1, 2), (1, 2))] * 20
+    assert imbalanced(an_image(*one, (3, (2, 3), (2, 3))), percentage=50) == [TopicPartition("t", 20)]
+
+
+def test_what_cannot_go_back_is_left() -> None:
+    away = [(2, (1, 2), (2,)), (2, (4, 2), (2, 4)), (2, (3, 2), (2, 3))]
+    assert imbalanced(an_image(*away), percentage=0) == [TopicPartition("t", 2)]
+
+
+# Settings.
+
+
+def test_leaderless_partitions_get_a_leader_when_unclean_elections_are_allowed_for_their_topic() -> None:
+    cluster = a_cluster([1, 2])
+    two = cluster.kill(2)
+    cluster.kill(1)
+    cluster.start(2, two.texts, [disk.restart() for disk in two.disks.values()])
+    assert leaders(cluster) == [-1]
+    write(cluster, layout.config("topics", "t"), layout.encode_config({"unclean.leader.election.enable": "true"}))
+    assert leaders(cluster) == [2]
+
+
+def test_much_to_look_at_takes_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agenda, "PORTION", 4)
+    cluster = a_cluster(*[[1, 2, 3]] * 30)
+    office = cluster.controller.node
+    office.controller.agenda.add(TopicPartition("t", number) for number in range(30))
+    office.controller.agenda.go_on()
+    assert not office.controller.agenda.idle, "nothing is to be done, but there is more to look at"
+    cluster.pass_ms(1000)
+    assert office.controller.agenda.idle

@@ -1,0 +1,299 @@
+"""Controlled shutdown: a broker that is to stop hands over what others can take, and is not taken back."""
+
+import json
+
+import pytest
+from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values
+
+from ottla.base.ids import TopicPartition
+from ottla.broker import events
+from ottla.broker.controller.isr import altered
+from ottla.store import layout
+from ottla.wire import errors
+from ottla.wire.messages import CreatableTopic, CreateTopicsRequest, ElectLeadersRequest, ElectLeadersRequestTopicPartitions
+from ottla.wire.messages.alter_partition import AlterPartitionRequestPartition, BrokerState
+from ottla.wire.messages.create_topics import CreatableReplicaAssignment as Assigned
+
+T0 = TopicPartition("t", 0)
+
+
+def a_cluster(*assignments: list[int], brokers: int = 3, **settings: str) -> Cluster:
+    texts = {"auto.leader.rebalance.enable": "false", **{name.replace("_", "."): value for name, value in settings.items()}}
+    cluster = Cluster(brokers=brokers, settings=texts)
+    replicas = [Assigned(partition_index=number, broker_ids=ids) for number, ids in enumerate(assignments)]
+    wish = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=replicas)
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    cluster.pass_ms(1500)
+    return cluster
+
+
+def ask_to_stop(broker: Broker) -> Broker:
+    broker.hear(events.StopAsked())
+    broker.cluster.run()
+    return broker
+
+
+def states(cluster: Cluster) -> list[tuple[int, set[int]]]:
+    found = cluster.controller.node.image.topics["t"].states
+    return [(state.leader, set(state.isr)) for _, state in sorted(found.items())]
+
+
+def registration(cluster: Cluster, broker: int) -> dict[str, object]:
+    return dict(json.loads(cluster.store.tree.nodes[layout.broker(broker)].data))
+
+
+# What happens to its partitions.
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_broker_that_is_asked_to_stop_hands_over_what_it_leads_and_leaves_every_isr(number: int) -> None:
+    cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
+    epochs = [state.leader_epoch for _, state in sorted(cluster.controller.node.image.topics["t"].states.items())]
+    broker = ask_to_stop(cluster[number])
+    others = {1, 2, 3} - {number}
+    assert broker.node.leaving.over
+    assert states(cluster) == [(led if led != number else led % 3 + 1, others) for led in (1, 2, 3)]
+    after = [state.leader_epoch for _, state in sorted(cluster.controller.node.image.topics["t"].states.items())]
+    assert after == [epoch + (led == number) for led, epoch in zip((1, 2, 3), epochs, strict=True)]
+    assert not broker.node.partitions.leaders
+
+
+def test_its_registration_says_so_and_stays_the_same_registration() -> None:
+    cluster = a_cluster([1, 2, 3])
+    epoch = cluster[1].node.epoch
+    assert "in_controlled_shutdown" not in registration(cluster, 1)
+    ask_to_stop(cluster[1])
+    assert registration(cluster, 1)["in_controlled_shutdown"] is True
+    assert cluster[1].node.epoch == epoch == cluster[2].node.image.brokers[cluster[1].node.broker_id].epoch
+
+
+def test_acks_all_goes_on_through_a_handing_over_and_a_stop() -> None:
+    cluster = a_cluster([1, 2, 3])
+    assert produce(cluster[1], batch(b"a")).error_code == 0
+    ask_to_stop(cluster[1])
+    assert produce(cluster[1], batch(b"x")).error_code == errors.NotLeaderOrFollower.code
+    sent = cluster[2].send(produce_request(batch(b"b"), timeout_ms=30_000), 12)
+    cluster.pass_ms(1000)
+    assert sent.answer.responses[0].partition_responses[0].error_code == 0
+    cluster.stop(1)
+    sent = cluster[2].send(produce_request(batch(b"c"), timeout_ms=30_000), 12)
+    cluster.pass_ms(1000)
+    assert sent.answer.responses[0].partition_responses[0].error_code == 0, "nobody waits for the one that stopped"
+    assert values(fetch(cluster[2]).records) == [b"a", b"b", b"c"]
+
+
+def test_whoever_waits_for_a_leader_that_hands_over_is_sent_on() -> None:
+    cluster = a_cluster([1, 2, 3])
+    cluster.flushing = False
+    sent = cluster[1].send(produce_request(batch(b"a"), timeout_ms=30_000), 12)
+    assert sent.answer is None
+    ask_to_stop(cluster[1])
+    assert sent.answer.responses[0].partition_responses[0].error_code == errors.NotLeaderOrFollower.code
+
+
+def test_it_leads_again_when_it_is_back() -> None:
+    cluster = a_cluster([1, 2, 3])
+    ask_to_stop(cluster[1])
+    gone = cluster.stop(1)
+    assert states(cluster) == [(2, {2, 3})]
+    cluster.start(1, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    cluster.pass_ms(3000)
+    assert states(cluster) == [(2, {1, 2, 3})] and "in_controlled_shutdown" not in registration(cluster, 1)
+    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
+    cluster.controller.ask(ElectLeadersRequest(topic_partitions=wish), 2)
+    assert states(cluster) == [(1, {1, 2, 3})]
+
+
+# It is not taken back.
+
+
+def test_a_broker_that_leaves_is_not_let_back_into_an_isr_however_well_it_follows() -> None:
+    """KIP-841."""
+    cluster = a_cluster([1, 2, 3])
+    ask_to_stop(cluster[1])
+    produce(cluster[2], batch(b"a"), acks=1)
+    cluster.pass_ms(5000)
+    assert cluster[1].node.partitions.followers[T0].log.end_offset == 1
+    assert states(cluster) == [(2, {2, 3})]
+
+
+def test_the_controller_refuses_an_isr_with_a_broker_that_leaves_but_for_its_leader() -> None:
+    cluster = a_cluster([1, 2, 3])
+    ask_to_stop(cluster[1])
+    image = cluster.controller.node.image
+    topic = image.topics["t"]
+    members = [BrokerState(broker_id=broker, broker_epoch=image.brokers[cluster[broker].node.broker_id].epoch) for broker in (1, 2, 3)]
+    wish = AlterPartitionRequestPartition(
+        partition_index=0, leader_epoch=topic.states[0].leader_epoch, new_isr_with_epochs=members, partition_epoch=topic.versions[0]
+    )
+    with pytest.raises(errors.IneligibleReplica, match="about to stop"):
+        altered(image, topic, 2, wish)
+    wish.new_isr_with_epochs = members[1:]
+    assert altered(image, topic, 2, wish).isr == (2, 3)
+
+
+def test_a_leader_whose_wish_is_overtaken_by_a_stop_does_not_wait_for_the_one_that_stops() -> None:
+    cluster = a_cluster([1, 2, 3])
+    leader = cluster[1].leader("t")
+    gone = cluster.kill(3)
+    cluster.start(3, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    cluster.pass_ms(3000)
+    ask_to_stop(cluster[3])
+    leader.insync.propose((1, 2, 3))
+    assert leader.insync.maximal == {1, 2, 3}
+    cluster.pass_ms(2000)
+    assert leader.insync.maximal == {1, 2}, "it asked for the ISR that there is, and got it"
+
+
+def test_a_partition_goes_back_to_no_broker_that_leaves() -> None:
+    cluster = a_cluster([1, 2, 3])
+    ask_to_stop(cluster[1])
+    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
+    answer = cluster.controller.ask(ElectLeadersRequest(topic_partitions=wish), 2)
+    assert answer.replica_election_results[0].partition_result[0].error_code == errors.PreferredLeaderNotAvailable.code
+
+
+def test_new_topics_go_to_brokers_that_stay_where_they_are_enough() -> None:
+    cluster = a_cluster([1, 2, 3])
+    ask_to_stop(cluster[1])
+    for name, factor in (("two", 2), ("three", 3)):
+        cluster.topic(name, partitions=6, replicas=factor)
+    topics = cluster.controller.node.image.topics
+    assert all(1 not in replicas for replicas in topics["two"].replicas.values())
+    assert all(1 not in (state.leader, *state.isr) for state in topics["three"].states.values())
+
+
+def test_a_partition_whose_leader_dies_goes_to_one_that_leaves_when_no_other_is_in_sync() -> None:
+    cluster = a_cluster([1, 2], controlled_shutdown_max_retries="1", controlled_shutdown_retry_backoff_ms="60000")
+    cluster.store_speaks = False
+    cluster[2].hear(events.StopAsked())
+    cluster[1].session.expire()
+    cluster.brokers.pop(1).halted = "killed"
+    cluster.store_speaks = True
+    cluster.run()
+    assert states(cluster) == [(2, {2})]
+
+
+# How long it takes.
+
+
+def test_a_broker_that_is_alone_may_stop_at_once() -> None:
+    cluster = a_cluster([1], brokers=1)
+    assert ask_to_stop(cluster[1]).node.leaving.over
+
+
+def test_partitions_that_nobody_else_holds_are_not_waited_for() -> None:
+    cluster = a_cluster([1], [2], [3])
+    assert ask_to_stop(cluster[1]).node.leaving.over
+    assert states(cluster) == [(1, {1}), (2, {2}), (3, {3})]
+
+
+def test_brokers_that_all_stop_do_not_wait_for_one_another() -> None:
+    cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
+    cluster.store_speaks = False
+    for broker in cluster.brokers.values():
+        broker.hear(events.StopAsked())
+    cluster.store_speaks = True
+    cluster.run()
+    assert all(broker.node.leaving.over for broker in cluster.brokers.values())
+    assert all(state[0] in state[1] for state in states(cluster))
+
+
+def test_it_waits_for_a_replica_that_catches_up() -> None:
+    cluster = a_cluster([1, 2])
+    cluster.cut_off(2)
+    produce(cluster[1], batch(b"a"), acks=1)
+    cluster.pass_ms(35_000)
+    assert states(cluster) == [(1, {1})]
+    broker = ask_to_stop(cluster[1])
+    assert not broker.node.leaving.over
+    cluster.cut.clear()
+    cluster.pass_ms(3000)
+    assert broker.node.leaving.over and states(cluster) == [(2, {2})]
+
+
+def test_patience_ends() -> None:
+    cluster = a_cluster([1, 2], controlled_shutdown_max_retries="3", controlled_shutdown_retry_backoff_ms="2000")
+    cluster.cut_off(2)
+    produce(cluster[1], batch(b"a"), acks=1)
+    cluster.pass_ms(35_000)
+    broker = ask_to_stop(cluster[1])
+    cluster.pass_ms(5900)
+    assert not broker.node.leaving.over
+    cluster.pass_ms(200)
+    assert broker.node.leaving.over and states(cluster) == [(1, {1})]
+
+
+def test_a_store_that_is_not_heard_is_not_waited_for() -> None:
+    cluster = a_cluster([1, 2, 3])
+    cluster[1].session.suspend()
+    cluster.run()
+    assert ask_to_stop(cluster[1]).node.leaving.over
+
+
+def test_a_mark_that_the_store_did_not_take_is_written_again() -> None:
+    cluster = a_cluster([1, 2, 3])
+    cluster[1].session.fail_next(applied=False)
+    broker = ask_to_stop(cluster[1])
+    assert not broker.node.leaving.over
+    cluster.pass_ms(5100)
+    assert broker.node.leaving.over and states(cluster) == [(2, {2, 3})]
+
+
+def test_without_a_controller_patience_ends_too() -> None:
+    cluster = a_cluster([1, 2, 3])
+    office = cluster.controller
+    others = [broker for broker in cluster.brokers.values() if broker is not office]
+    office.halted = "it does not answer, and its session lives"
+    broker = ask_to_stop(others[0])
+    cluster.pass_ms(14_900)
+    assert not broker.node.leaving.over
+    cluster.pass_ms(200)
+    assert broker.node.leaving.over
+
+
+def test_the_next_controller_goes_on_with_it() -> None:
+    cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
+    office = cluster.controller.broker_id
+    number = next(broker for broker in cluster.brokers if broker != office)
+    cluster[office].halted = "killed"
+    broker = ask_to_stop(cluster[number])
+    assert not broker.node.leaving.over
+    cluster.kill(office)
+    assert broker.node.leaving.over
+    (stays,) = {1, 2, 3} - {office, number}
+    assert states(cluster) == [(stays, {stays})] * 3
+
+
+def test_switched_off_it_takes_no_time_and_moves_nothing() -> None:
+    cluster = a_cluster([1, 2, 3], controlled_shutdown_enable="false")
+    assert ask_to_stop(cluster[1]).node.leaving.over
+    assert states(cluster) == [(1, {1, 2, 3})]
+
+
+def test_the_controller_itself_hands_over_and_another_takes_its_office() -> None:
+    cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
+    office = cluster.controller.broker_id
+    ask_to_stop(cluster[office])
+    cluster.stop(office)
+    assert cluster.controller.broker_id != office
+    assert all(office not in (leader, *isr) for leader, isr in states(cluster))
+
+
+# Clean stops.
+
+
+def test_a_clean_stop_writes_down_the_high_watermarks_of_followers_too() -> None:
+    cluster = a_cluster([1, 2, 3])
+    produce(cluster[1], batch(b"a", b"b"))
+    cluster.pass_ms(1000)
+    gone = cluster.stop(3)
+    back = cluster.start(3, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    assert back.node.directories[0].high_watermarks[T0] == 2
+
+
+def test_a_registration_says_that_its_broker_leaves_only_when_it_does() -> None:
+    plain = layout.BrokerRegistration(host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp_ms=1)
+    leaves = layout.BrokerRegistration(host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp_ms=1, leaving=True)
+    assert layout.decode_broker(layout.encode_broker(leaves)) == leaves and layout.decode_broker(layout.encode_broker(plain)) == plain
+    assert b"shutdown" not in layout.encode_broker(plain)

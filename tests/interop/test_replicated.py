@@ -1,0 +1,290 @@
+"""Three brokers, each a process, over a real ZooKeeper, and topics with a replica on each of them, as foreign clients see and use them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aiokafka
+import aiokafka.admin
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.admin import KafkaAdminClient
+
+import kafka
+from ottla.server.ensemble import Ensemble
+from ottla.server.local import LocalCluster, Wish
+
+pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.xdist_group("replicated"), pytest.mark.usefixtures("own_server_only")]
+INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT = 38, 39
+SETTINGS = {"zookeeper.session.timeout.ms": "2000", "min.insync.replicas": "2", "group.initial.rebalance.delay.ms": "200"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: Ensemble) -> Iterator[LocalCluster]:
+    """All of it, as `ottla cluster up` starts it."""
+    made = LocalCluster.wished(tmp_path_factory.mktemp("replicated") / "cluster", Wish(listen="127.0.0.1:0", settings=SETTINGS))
+    try:
+        made.start()
+        yield made
+    finally:
+        for process in [*made.brokers.values(), made.zookeeper]:
+            process.stop(timeout_s=0)
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    """Three partitions, three replicas."""
+    name = f"r-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic(name, 3, 3)])[name].result(20)
+    return name
+
+
+def until(true: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline_s, "it comes about in time"
+        time.sleep(0.1)
+
+
+Seen = list[tuple[int, set[int], set[int]]]
+
+
+def confluent_sees(bootstrap: str, topic: str) -> Seen:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    described = admin.describe_topics(TopicCollection([topic]))[topic].result(20)
+    return [(one.leader.id, {node.id for node in one.replicas}, {node.id for node in one.isr}) for one in described.partitions]
+
+
+def kafka_python_sees(bootstrap: str, topic: str) -> Seen:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        (described,) = admin.describe_topics([topic])
+        return [(one["leader_id"], set(one["replica_nodes"]), set(one["isr_nodes"])) for one in described["partitions"]]
+    finally:
+        admin.close()
+
+
+def aiokafka_sees(bootstrap: str, topic: str) -> Seen:
+    async def ask() -> Seen:
+        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        try:
+            (described,) = await admin.describe_topics([topic])
+            return [(one["leader"], set(one["replicas"]), set(one["isr"])) for one in described["partitions"]]
+        finally:
+            await admin.close()
+
+    return asyncio.run(ask())
+
+
+CLIENTS = [confluent_sees, kafka_python_sees, aiokafka_sees]
+
+
+@pytest.mark.parametrize("sees", CLIENTS)
+def test_each_broker_tells_of_three_replicas_in_sync_and_of_leaders_on_all(
+    cluster: LocalCluster, topic: str, sees: Callable[[str, str], Seen]
+) -> None:
+    for bootstrap in cluster.spec.brokers.values():
+        until(lambda bootstrap=bootstrap: len(sees(bootstrap, topic)) == 3)  # type: ignore[misc]
+        partitions = sees(bootstrap, topic)
+        assert {leader for leader, _, _ in partitions} == {1, 2, 3}
+        assert all(replicas == isr == {1, 2, 3} for _, replicas, isr in partitions)
+
+
+def test_as_many_replicas_as_brokers_at_most(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    python = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        for factor in (0, 4):
+            with pytest.raises(confluent_kafka.KafkaException) as raised:
+                admin.create_topics([NewTopic("too-many", 1, factor)])["too-many"].result(20)
+            assert raised.value.args[0].code() == INVALID_REPLICATION_FACTOR
+        with pytest.raises(kafka.errors.InvalidReplicationFactorError):
+            python.create_topics({"too-many": {"num_partitions": 1, "replication_factor": 4}})
+        with pytest.raises(confluent_kafka.KafkaException) as raised:
+            admin.create_topics([NewTopic("twice", 1, replica_assignment=[[1, 1]])])["twice"].result(20)
+        assert raised.value.args[0].code() == INVALID_REPLICA_ASSIGNMENT
+        assert {"too-many", "twice"}.isdisjoint(admin.list_topics(timeout=20).topics)
+    finally:
+        python.close()
+
+
+def test_assignments_by_hand_are_kept_in_their_order(cluster: LocalCluster) -> None:
+    name = f"hand-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic(name, 2, replica_assignment=[[3, 1], [2, 3]])])[name].result(20)
+    until(lambda: len(admin.list_topics(name, timeout=20).topics[name].partitions) == 2)
+    partitions = admin.list_topics(name, timeout=20).topics[name].partitions
+    assert [(partitions[number].leader, partitions[number].replicas) for number in (0, 1)] == [(3, [3, 1]), (2, [2, 3])]
+
+
+def test_every_broker_describes_its_replica_of_every_partition(cluster: LocalCluster, topic: str) -> None:
+    python = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        described = python.describe_log_dirs({topic: [0, 1, 2]})
+        found = {
+            one["broker"]: sorted(
+                partition["partition_index"]
+                for log_dir in one["log_dirs"]
+                for held in log_dir["topics"]
+                for partition in held["partitions"]
+            )
+            for one in described
+        }
+        assert found == {1: [0, 1, 2], 2: [0, 1, 2], 3: [0, 1, 2]}
+    finally:
+        python.close()
+
+
+class Load:
+    """A client that writes numbers, in a thread, until told to stop."""
+
+    def __init__(self, work: Callable[[Load], Any]) -> None:
+        self.acknowledged: list[bytes] = []
+        self.failed: list[str] = []
+        self.stopped = threading.Event()
+        self._thread = threading.Thread(target=work, args=(self,))
+        self._thread.start()
+
+    def goes_on(self) -> None:
+        aim = len(self.acknowledged) + 50
+        until(lambda: len(self.acknowledged) >= aim)
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self._thread.join()
+
+
+def confluent_load(bootstrap: str, topic: str) -> Callable[[Load], None]:
+    def work(load: Load) -> None:
+        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 1})
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is None:
+                load.acknowledged.append(message.value())
+            else:
+                load.failed.append(error.str())
+
+        number = 0
+        while not load.stopped.is_set():
+            producer.produce(topic, b"confluent %d" % number, on_delivery=delivered)
+            producer.poll(0.002)
+            number += 1
+        producer.flush(60)
+
+    return work
+
+
+def kafka_python_load(bootstrap: str, topic: str) -> Callable[[Load], None]:
+    def work(load: Load) -> None:
+        producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=1)
+        number = 0
+        while not load.stopped.is_set():
+            value = b"kafka-python %d" % number
+            future = producer.send(topic, value)
+            future.add_callback(lambda _, value=value: load.acknowledged.append(value))
+            future.add_errback(lambda error: load.failed.append(str(error)))
+            number += 1
+            time.sleep(0.002)
+        producer.flush(60)
+        producer.close(10)
+
+    return work
+
+
+def aiokafka_load(bootstrap: str, topic: str) -> Callable[[Load], None]:
+    async def write(load: Load) -> None:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=1)
+        await producer.start()
+        number = 0
+        while not load.stopped.is_set():
+            value = b"aiokafka %d" % number
+            try:
+                await producer.send_and_wait(topic, value)
+                load.acknowledged.append(value)
+            except aiokafka.errors.KafkaError as error:
+                load.failed.append(str(error))
+            number += 1
+        await producer.stop()
+
+    return lambda load: asyncio.run(write(load))
+
+
+class Readers:
+    """A group of two: confluent-kafka and kafka-python, each with its own share, which see everything between them."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.seen: set[bytes] = set()
+        self.stopped = threading.Event()
+        self._threads = [threading.Thread(target=read, args=(bootstrap, topic, f"g-{topic}")) for read in (self._confluent, self._python)]
+        for thread in self._threads:
+            thread.start()
+
+    def _confluent(self, bootstrap: str, topic: str, group: str) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": "range",
+                "session.timeout.ms": 6_000,
+            }
+        )
+        consumer.subscribe([topic])
+        while not self.stopped.is_set():
+            self.seen.update(message.value() for message in consumer.consume(500, 0.2) if message.error() is None)
+        consumer.close()
+
+    def _python(self, bootstrap: str, topic: str, group: str) -> None:
+        consumer = kafka.KafkaConsumer(
+            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", session_timeout_ms=6_000
+        )
+        while not self.stopped.is_set():
+            self.seen.update(record.value for records in consumer.poll(200).values() for record in records)
+        consumer.close()
+
+    def stop(self) -> None:
+        self.stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_clients_and_groups_go_on_when_a_broker_is_killed_and_when_it_comes_back(cluster: LocalCluster, topic: str) -> None:
+    loads = [Load(make(cluster.bootstrap, topic)) for make in (confluent_load, kafka_python_load, aiokafka_load)]
+    readers = Readers(cluster.bootstrap, topic)
+    try:
+        for load in loads:
+            load.goes_on()
+        # Of a topic with three partitions each broker leads one; where the group's coordinator is, is left to chance.
+        victim = cluster.brokers[2]
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        for load in loads:
+            load.goes_on()
+        until(lambda: {leader for leader, _, _ in confluent_sees(cluster.bootstrap, topic)} == {1, 3})
+        victim.spawn()
+        victim.await_ready(time.monotonic() + 30)
+        until(lambda: all(isr == {1, 2, 3} for _, _, isr in confluent_sees(cluster.bootstrap, topic)))
+        for load in loads:
+            load.goes_on()
+    finally:
+        for load in loads:
+            load.stop()
+        written = {value for load in loads for value in load.acknowledged}
+        try:
+            until(lambda: written <= readers.seen)
+        finally:
+            readers.stop()
+    assert [load.failed for load in loads] == [[], [], []]
+    offsets = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics("__consumer_offsets", timeout=20)
+    assert all(set(one.replicas) == {1, 2, 3} for one in offsets.topics["__consumer_offsets"].partitions.values())
