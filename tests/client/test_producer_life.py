@@ -1,4 +1,4 @@
-"""How a producer ends: with the interpreter, with Ctrl-C, after a fork, thrown away. Each in a process of its own, its cluster in memory."""
+"""How producers end: with the interpreter, with Ctrl-C, after a fork, thrown away. Each in a process of its own, its cluster in memory."""
 
 from __future__ import annotations
 
