@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from random import Random
-from time import time_ns
+from time import monotonic_ns, time_ns
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -113,7 +113,9 @@ class Producer:
         sender = self._begin()
         waiting = self._accumulator.close_open()
         sender.wake()
+        began_ns = monotonic_ns()
         await all_done(waiting, timeout_ms)
+        sender.metrics.flush_ns += monotonic_ns() - began_ns
 
     async def close(self, timeout_ms: float | None = None) -> None:
         """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
@@ -184,7 +186,9 @@ class Producer:
             began_ms = monotonic_ms()
             await partitions_of(network, topic, partition, left_ms)
             info = network.cluster.topics[topic]
-            left_ms -= monotonic_ms() - began_ms
+            waited_ms = monotonic_ms() - began_ms
+            left_ms -= waited_ms
+            sender.metrics.metadata_wait_ns += int(waited_ms * 1e6)
         if partition is None:
             if self._choice is not None:
                 partition = self._choice(topic, key, value, info)
@@ -231,8 +235,16 @@ class Producer:
         count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
+    def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
+        """What the producer counts, under Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics`
+        by topic and broker, then by name. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """
+        return self._begin().figures()
+
     async def _when_room(self, append: Callable[[], T | None], limit_ms: float) -> T:
         assert self._room is not None and self._sender is not None, "send starts the producer"
+        metrics, began_ns = self._sender.metrics, monotonic_ns()
+        metrics.waiting_threads += 1
         try:
             async with asyncio.timeout(max(limit_ms, 0) / 1000):
                 while True:
@@ -245,7 +257,11 @@ class Producer:
                     if added is not None:
                         return added
         except TimeoutError:
+            metrics.buffer_exhausted += 1
             raise buffer_exhausted(self._accumulator, self.options) from None
+        finally:
+            metrics.waiting_threads -= 1
+            metrics.buffer_wait_ns += monotonic_ns() - began_ns
 
 
 async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float) -> int:

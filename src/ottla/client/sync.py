@@ -72,7 +72,6 @@ class Producer:
         self._closed = False
         self._forked = False
         self._waking = False
-        self._waiting = 0
         self._thread = LoopThread("ottla-producer")
         self._network, self._sender = self._thread.run(lambda: self._begin(rng))
         close_at_exit(self)
@@ -85,7 +84,7 @@ class Producer:
         return network, sender
 
     def _tell_waiting(self) -> None:
-        if self._waiting:
+        if self._sender.metrics.waiting_threads:
             with self._room:
                 self._room.notify_all()
 
@@ -149,7 +148,9 @@ class Producer:
             began_ms = monotonic_ms()
             self._thread.call(partitions_of(self._network, topic, partition, left_ms))
             info = self._network.cluster.topics[topic]
-            left_ms -= monotonic_ms() - began_ms
+            waited_ms = monotonic_ms() - began_ms
+            left_ms -= waited_ms
+            self._sender.metrics.metadata_wait_ns += int(waited_ms * 1e6)
         if partition is None:
             if self._choice is not None:
                 partition = self._choice(topic, key, value, info)
@@ -213,7 +214,9 @@ class Producer:
         with self._lock:
             waiting = self._accumulator.close_open()
         self._wake()
+        began_ns = time.monotonic_ns()
         self._thread.call(all_done(waiting, timeout_ms))
+        self._sender.metrics.flush_ns += time.monotonic_ns() - began_ns
 
     def close(self, timeout_ms: float | None = None) -> None:
         """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
@@ -245,6 +248,12 @@ class Producer:
             self._accumulator.tell()
             await self._network.close()
 
+    def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
+        """What the producer counts, under Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics`
+        by topic and broker, then by name. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """
+        return self._sender.figures()
+
     def close_at_exit(self, timeout_ms: float) -> None:
         """Close at the end of the interpreter, and say what failed, since nobody will ask any more."""
         waiting = self._accumulator.incomplete()
@@ -263,14 +272,17 @@ class Producer:
         if self._thread.here:
             # Room is made by this very thread.
             limit_ms = 0
+        began_ns = time.monotonic_ns()
         deadline = time.monotonic() + limit_ms / 1000
+        metrics = self._sender.metrics
         with self._room:
-            self._waiting += 1
+            metrics.waiting_threads += 1
             try:
                 while True:
                     self._wake()
                     left = deadline - time.monotonic()
                     if left <= 0 or not self._room.wait(left):
+                        metrics.buffer_exhausted += 1
                         raise buffer_exhausted(self._accumulator, self.options)
                     if self._closed:
                         raise AlreadyClosed("the producer is closed")
@@ -278,4 +290,5 @@ class Producer:
                     if added is not None:
                         return added
             finally:
-                self._waiting -= 1
+                metrics.waiting_threads -= 1
+                metrics.buffer_wait_ns += time.monotonic_ns() - began_ns
