@@ -9,6 +9,7 @@ import pytest
 
 from ottla.client.accumulator import Accumulator
 from ottla.client.batches import SEQUENCES, Batch
+from ottla.client.cluster import PartitionInfo, TopicInfo
 from ottla.client.errors import AlreadyClosed, DeliveryTimedOut
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.partition_queue import EPOCH_MAX
@@ -18,6 +19,7 @@ from ottla.records.read import records
 from ottla.wire.errors import InvalidRecord, MessageTooLarge, NotLeaderOrFollower, OutOfOrderSequenceNumber, error_for
 
 NOW = 1_000_000.0
+TOPIC = TopicInfo("t", bytes(16), tuple(PartitionInfo(partition, 1, 0) for partition in range(3)))
 
 
 def an_accumulator(**settings: Any) -> Accumulator:
@@ -36,7 +38,7 @@ def add(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, no
 def offer(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch | None:
     """Add a record if there is memory for it."""
     added = accumulator.add("t", partition, 1, None, value, ())
-    added = added or accumulator.begin("t", partition, 1, None, value, (), now_ms)
+    added = added or accumulator.begin("t", partition, 1, None, value, (), now_ms, TOPIC)
     return added[0] if added is not None else None
 
 
@@ -427,7 +429,7 @@ def test_compressed_batches_are_split_too_and_headers_and_times_kept() -> None:
     flown(accumulator, 0)
     for index in range(4):
         accumulator.add("t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)]) or accumulator.begin(
-            "t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)], NOW
+            "t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)], NOW, TOPIC
         )
     (batch,) = drain(accumulator)
     accumulator.failed(batch, MessageTooLarge(), NOW)

@@ -22,15 +22,13 @@ from typing import Any, Self, TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
 from ottla.client.batches import Batch, Delivery, DeliveryCallback
-from ottla.client.cluster import TopicInfo
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.loop_thread import FORKED, tell_of_forks
 from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
-from ottla.client.outgoing import Outgoing, check_bytes
+from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers
 from ottla.client.sender import Sender
-from ottla.records import partition_for_key
 
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
@@ -64,8 +62,11 @@ class Producer:
             interceptors=interceptors,
         )
         self._choice = self._outgoing.choice
-        self._keys_decide = self._choice is None and not self.options.partitioner_ignore_keys
-        self._accumulator = Accumulator(self.options, self._rng)
+        self._accumulator = Accumulator(self.options, self._rng, give=Delivery, clock_ns=time_ns)
+        #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
+        self._quickly: Callable[..., Delivery | None] = self._accumulator.open.put
+        if not self._outgoing.plain or self._choice is not None:
+            self._quickly = never
         self._network: Network | None = None
         self._sender: Sender | None = None
         self._room: asyncio.Event | None = None
@@ -95,6 +96,7 @@ class Producer:
     def forked(self) -> None:
         """This is a child process now: nothing here will ever be sent."""
         self._forked = True
+        self._quickly = never
         self._accumulator.forget(AlreadyClosed(FORKED))
 
     def __del__(self) -> None:
@@ -160,26 +162,27 @@ class Producer:
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
         be had; what serializers raise.
         """
-        if self._outgoing.plain and on_delivery is None:
-            return await self._put(topic, value, key, headers, partition, timestamp_ms)
+        if on_delivery is None:
+            delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+            if delivery is not None:
+                return delivery
         record = self._outgoing.take(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
         try:
-            delivery = await self._put(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
+            delivery = await self._put(record)
         except Exception as error:
             self._outgoing.refused(record, error)
             raise
         self._outgoing.follow(delivery, on_delivery)
         return delivery
 
-    async def _put(
-        self, topic: str, value: Any, key: Any, headers: Headers | None, partition: int | None, timestamp_ms: int | None
-    ) -> Delivery:
+    async def _put(self, record: ProducerRecord) -> Delivery:
+        """Put a record into a batch, with everything that may need: metadata, a new batch, memory."""
         sender = self._begin()
-        if (value is not None and value.__class__ is not bytes) or (key is not None and key.__class__ is not bytes):
-            check_bytes(key, value)
-        if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000
         network = sender.network
+        topic, partition = record.topic, record.partition
+        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else record.timestamp_ms
+        value, key = plain_bytes("value", record.value), plain_bytes("key", record.key)
+        headers = plain_headers(record.headers)
         info = network.cluster.topics.get(topic)
         left_ms: float = self.options.max_block_ms
         if info is None or (partition is not None and not 0 <= partition < len(info.partitions)):
@@ -189,25 +192,24 @@ class Producer:
             waited_ms = monotonic_ms() - began_ms
             left_ms -= waited_ms
             sender.metrics.metadata_wait_ns += int(waited_ms * 1e6)
-        if partition is None:
-            if self._choice is not None:
-                partition = self._choice(topic, key, value, info)
-            elif key is not None and self._keys_decide:
-                partition = partition_for_key(key, len(info.partitions))
-        added = self._accumulator.add(topic, partition, timestamp_ms, key, value, headers or (), info)
-        if added is not None:
-            return Delivery(added[0], added[1], timestamp_ms)
-        record = (topic, partition, timestamp_ms, key, value, headers or ())
-        added = self._accumulator.begin(*record, network.clock_ms(), info)
-        if added is None:
-            added = await self._when_room(lambda: self._attempt(record, info), left_ms)
+        if partition is None and self._choice is not None:
+            partition = self._choice(topic, key, value, info)
+        accumulator = self._accumulator
+        given: Delivery | None = accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+        if given is not None:
+            return given
+
+        def attempt() -> Delivery | None:
+            added = accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+            return added or accumulator.begin(topic, partition, timestamp_ms, key, value, headers, network.clock_ms(), info)  # type: ignore[no-any-return]
+
+        given = attempt()
+        if given is None:
+            given = await self._when_room(attempt, left_ms)
         sender.wake()
         # Give the sender its turn at each new batch; else a loop of sends fills the memory before anything leaves.
         await asyncio.sleep(0)
-        return Delivery(added[0], added[1], timestamp_ms)
-
-    def _attempt(self, record: tuple[str, int | None, int, Any, Any, Headers], info: TopicInfo) -> tuple[Batch, int] | None:
-        return self._accumulator.add(*record, info) or self._accumulator.begin(*record, monotonic_ms(), info)
+        return given
 
     async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
         """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.

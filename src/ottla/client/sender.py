@@ -70,6 +70,8 @@ class Sender:
         self._id_wanted_at_ms = float("-inf")
         self._id_task: asyncio.Task[None] | None = None
         self._id_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, network.rng)
+        #: Version of the cluster's picture that the accumulator knows.
+        self._learned = network.cluster.version
         #: By node: it asked not to be sent anything before.
         self._muted_until_ms: dict[int, float] = {}
         self._closed = False
@@ -92,7 +94,11 @@ class Sender:
             return
         self.next_step_ms = _INFINITE
         now_ms = self.network.clock_ms()
+        cluster = self.network.cluster
         with self.lock:
+            if self._learned != cluster.version:
+                self._learned = cluster.version
+                self.accumulator.learned(cluster.topics)
             next_ms = self.accumulator.expire(now_ms)
         if self._options.enable_idempotence and self.accumulator.producer is None:
             next_ms = min(next_ms, self._want_producer_id(now_ms))
