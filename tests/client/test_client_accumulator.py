@@ -87,6 +87,26 @@ def test_an_open_batch_waits_for_its_linger_and_no_longer() -> None:
     assert drain(accumulator, NOW + 20) == [batch]
 
 
+def test_batches_that_must_wait_for_others_may_be_larger_and_do_not_linger() -> None:
+    accumulator = an_accumulator(batch_size=300, batch_size_backlog=900, linger_ms=1000)
+    batches = list(dict.fromkeys(add(accumulator, b"x" * 100) for _ in range(12)))
+    assert [batch.size_now for batch in batches] == [279, 279, 824, 170]
+    for batch in batches[:3]:
+        assert drain(accumulator) == [batch]
+        accumulator.succeeded(batch, 0)
+    assert drain(accumulator) == []
+    later = an_accumulator(batch_size=300, batch_size_backlog=900, linger_ms=1000)
+    grown = list(dict.fromkeys(add(later, b"x" * 100) for _ in range(8)))
+    for batch in grown:
+        assert drain(later) == [batch]
+        later.succeeded(batch, 0)
+
+
+def test_a_batch_size_that_is_given_is_kept_unless_said_otherwise() -> None:
+    assert from_keywords(ProducerOptions, {"batch_size": 300}).batch_size_backlog == 300
+    assert from_keywords(ProducerOptions, {}).batch_size_backlog == 512 * 1024
+
+
 def test_flush_sends_open_batches_at_once() -> None:
     accumulator = an_accumulator(linger_ms=1000)
     batch = add(accumulator)

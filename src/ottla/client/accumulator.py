@@ -83,6 +83,7 @@ class Accumulator:
         self.open = OpenBatches(options.buffer_memory, give, clock_ns, options.partitioner_ignore_keys)
         self._give = give
         self._batch_size = min(options.batch_size, options.max_request_size)
+        self._backlog_size = min(max(options.batch_size_backlog, options.batch_size), options.max_request_size)
         self._codec, self._level = _codec(options)
         self._partitions: dict[tuple[str, int], PartitionQueue] = {}
         self._topics: set[str] = set()
@@ -96,8 +97,6 @@ class Accumulator:
         self.closed_one = False
         #: How many batches were split.
         self.splits = 0
-        #: At so many bytes beyond its share a partition is left whether its batch is full or not.
-        self._left_least = -max(self._batch_size, 1)
         self._latency = NodeLatency(options.partitioner_availability_timeout_ms)
         #: Batches that got their outcome and whose users do not know it yet.
         self._finished: list[Batch] = []
@@ -143,13 +142,13 @@ class Accumulator:
                 return added
         if partition is None:
             partition = self.open.stuck(topic)[0] if keyless else partition_for_key(key or b"", len(info.partitions))
-        builder = BatchBuilder(codec=self._codec, level=self._level, size_max=self._batch_size)
+        queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
+        builder = BatchBuilder(codec=self._codec, level=self._level, size_max=self._size_for(queue))
         builder.append(timestamp_ms, key, value, headers)
         if builder.size > self._options.max_request_size:
             raise MessageTooLarge(
                 f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size})"
             )
-        queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         if queue.open is not None:
             self._close(queue)
         batch = queue.open = Batch(topic, partition, builder, now_ms)
@@ -175,8 +174,14 @@ class Accumulator:
 
         adaptive = self._options.partitioner_adaptive_partitioning_enable
         chosen = choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
-        self.open.stick(topic, chosen, -self._left_least, self._left_least)
+        queue = queues.get((topic, chosen))
+        share = max(self._batch_size if queue is None else self._size_for(queue), 1)
+        self.open.stick(topic, chosen, share, -share)
         return True
+
+    def _size_for(self, queue: PartitionQueue) -> int:
+        """How large the next batch may become: one that will have to wait for others may be larger."""
+        return self._backlog_size if len(queue.ready) + (queue.open is not None) > 1 else self._batch_size
 
     def learned(self, topics: Mapping[str, TopicInfo]) -> None:
         """The picture of the cluster is new: what it says of the topics that are in use."""
@@ -186,9 +191,9 @@ class Accumulator:
                 self.open.forget(topic)
                 continue
             self.open.resize(topic, len(info.partitions))
-            here, left = self.open.stuck(topic)
+            here, _ = self.open.stuck(topic)
             if here >= 0 and info.partitions[here].leader == NOBODY:
-                self.open.stick(topic, -1, left, self._left_least)
+                self.open.stick(topic, -1, 0, 0)
 
     def append_batch(self, topic: str, partition: int, data: bytearray, now_ms: float) -> Batch | None:
         """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
@@ -281,6 +286,9 @@ class Accumulator:
             return float("inf")
         due_ms = queue.blocked_until_ms
         if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._buffer_memory:
+            if queue.open.size_now >= self._batch_size:
+                # It was allowed to grow because others waited; they are gone.
+                return due_ms
             due_ms = max(due_ms, queue.open.created_ms + self._options.linger_ms)
         return due_ms
 

@@ -10,6 +10,7 @@ Any thread may use a producer.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -32,6 +33,10 @@ from ottla.client.sender import Sender
 from ottla.records import NATIVE
 
 T = TypeVar("T")
+#: Threads that wait for memory are woken when no more than this share of it is taken ...
+FULL_SHARE = 0.875
+#: ... or when there has been any for so long.
+FULL_MS = 5
 
 
 class Producer:
@@ -73,6 +78,7 @@ class Producer:
         self._closed = False
         self._forked = False
         self._waking = False
+        self._telling: asyncio.TimerHandle | None = None
         self._thread = LoopThread("ottla-producer")
         self._network, self._sender = self._thread.run(lambda: self._begin(rng))
         close_at_exit(self)
@@ -85,9 +91,21 @@ class Producer:
         return network, sender
 
     def _tell_waiting(self) -> None:
-        if self._sender.metrics.waiting_threads:
-            with self._room:
-                self._room.notify_all()
+        """Wake those who wait for memory, once there is enough of it to be worth a change of threads, or after a moment."""
+        if not self._sender.metrics.waiting_threads:
+            return
+        used = self._accumulator.used_bytes
+        if used <= self.options.buffer_memory * FULL_SHARE:
+            self._tell_now()
+        elif used < self.options.buffer_memory and self._telling is None:
+            self._telling = self._thread.loop.call_later(FULL_MS / 1000, self._tell_now)
+
+    def _tell_now(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        with self._room:
+            self._room.notify_all()
 
     def _wake(self) -> None:
         if not self._waking:
