@@ -21,7 +21,7 @@ SERVERS = ("ottla", "cached", "kafka")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", "scale_name", flag_value="quick", help="One short round of everything, in about two minutes.")
+@click.option("--quick", "scale_name", flag_value="quick", help="One short round of everything, in about ten minutes.")
 @click.option("--default", "scale_name", flag_value="default", default="default", hidden=True)
 @click.option("--full", "scale_name", flag_value="full", help="More rounds, longer, more cases.")
 @click.option("--only", multiple=True, metavar="TEXT", help="Only cases whose title contains TEXT; may be given again.")

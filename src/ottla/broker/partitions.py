@@ -73,6 +73,13 @@ class Partitions:
             raise errors.UnknownTopicOrPartition(f"there is no partition {partition} of topic {topic}")
         raise errors.NotLeaderOrFollower(f"broker {self._node.broker_id} does not lead {topic}-{partition}")
 
+    def readable(self, topic: str, partition: int) -> Leader | Follower:
+        """The partition as a consumer may read it here, led or followed.
+
+        Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError.
+        """
+        return self.followers.get((topic, partition)) or self.leader(topic, partition)  # type: ignore[call-overload]
+
     def replicas(self) -> Iterator[Leader | Follower]:
         """Every partition held here whose log directory works."""
         yield from self.leaders.values()
@@ -148,6 +155,7 @@ class Partitions:
                 adding = topic.adding.get(number, ())
                 if (leader.replicas, leader.adding) != (replicas, adding):
                     leader.follow_replicas(replicas, adding, node.now_ms)
+                    node.purgatory.poke(partition)
         self._leave(topic)
 
     def _leave(self, topic: Topic) -> None:
@@ -159,11 +167,13 @@ class Partitions:
             if node.broker_id in replicas:
                 continue
             partition = TopicPartition(topic.name, number)
-            self.offline.pop(partition, None)
-            self._roomless.pop(partition, None)
+            if self.offline.pop(partition, None) is not None:
+                self._roomless.pop(partition, None)
+                node.unfit.changed()
             for directory in self._working():
                 log = directory.logs.get(partition)
-                if log is not None and log.topic_id == topic.topic_id:
+                # A power cut may have taken the note of the topic's id.
+                if log is not None and log.topic_id in (topic.topic_id, NO_TOPIC_ID):
                     self._drop(directory, partition)
 
     def state_changed(self, partition: TopicPartition) -> None:
