@@ -179,6 +179,8 @@ def test_brokers_are_restarted_one_after_another_while_a_writer_goes_on(commands
     assert [int(number) for number in re.findall(r"broker (\d)", said)] == [*sorted({1, 2, 3} - {controller}), controller]
     after = commands.pids()
     assert {name for name in before if before[name] == after[name]} == {"zookeeper 1", "zookeeper 2", "zookeeper 3"}
+    with ottla.Admin(bootstrap_servers=bootstrap) as admin:
+        assert all(one.leader == one.replicas[0] for one in admin.describe_topic("t").partitions)
     assert len(acknowledged) > 300 and not failed
     with ottla.Consumer("t", group_id="g", auto_offset_reset="earliest", bootstrap_servers=bootstrap) as consumer:
         found: list[bytes | None] = []
