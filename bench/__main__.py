@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from bench import kafka, report, runner
-from bench.cases import SCALES, Case, Scale, footprint, groups, replicated, requests, spark, throughput
+from bench.cases import SCALES, Case, Scale, failover, footprint, groups, replicated, requests, spark, throughput
 from bench.maven import PeerUnavailable
 from bench.servers import OTTLA, OTTLA_CACHED, ROOT, Contestant, KafkaServer, compiled
 
@@ -87,6 +87,7 @@ def _cases(scale: Scale) -> list[Case]:
         *throughput.cases(scale),
         *groups.cases(scale),
         *replicated.cases(scale),
+        *failover.cases(scale),
         *footprint.last_cases(scale),
         *spark.cases(scale),
     ]
