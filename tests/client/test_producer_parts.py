@@ -55,7 +55,8 @@ def test_formats_write_and_read_what_kafkas_serializers_do(given: Any, value: An
 
 
 @pytest.mark.parametrize(
-    ("given", "wrong"), [("str", 1), ("int", "1"), ("int", 1 << 63), (Int(16), 40_000), ("float", "x"), ("bytes", "x"), ("uuid", "x")]
+    ("given", "wrong"),
+    [("str", 1), ("str", "\ud800"), ("int", "1"), ("int", 1 << 63), (Int(16), 40_000), ("float", "x"), ("bytes", "x"), ("uuid", "x")],
 )
 def test_a_value_of_the_wrong_kind_is_refused_with_topic_and_format(given: Any, wrong: Any) -> None:
     write, _ = both(given)
