@@ -98,7 +98,7 @@ class Str(Format):
         """As every format; without the detour for what is nearly always given."""
         try:
             if data.__class__ is str:
-                return data.encode(self._encoding)  # type: ignore[no-any-return]
+                return data.encode(self._encoding)
         except UnicodeEncodeError:
             pass
         return super().serialize(topic, data, headers)

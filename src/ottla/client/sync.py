@@ -156,7 +156,9 @@ class Producer:
         outgoing = self._outgoing
         if not outgoing.plain:
             record = outgoing.take(record)
-        delivery = self._at_once(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
+        delivery: BlockingDelivery | None = self._at_once(
+            record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms
+        )
         if delivery is None:
             try:
                 delivery = self._put(record)
