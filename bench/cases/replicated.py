@@ -25,8 +25,8 @@ BATCH_SIZE = 16 << 10
 PARTITIONS = 6
 STEADY_RATE, STEADY_CONNECTIONS = 500.0, 10
 #: A cluster counts as warm as a single server does, when another turn makes it cheaper by less than this share; three JVMs that share the
-#: machine take their time, and a turn that is no better than the one before may be chance at first.
-WARM_GAIN, WARM_TURN_S, WARM_TURNS_MIN = 0.05, 1.5, 6
+#: machine take long, so that is not asked before the time that a single server has at most.
+WARM_GAIN, WARM_TURN_S = 0.05, 1.5
 GROUP = "replicated"
 COSTS = (
     Figure("raw, 1 partition", "MB/s", True, 0),
@@ -85,7 +85,7 @@ def _warm(cluster: Cluster, scale: Scale) -> list[float]:
         _load(cluster, "librdkafka_produce", PARTITIONS, seconds=WARM_TURN_S, bytes_max=scale.bytes_max)
         done = _load(cluster, "raw_produce", 1, batch_size=BATCH_SIZE, seconds=WARM_TURN_S, bytes_max=scale.bytes_max)
         costs.append(done["server_cpu_s"] / done["bytes"] * GB)
-        if len(costs) >= WARM_TURNS_MIN and costs[-1] > costs[-2] * (1 - WARM_GAIN):
+        if len(costs) >= 2 and time.monotonic() - began > scale.warm_s_max and costs[-1] > costs[-2] * (1 - WARM_GAIN):
             break
     _steady(cluster, seconds=1.0)
     return costs

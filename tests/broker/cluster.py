@@ -161,6 +161,7 @@ class Broker:
         """The shell looked how full the disks are."""
         for root in self.disks:
             self.hear(events.SpaceMeasured(directory=root, free_bytes=free_bytes, total_bytes=total_bytes))
+        self.cluster.run()
 
     def _perform(self, asked: list[effects.Effect]) -> None:
         for effect in asked:

@@ -12,6 +12,7 @@ from ottla.base.ports import Op
 from ottla.broker.controller.election import elections
 from ottla.broker.controller.placement import place
 from ottla.broker.image import Image, Registration, Topic
+from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.store import layout
 from ottla.store.layout import PartitionState
@@ -198,7 +199,8 @@ def an_image(leader: int, isr: dict[int, int], alive: dict[int, int], replicas: 
 def test_elections(
     leader: int, isr: dict[int, int], alive: dict[int, int], unclean: bool, outcome: tuple[int, tuple[int, ...], int] | None
 ) -> None:
-    found = list(elections(an_image(leader, isr, alive), unclean=lambda topic: unclean))
+    options = TopicOptions.of({"unclean.leader.election.enable": str(unclean).lower()})
+    found = list(elections(an_image(leader, isr, alive), options=lambda topic: options))
     if outcome is None:
         assert found == []
     else:

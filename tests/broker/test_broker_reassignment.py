@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from cluster import Cluster, Sent, batch, fetch, produce, produce_request, values
 
@@ -32,6 +33,11 @@ from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 T0 = TopicPartition("t", 0)
 WISHES = layout.REASSIGN_PARTITIONS
+
+
+def in_sync(*isr: int) -> PartitionState:
+    """A state led by 1."""
+    return PartitionState(leader=1, leader_epoch=LeaderEpoch(0), isr=isr, controller_epoch=1)
 
 
 def a_cluster(*replicas: Sequence[int], brokers: int = 6, configs: Mapping[str, str] | None = None, name: str = "t") -> Cluster:
@@ -163,7 +169,7 @@ def test_members_of_the_isr_that_are_being_removed_count_until_the_move_is_done(
 
 
 def test_replicas_being_added_do_not_raise_what_min_insync_replicas_asks_for() -> None:
-    insync = InSync(1, (1, 4, 5), (1,), 0, 0, adding=(4, 5))
+    insync = InSync(1, (1, 4, 5), in_sync(1), 0, 0, adding=(4, 5))
     assert insync.committed(7, min_insync=2) == 7, "one replica is all that the partition is to have for now"
     insync.follow_replicas((1, 4, 5), (), 0)
     assert insync.committed(7, min_insync=2) == -1
@@ -362,7 +368,7 @@ def test_a_controller_that_takes_over_goes_on() -> None:
 def test_a_controller_that_takes_over_finds_a_move_that_can_be_completed() -> None:
     cluster = a_cluster((2, 3))
     dying = cluster.controller
-    dying.node.controller._moves.look = lambda: None  # type: ignore[method-assign]
+    dying.node.controller._moves._go_on = lambda: None  # type: ignore[method-assign]
     move(cluster, (4, 3))
     cluster.pass_ms(3 * SECOND_MS)
     assert (moving(cluster), sorted(state_of(cluster).isr)) == ([(0, [4, 3, 2], [4], [2])], [2, 3, 4])
@@ -390,7 +396,7 @@ def test_a_store_that_did_not_answer_is_asked_again() -> None:
     stop_copying(cluster, 4)
     move(cluster, (4, 2))
     cluster.pass_ms(2 * SECOND_MS)
-    moves, failed = cluster.controller.node.controller._moves, []
+    failed: list[Sequence[Op]] = []
     cluster.cut.clear()
     held = cluster.controller.node.submit
 
@@ -402,7 +408,7 @@ def test_a_store_that_did_not_answer_is_asked_again() -> None:
 
     cluster.controller.node.submit = submit  # type: ignore[method-assign]
     cluster.pass_ms(5 * SECOND_MS)
-    assert failed and not moves._retry
+    assert failed
     assert (moving(cluster), replicas_of(cluster)) == ([], [4, 2])
 
 
@@ -431,6 +437,18 @@ def test_the_leader_that_dies_is_followed_by_one_of_the_isr_and_the_move_goes_on
     cluster.pass_ms(4 * SECOND_MS)
     assert (moving(cluster), replicas_of(cluster)) == ([], [4, 5, 6])
     assert values(fetch(cluster[state_of(cluster).leader]).records) == [b"a", b"b", b"c"]
+
+
+def test_an_unclean_election_takes_one_that_was_there_before_rather_than_one_that_is_being_added() -> None:
+    cluster = a_cluster((1, 2), configs={"unclean.leader.election.enable": "true"})
+    stop_copying(cluster, 2, 4)
+    assert produce(cluster[1], batch(b"d"), acks=1).error_code == 0
+    cluster.pass_ms(40 * SECOND_MS)
+    assert state_of(cluster).isr == (1,)
+    move(cluster, (4, 2))
+    cluster.kill(1)
+    assert state_of(cluster).leader == 2
+    assert values(fetch(cluster[2]).records) == [b"a", b"b", b"c"]
 
 
 def test_a_topic_that_is_deleted_takes_its_moves_with_it() -> None:
@@ -500,15 +518,15 @@ def test_a_state_that_names_a_broker_which_the_assignment_no_longer_has_makes_it
 
 
 def test_who_is_gone_from_the_assignment_counts_until_a_state_is_without_it() -> None:
-    insync = InSync(1, (1, 2), (1, 2), 0, 0)
+    insync = InSync(1, (1, 2), in_sync(1, 2), 0, 0)
     insync.follow_replicas((1, 3), (), 0)
     assert insync.committed(7, min_insync=1) == -1, "2 may lead, for all that is known here"
-    insync.follow((1,), 1)
+    insync.follow(in_sync(1), 1)
     assert insync.committed(7, min_insync=1) == 7
 
 
 def test_who_is_in_the_isr_counts_although_the_assignment_is_heard_later() -> None:
-    assert InSync(1, (1,), (1, 3), 4, 0).committed(7, min_insync=1) == -1
+    assert InSync(1, (1,), in_sync(1, 3), 4, 0).committed(7, min_insync=1) == -1
 
 
 # Wishes in the store.
@@ -530,6 +548,25 @@ def test_older_tools_wish_by_way_of_the_store() -> None:
     assert WISHES not in cluster.store.tree.nodes
     assert [replicas_of(cluster, 0), replicas_of(cluster, 1)] == [[3, 4], [6, 2]]
     assert any("no-0" in warning for broker in cluster.brokers.values() for warning in broker.warnings)
+
+
+def test_thousands_of_partitions_move_in_a_few_rounds_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.controller.moves.MOVES_AT_ONCE", 3)
+    monkeypatch.setattr("ottla.broker.apis.k45_alter_partition_reassignments.MOVES_AT_ONCE", 3)
+    cluster = a_cluster(*[(1,)] * 10)
+    stop_copying(cluster, 2)
+    targets = {TopicPartition("t", number): (2,) for number in range(10)}
+    wishes = [ReassignablePartition(partition_index=number, replicas=[2]) for number in range(8)]
+    answer = cluster[3].ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=wishes)]), 1)
+    assert [one.error_code for one in answer.responses[0].partitions] == [0] * 8
+    wished(cluster, layout.encode_reassignment(targets))
+    assert len(moving(cluster)) == 10
+    version = cluster.store.tree.nodes["/brokers/topics/t"].version
+    cluster.cut.clear()
+    cluster.pass_ms(3 * SECOND_MS)
+    assert (moving(cluster), [replicas_of(cluster, number) for number in range(10)]) == ([], [[2]] * 10)
+    assert cluster.store.tree.nodes["/brokers/topics/t"].version - version <= 10
+    assert WISHES not in cluster.store.tree.nodes
 
 
 def test_a_wish_in_the_store_outlives_the_controller() -> None:
@@ -628,6 +665,28 @@ def test_a_move_is_not_done_by_a_member_of_the_isr_that_was_away_since() -> None
     assert completed(image, topic, 0) is None
     image.brokers[BrokerId(3)].epoch = 103
     assert shown(completed(image, topic, 0)) == ((3,), (), (), 3, (3,), 6)
+
+
+def test_a_move_is_not_done_by_a_replica_that_lacks_records() -> None:
+    image, topic = an_image((3, 1), (1, 3), adding=(3,), removing=(1,))
+    image.brokers[BrokerId(3)].impaired = frozenset({T0})
+    assert completed(image, topic, 0) is None
+
+
+def test_a_broker_that_is_about_to_stop_leads_only_where_no_other_can() -> None:
+    image, topic = an_image((3, 4, 1), (1, 3, 4), adding=(3, 4), removing=(1,))
+    image.brokers[BrokerId(3)].leaving = True
+    assert shown(completed(image, topic, 0)) == ((3, 4), (), (), 4, (3, 4), 6)
+    image.brokers[BrokerId(4)].leaving = True
+    assert shown(completed(image, topic, 0)) == ((3, 4), (), (), 3, (3, 4), 6)
+
+
+def test_who_is_eligible_stays_so_unless_it_goes() -> None:
+    image, topic = an_image((4, 1, 2), (1,), adding=(4,), removing=(1,))
+    state = topic.states[0]
+    topic.states[0] = msgspec.structs.replace(state, elr=(2, 4), elr_epochs=(102, 104), last_known_elr=(4,))
+    back = cancelled(image, topic, 0, unclean=lambda topic: False).state
+    assert (back.isr, back.elr, back.elr_epochs, back.last_known_elr) == ((1,), (2,), (102,), ())
 
 
 def test_going_back_to_brokers_that_lack_records_needs_unclean_elections() -> None:

@@ -276,7 +276,7 @@ class MemoryNode:
             brokers=[
                 m.MetadataResponseBroker(node_id=node.node_id, host=f"node{node.node_id}", port=9092)
                 for node in self.cluster.nodes.values()
-                if node.up
+                if self.cluster.knows(node)
             ],
             cluster_id="memory",
             controller_id=self.cluster.controller,
@@ -290,7 +290,7 @@ class MemoryNode:
         partitions = []
         for index, log in enumerate(logs):
             leader = self.cluster.leaders[name, index]
-            up = leader in self.cluster.nodes and self.cluster.nodes[leader].up
+            up = leader in self.cluster.nodes and self.cluster.knows(self.cluster.nodes[leader])
             partitions.append(
                 m.MetadataResponsePartition(
                     partition_index=index, leader_id=leader if up else -1, leader_epoch=log.epoch, replica_nodes=[leader]
@@ -453,6 +453,8 @@ class MemoryCluster:
         self.requests: deque[tuple[int, Any]] = deque()
         self.last_producer_id = 1000
         self.refused = 0
+        #: Nodes that are down, which the others do not know yet.
+        self.unnoticed: set[int] = set()
         self.groups = MemoryGroups(self)
         self._sessions = 0
         self._topics_made = 0
@@ -472,6 +474,10 @@ class MemoryCluster:
     def move(self, name: str, partition: int, node_id: int) -> None:
         self.leaders[name, partition] = node_id
         self.logs[name][partition].epoch += 1
+
+    def knows(self, node: MemoryNode) -> bool:
+        """Whether the cluster takes a node to be up."""
+        return node.up or node.node_id in self.unnoticed
 
     def name_of(self, topic: Any) -> str:
         """Empty for one that is not there."""

@@ -211,6 +211,32 @@ async def test_a_leader_that_moves_is_followed(cluster: MemoryCluster, quick: di
     assert [node for node, request in two.requests if isinstance(request, m.ProduceRequest)][-1] == 2
 
 
+async def test_a_broker_that_died_is_given_up_when_the_cluster_notices_and_not_only_when_metadata_is_old(
+    quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = MemoryCluster(nodes=2)
+    two.create("t")
+    monkeypatch.setattr("ottla.client.network.open_link", two.connect)
+
+    def noticed() -> None:
+        two.unnoticed.clear()
+        two.move("t", 0, 2)
+
+    async with (
+        Producer(linger_ms=0, **quick) as producer,
+        Consumer(auto_offset_reset="earliest", fetch_max_wait_ms=10, **quick) as consumer,
+    ):
+        consumer.assign([T])
+        await (await producer.send("t", b"a"))
+        assert len(await consumer.poll(2000)) == 1
+        two.unnoticed.add(1)
+        two.nodes[1].stop()
+        asyncio.get_running_loop().call_later(0.1, noticed)
+        async with asyncio.timeout(5):
+            await (await producer.send("t", b"b"))
+        assert [record.value for record in await consumer.poll(2000)] == [b"b"]
+
+
 async def test_a_hint_saves_asking_for_metadata(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
     two.create("t")

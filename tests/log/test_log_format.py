@@ -196,8 +196,9 @@ def test_leader_epochs_out_of_order_count_as_absent(data: bytes) -> None:
 
 
 def test_old_clean_shutdown_markers_tell_no_broker_epoch() -> None:
-    assert checkpoints.read_clean_shutdown(b"") == -1
-    assert checkpoints.read_clean_shutdown(b'{"version":0,"brokerEpoch":5,"more":1}') == 5
+    assert checkpoints.read_clean_shutdown(b"") == checkpoints.read_clean_shutdown(b"[]") == (-1, -1)
+    assert checkpoints.read_clean_shutdown(b'{"version":0,"brokerEpoch":5,"more":1}') == (5, 5)
+    assert checkpoints.read_clean_shutdown(checkpoints.clean_shutdown_file(9, 5)) == (9, 5)
 
 
 def test_names_are_kafkas() -> None:

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 
 from ottla.base.ids import Offset, TopicPartition
 from ottla.broker.flushing import Flushing
+from ottla.broker.reading import Readable
 from ottla.log.directory import LogDirectory
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
@@ -31,8 +32,10 @@ class Unsound(Exception):
     """What the leader sent cannot be a copy of its log: damaged on the way, or not what was asked for."""
 
 
-class Follower(Flushing):
+class Follower(Flushing, Readable):
     """See the module's theory. One owner, the node; every method is synchronous and passes on the disk's OSError."""
+
+    follows = True
 
     __slots__ = (
         "counted",
@@ -43,6 +46,7 @@ class Follower(Flushing):
         "leader",
         "not_before_ms",
         "partition",
+        "waits",
     )
 
     def __init__(
@@ -65,6 +69,8 @@ class Follower(Flushing):
         #: The leader is not asked again before then, after so many failures in a row.
         self.not_before_ms = 0
         self.failures = 0
+        #: Its log is damaged, and it is still counted on: until that ends it asks for nothing.
+        self.waits = False
         #: Of this replica as a leader: an epoch, and the members of its maximal ISR. Should it go on leading in that epoch, they count.
         self.counted: tuple[int, tuple[int, ...]] = (-1, ())
         self.follow_state(state)
@@ -145,6 +151,10 @@ class Follower(Flushing):
         removed = self.log.truncate_to(max(offset, self.log.start_offset), wall_ms)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         return removed
+
+    def cut_damage(self, offset: int, *, wall_ms: int) -> tuple[str, ...]:
+        """The batch at ``offset`` is damaged: what is behind is to be copied again."""
+        return self._cut(offset, wall_ms)
 
     def begin_anew(self, log_start: int, *, wall_ms: int) -> tuple[str, ...]:
         """The leader's log has nothing of what we hold, or would ask for: begin where it begins."""

@@ -3,6 +3,7 @@
 Only ``apply`` changes it, from the store's own ordered changes; the broker's decisions read it. Contents are Kafka's ZooKeeper layout.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
@@ -25,6 +26,13 @@ class Registration:
     epoch: int
     #: It is about to stop: it hands over what it leads, and is not counted in anew. Source: KIP-841.
     leaving: bool = False
+    #: Version of the store node: it grows when the broker tells something new of its replicas.
+    version: int = 0
+    #: Replicas whose log directory failed, and those whose log lacks records.
+    offline: frozenset[TopicPartition] = frozenset()
+    impaired: frozenset[TopicPartition] = frozenset()
+    #: Since which registration the broker has stopped in order each time; -1 when it did not.
+    clean_since: int = -1
 
 
 @dataclass(slots=True)
@@ -54,6 +62,10 @@ class Topic:
 Change = tuple[str, object]
 
 
+def _partitions(numbers: Mapping[str, Iterable[int]]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, number) for topic, ids in numbers.items() for number in ids)
+
+
 class Image:
     """See the module's theory."""
 
@@ -67,6 +79,8 @@ class Image:
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
+        #: Paths of notifications that a log directory failed, which the controller has yet to take away.
+        self.log_dir_events: dict[str, None] = {}
         #: Replicas that an older tool wishes for by way of the store, until they are there.
         self.wished: dict[TopicPartition, tuple[int, ...]] = {}
         #: The block of producer ids handed out last, in the whole cluster.
@@ -111,6 +125,8 @@ class Image:
             return self._config_changed(entity, node) if entity else None
         if path.startswith(layout.ADMIN):
             return self._wish_changed(node)
+        if path.startswith(f"{layout.LOG_DIR_EVENTS}/"):
+            return self._event_changed(node)
         return self._cluster_changed(node)
 
     def _topic_changed(self, name: str, node: NodeState) -> Change:
@@ -146,7 +162,18 @@ class Image:
             self.brokers.pop(broker, None)
         else:
             read = layout.decode_broker(node.data)
-            self.brokers[broker] = Registration(broker, read.host or "", read.port, read.rack, node.created_zxid, read.leaving)
+            self.brokers[broker] = Registration(
+                broker,
+                read.host or "",
+                read.port,
+                read.rack,
+                node.created_zxid,
+                leaving=read.leaving,
+                version=node.version,
+                offline=_partitions(read.offline),
+                impaired=_partitions(read.impaired),
+                clean_since=read.clean_since,
+            )
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)
 
@@ -176,6 +203,13 @@ class Image:
             self.wished = _wished(node)
             return ("reassignment", None)
         return None
+
+    def _event_changed(self, node: NodeState) -> Change:
+        if node.data is None:
+            self.log_dir_events.pop(node.path, None)
+        else:
+            self.log_dir_events[node.path] = None
+        return ("log_dir_event", node.path)
 
     def _cluster_changed(self, node: NodeState) -> Change | None:
         match node.path:

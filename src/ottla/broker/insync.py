@@ -19,6 +19,8 @@ Source: KIP-455, KIP-497 (AlterPartition), KIP-966 (nothing is committed below m
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ottla.store.layout import PartitionState
+
 
 @dataclass(slots=True)
 class Standing:
@@ -33,15 +35,19 @@ class Standing:
     #: The log end at its last fetch, and when that was.
     end_then: int = -1
     fetched_ms: int = -1
+    #: As a member of the ISR it asked for less than it had told to have: it must not be elected, whatever it has lost.
+    lost_records: bool = False
+    #: How often in a row it has asked for the same again, although there was something to be had.
+    stuck: int = 0
 
 
 class InSync:
     """See the module's theory. Belongs to one leader in one epoch."""
 
-    __slots__ = ("_began_ms", "_counted", "_factor", "_me", "isr", "maximal", "replicas", "standings", "version")
+    __slots__ = ("_began_ms", "_counted", "_factor", "_me", "elr", "isr", "maximal", "recovering", "replicas", "standings", "version")
 
     def __init__(
-        self, me: int, replicas: Sequence[int], isr: tuple[int, ...], version: int, now_ms: int, *, adding: Sequence[int] = ()
+        self, me: int, replicas: Sequence[int], state: PartitionState, version: int, now_ms: int, *, adding: Sequence[int] = ()
     ) -> None:
         self._me = me
         self._began_ms = now_ms
@@ -53,7 +59,7 @@ class InSync:
         self.standings = {broker: Standing(-1, now_ms) for broker in self.replicas if broker != me}
         #: Version of the state known here; Kafka's partition epoch.
         self.version = -1
-        self.follow(isr, version)
+        self.follow(state, version)
 
     def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> None:
         """The assignment changed. Those who are gone from it count until a state is without them."""
@@ -62,12 +68,16 @@ class InSync:
             if broker != self._me and broker not in self.standings:
                 self.standings[broker] = Standing(-1, now_ms)
 
-    def follow(self, isr: tuple[int, ...], version: int) -> None:
-        """This ISR holds as of this version of the state; what was asked for on top of an earlier one can no longer come true."""
+    def follow(self, state: PartitionState, version: int) -> None:
+        """This state holds as of this version; what was asked for on top of an earlier one can no longer come true."""
         if version > self.version or self.version < 0:
             self.version = version
-            self.isr = isr
-            self._count(frozenset(isr))
+            self.isr = state.isr
+            #: Who left the ISR and may lead all the same, because nothing is committed while it is named.
+            self.elr = state.elr
+            #: Elected uncleanly, and not yet settled.
+            self.recovering = state.recovering
+            self._count(frozenset(state.isr))
 
     def propose(self, isr: tuple[int, ...]) -> None:
         """This ISR is asked for."""
@@ -84,6 +94,12 @@ class InSync:
     def fetched(self, broker: int, *, offset: int, end_offset: int, broker_epoch: int, now_ms: int) -> None:
         """A follower of this epoch fetches from ``offset`` while the log ends at ``end_offset``."""
         standing = self.standings[broker]
+        if broker not in self.maximal:
+            standing.lost_records = False
+        elif offset < standing.position and broker_epoch == standing.broker_epoch:
+            standing.lost_records = True
+        again = offset == standing.position and offset < standing.end_then and broker_epoch == standing.broker_epoch
+        standing.stuck = standing.stuck + 1 if again else 0
         if offset >= end_offset:
             standing.caught_up_ms = now_ms
         elif offset >= standing.end_then >= 0:
@@ -91,9 +107,16 @@ class InSync:
         standing.position, standing.broker_epoch = offset, broker_epoch
         standing.end_then, standing.fetched_ms = end_offset, now_ms
 
+    def had_all(self, broker: int, at_ms: int) -> None:
+        """Nothing has come to the log since this follower fetched at its end, and it was heard at this time."""
+        standing = self.standings.get(broker)
+        if standing is not None and standing.position >= standing.end_then >= 0:
+            standing.caught_up_ms = max(standing.caught_up_ms, at_ms)
+
     def committed(self, own: int, *, min_insync: int) -> int:
-        """What every member of the maximal ISR has, the leader having ``own``; -1 while the ISR is too small to commit anything."""
-        if len(self.isr) < min(min_insync, self._factor):
+        """What every member of the maximal ISR has, the leader having ``own``; -1 while the ISR is too small to commit anything, or
+        somebody outside of it may be elected because it was."""
+        if self.elr or len(self.isr) < min(min_insync, self._factor):
             return -1
         for standing in self._counted:
             if standing.position < own:
@@ -105,8 +128,9 @@ class InSync:
     ) -> tuple[int, ...] | None:
         """The ISR to ask for; None when the present one is right.
 
-        A member leaves when it did not catch up for ``lag_max_ms``. A replica joins that has everything below ``joins_at``; ``sound`` tells
-        whether a broker is alive under an epoch, and stays; one that was asked for and does not is asked for no more.
+        A member leaves when it did not catch up for ``lag_max_ms``, or turned out to have less than it once had. A replica joins that has
+        everything below ``joins_at``, and is not as late as that; ``sound`` tells whether a broker is alive under an epoch, fit, and stays;
+        one that was asked for and is not is asked for no more.
         """
         members = []
         for broker in self.replicas:
@@ -114,8 +138,10 @@ class InSync:
                 members.append(broker)
                 continue
             standing = self.standings[broker]
+            if standing.position < end_offset and now_ms - standing.caught_up_ms > lag_max_ms:
+                continue
             if broker in self.maximal and not self._refused(broker, standing, sound):
-                if standing.position >= end_offset or now_ms - standing.caught_up_ms <= lag_max_ms:
+                if not standing.lost_records:
                     members.append(broker)
             elif standing.position >= joins_at and sound(broker, standing.broker_epoch):
                 members.append(broker)

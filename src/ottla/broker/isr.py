@@ -1,19 +1,24 @@
 """Asking the controller for another ISR: which partitions led here want one, one request under way at a time.
 
 A follower that fell behind is found by the clock; one that caught up, when it fetches. The state that comes of it is heard from the store
-like any other; a refusal changes nothing here, since the maximal ISR counts until a later state is known. What still holds is asked for
-again by the clock, against the version known by then. Source: KIP-497, KIP-841.
+like any other, and from nowhere else: only there it tells whom it makes eligible. A refusal changes nothing here, since the maximal ISR
+counts until a later state is known. What still holds is asked for again by the clock, against the version known by then.
+
+A leader that was elected uncleanly says with its first wish that it has settled (KIP-704): what is left of its log is on its disk, and the
+store no longer says that records are missing from it.
+
+Source: KIP-497, KIP-841.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ottla.base.ids import BrokerId, TopicId, TopicPartition
+from ottla.base.ids import BrokerId, TopicPartition
 from ottla.broker.leader import Leader
 from ottla.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartition,
     AlterPartitionRequestTopic,
-    AlterPartitionResponse,
     BrokerState,
 )
 
@@ -51,11 +56,21 @@ class IsrChanges:
 
     def _wanted_isr(self, leader: Leader) -> tuple[int, ...] | None:
         node = self._node
-        return leader.wanted_isr(node.now_ms, lag_max_ms=node.options.replica_lag_time_max_ms, sound=self._sound)
+        me = node.image.brokers.get(node.broker_id)
+        if leader.insync.recovering and me is not None and leader.partition in me.impaired:
+            return None
+        return leader.wanted_isr(node.now_ms, lag_max_ms=node.options.replica_lag_time_max_ms, sound=self._sound(leader))
 
-    def _sound(self, broker: int, epoch: int) -> bool:
-        found = self._node.image.brokers.get(BrokerId(broker))
-        return found is not None and found.epoch == epoch and not found.leaving
+    def _sound(self, leader: Leader) -> Callable[[int, int], bool]:
+        brokers, partition = self._node.image.brokers, leader.partition
+
+        def sound(broker: int, epoch: int) -> bool:
+            found = brokers.get(BrokerId(broker))
+            if found is None or found.epoch != epoch or found.leaving:
+                return False
+            return partition not in found.offline and partition not in found.impaired
+
+        return sound
 
     def _ask(self) -> None:
         node = self._node
@@ -97,18 +112,4 @@ class IsrChanges:
 
     def _answered(self, response: Any) -> None:
         self._asking = False
-        if isinstance(response, AlterPartitionResponse) and not response.error_code:
-            self._follow(response)
         self._ask()
-
-    def _follow(self, response: AlterPartitionResponse) -> None:
-        """The store may be slower to tell."""
-        node = self._node
-        for topic in response.topics:
-            found = node.image.topics_by_id.get(TopicId(topic.topic_id))
-            for answer in topic.partitions:
-                leader = node.partitions.leaders.get(TopicPartition(found.name, answer.partition_index)) if found is not None else None
-                if leader is None or answer.error_code or answer.leader_epoch != leader.epoch:
-                    continue
-                if leader.follow_isr(tuple(answer.isr), answer.partition_epoch):
-                    node.purgatory.poke(leader.partition)

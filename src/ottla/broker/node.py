@@ -9,6 +9,7 @@ whose outcome comes back as an event.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
+from ottla.broker.apis.k01_fetch import follower_woke
 from ottla.broker.compaction import Compaction
 from ottla.broker.configs import Settings, broker_options, topic_options
 from ottla.broker.controller.controller import Controller
@@ -24,6 +26,7 @@ from ottla.broker.fetchers import Fetchers
 from ottla.broker.groups.groups import group_coordinator, topic_changed
 from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
 from ottla.broker.image import Image
+from ottla.broker.inspection import Inspections
 from ottla.broker.isr import IsrChanges
 from ottla.broker.leaving import Leaving
 from ottla.broker.partitions import Partitions
@@ -31,6 +34,7 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Parked, Purgatory
 from ottla.broker.standing import Standing
 from ottla.broker.throttle import Throttles
+from ottla.broker.unfit import Unfit
 from ottla.broker.upkeep import Upkeep
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
@@ -84,6 +88,8 @@ class Node:
         self.image = Image()
         self.purgatory = Purgatory()
         self.sessions = FetchSessions(self.options.fetch_sessions_max, self.options.fetch_session_partitions_max)
+        self.unfit = Unfit(self)
+        self.inspections = Inspections(self)
         self.standing = Standing(self)
         self.leaving = Leaving(self)
         self.throttles = Throttles(self)
@@ -117,7 +123,9 @@ class Node:
         self._routes = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
-        """Which event is whose."""
+        """Which event is whose; and fetch sessions hear what happens to partitions."""
+        self.sessions.poke, self.sessions.woken = self.purgatory.poke, partial(follower_woke, self)
+        self.purgatory.heard = self.sessions.heard
         return {
             events.RequestArrived: self._request_arrived,
             events.ConnectionClosed: self._connection_closed,
@@ -140,8 +148,8 @@ class Node:
     def start(self, now_ms: int) -> list[effects.Effect]:
         """Register in the store. Called once, after the store's present state has been told through StoreChanged events."""
         self.now_ms, self.effects = now_ms, []
-        self.started = True
         self.partitions.take_stock()
+        self.started = True
         self.groups.start()
         self.standing.register()
         self.upkeep.start()
@@ -178,7 +186,8 @@ class Node:
     @property
     def ready(self) -> bool:
         """Registered, with a controller, and leading what it should: clients may be told to come."""
-        return self.standing.epoch is not None and self.image.controller is not None and self.controller.settled()
+        registered = self.standing.epoch is not None and self.image.controller is not None
+        return registered and self.partitions.resumed and self.controller.settled()
 
     def next_deadline_ms(self) -> int | None:
         """When the next Ticked has something to do."""

@@ -21,6 +21,7 @@ from ottla.broker import effects
 from ottla.broker.follower import Follower
 from ottla.broker.image import Topic
 from ottla.broker.leader import Leader
+from ottla.broker.purgatory import Parked
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
@@ -30,6 +31,9 @@ from ottla.wire import errors
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+#: Partitions in one step of a resumption: less than a tenth of a second.
+RESUMED_AT_ONCE = 2_000
 
 
 class Partitions:
@@ -51,6 +55,8 @@ class Partitions:
         self.anew: dict[TopicPartition, None] = {}
         #: Partitions whose log found no room on any disk; they are offline until there is some.
         self._roomless: dict[TopicPartition, None] = {}
+        #: Partitions that ``resume`` has yet to come to.
+        self._resuming: list[TopicPartition] = []
 
     def leader(self, topic: str, partition: int) -> Leader:
         """The partition as its leader sees it.
@@ -66,6 +72,13 @@ class Partitions:
         if not self._node.image.has(topic, partition):
             raise errors.UnknownTopicOrPartition(f"there is no partition {partition} of topic {topic}")
         raise errors.NotLeaderOrFollower(f"broker {self._node.broker_id} does not lead {topic}-{partition}")
+
+    def readable(self, topic: str, partition: int) -> Leader | Follower:
+        """The partition as a consumer may read it here, led or followed.
+
+        Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError.
+        """
+        return self.followers.get((topic, partition)) or self.leader(topic, partition)  # type: ignore[call-overload]
 
     def replicas(self) -> Iterator[Leader | Follower]:
         """Every partition held here whose log directory works."""
@@ -87,13 +100,35 @@ class Partitions:
                 yield directory, partition
 
     def take_stock(self) -> None:
-        """Look, before anything new is created, which partitions of this broker have no log on any directory."""
+        """Look, before anything new is created, which partitions of this broker have no log on any directory; the directories are settled
+        then: what is lost is noted in the logs made instead."""
         me = self._node.broker_id
         for topic in self._node.image.topics.values():
             for number, replicas in topic.replicas.items():
                 partition = TopicPartition(topic.name, number)
                 if me in replicas and partition not in self.anew and all(partition not in directory.logs for directory in self._working()):
                     self.anew[partition] = None
+        self._settle()
+
+    def _settle(self) -> None:
+        """Of a partition that two directories have, one of them was away meanwhile; its copy is an old one."""
+        directories = self._newest_first()
+        seen: set[TopicPartition] = set()
+        for directory in directories:
+            for partition in [partition for partition in directory.logs if partition in seen]:
+                with self.guarded(directory):
+                    self._node.effects.append(effects.Remove(directory=directory.root, paths=(directory.remove(partition),)))
+            seen |= set(directory.logs)
+        ids = sorted(directory.directory_id for directory in directories)
+        generation = max((directory.identity.generation for directory in directories), default=0)
+        if any(list(directory.identity.siblings or ()) != ids for directory in directories):
+            generation += 1
+        for directory in directories:
+            with self.guarded(directory):
+                directory.settle(ids, generation, self._node.wall_ms)
+
+    def _newest_first(self) -> list[LogDirectory]:
+        return sorted(self._working(), key=lambda directory: -directory.identity.generation)
 
     # What the image says.
 
@@ -109,6 +144,7 @@ class Partitions:
         for partition in [gone for gone in self.offline if gone.topic == name]:
             del self.offline[partition]
             self._roomless.pop(partition, None)
+        self._node.unfit.changed()
 
     def _replicas_changed(self, topic: Topic) -> None:
         node = self._node
@@ -119,6 +155,7 @@ class Partitions:
                 adding = topic.adding.get(number, ())
                 if (leader.replicas, leader.adding) != (replicas, adding):
                     leader.follow_replicas(replicas, adding, node.now_ms)
+                    node.purgatory.poke(partition)
         self._leave(topic)
 
     def _leave(self, topic: Topic) -> None:
@@ -130,16 +167,22 @@ class Partitions:
             if node.broker_id in replicas:
                 continue
             partition = TopicPartition(topic.name, number)
-            self.offline.pop(partition, None)
-            self._roomless.pop(partition, None)
+            if self.offline.pop(partition, None) is not None:
+                self._roomless.pop(partition, None)
+                node.unfit.changed()
             for directory in self._working():
                 log = directory.logs.get(partition)
-                if log is not None and log.topic_id == topic.topic_id:
+                # A power cut may have taken the note of the topic's id.
+                if log is not None and log.topic_id in (topic.topic_id, NO_TOPIC_ID):
                     self._drop(directory, partition)
 
     def state_changed(self, partition: TopicPartition) -> None:
         """The controller wrote who leads a partition."""
         state = self._node.image.state(partition)
+        self._state_changed(partition, state)
+        self._node.unfit.state_changed(partition, state)
+
+    def _state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
         if state is None and partition.topic in self._node.image.deleting:
             # Of a large topic they go one after the other, before it goes itself.
             for directory in self._working():
@@ -172,11 +215,27 @@ class Partitions:
             self._follow(partition, self._node.image.state(partition))
 
     def resume(self) -> None:
-        """Lead what the image says, under the registration of now."""
-        for topic in list(self._node.image.topics.values()):
+        """Lead what the image says, under the registration of now; of thousands of partitions, some in each step."""
+        topics = list(self._node.image.topics.values())
+        for topic in topics:
             self._leave(topic)
-            for number in topic.states:
-                self.state_changed(TopicPartition(topic.name, number))
+        self._resuming = [TopicPartition(topic.name, number) for topic in topics for number in topic.states]
+        self._resuming.reverse()
+        self._resume_some()
+
+    @property
+    def resumed(self) -> bool:
+        """Everything that the image says is led, or followed, here."""
+        return not self._resuming
+
+    def _resume_some(self) -> None:
+        node = self._node
+        if node.stopping:
+            return
+        for _ in range(min(len(self._resuming), RESUMED_AT_ONCE)):
+            self.state_changed(self._resuming.pop())
+        if self._resuming:
+            node.purgatory.park(Parked((), lambda: False, lambda expired: self._resume_some()), node.now_ms)
 
     def options_changed(self, topic: str) -> None:
         """The overrides of a topic changed."""
@@ -201,6 +260,10 @@ class Partitions:
         if found is None:
             return
         directory, log = found
+        node.unfit.found(directory, log, len(topic.replicas[partition.partition]))
+        if not node.unfit.may_lead(partition, state):
+            self._follow(partition, state)
+            return
         former = self.followers.pop(partition, None)
         node.fetchers.forget(partition)
         leader = self.leaders[partition] = self.dirty[partition] = Leader(
@@ -216,6 +279,14 @@ class Partitions:
             known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
             now_ms=node.now_ms,
         )
+        node.unfit.leads(leader)
+        if state.recovering:
+            node.effects.append(
+                effects.Warn(
+                    message=f"broker {node.broker_id} leads {partition} from offset {leader.epoch_start} on by an unclean election: "
+                    "records that were acknowledged may be gone, and other replicas cut off what this one lacks"
+                )
+            )
         if former is not None and former.counted[0] == leader.epoch:
             leader.insync.propose(former.counted[1])
         node.groups.partition_changed(partition)
@@ -246,6 +317,7 @@ class Partitions:
             if found is None:
                 return
             directory, log = found
+            node.unfit.found(directory, log, len(topic.replicas[partition.partition]))
             known = directory.high_watermarks.get(partition, Offset(0)) if led is None else led.high_watermark
             follower = self.followers[partition] = Follower(partition, log, directory, options, state, known)
         if led is not None:
@@ -254,7 +326,7 @@ class Partitions:
         node.fetchers.follow(follower)
 
     def _find(self, partition: TopicPartition, topic: Topic) -> tuple[LogDirectory, Log] | None:
-        for directory in self._working():
+        for directory in self._newest_first():
             log = directory.logs.get(partition)
             if log is None:
                 continue
@@ -269,9 +341,10 @@ class Partitions:
     def _create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
         """A new log in the emptiest directory that takes it; without one the partition is offline."""
         reason, full = "none is left", False
+        lost = self._was_lost(partition, topic)
         for directory in sorted(self._working(), key=lambda directory: len(directory.logs)):
             try:
-                log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms)
+                log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms, in_place_of_lost=lost)
                 if not self._node.started:
                     self.anew[partition] = None
                 return directory, log
@@ -284,13 +357,26 @@ class Partitions:
         self.offline[partition] = f"no log directory could take it: {reason}"
         if full:
             self._roomless[partition] = None
+        self._node.unfit.changed()
         return None
+
+    def _was_lost(self, partition: TopicPartition, topic: Topic) -> bool:
+        """Whether an earlier life of this broker, which the state counts on, had a log with records that is not here."""
+        state = topic.states.get(partition.partition)
+        if self._node.started or state is None or not state.names(self._node.broker_id):
+            return False
+        directories = self._node.directories
+        ids = {directory.directory_id for directory in directories}
+        if any((known := directory.identity.siblings) is None or not ids.issuperset(known) for directory in directories):
+            return True
+        return any(partition in directory.vanished for directory in directories)
 
     def room_measured(self) -> None:
         """There may be room again for logs that found none."""
         for partition in list(self._roomless):
             del self._roomless[partition], self.offline[partition]
             self.state_changed(partition)
+        self._node.unfit.changed()
 
     def _working(self) -> list[LogDirectory]:
         return [directory for directory in self._node.directories if directory.failed is None]
@@ -308,6 +394,7 @@ class Partitions:
         self.followers.pop(partition, None)
         self.dirty.pop(partition, None)
         self._node.fetchers.forget(partition)
+        self._node.unfit.forget(partition)
 
     # Durability.
 
@@ -410,3 +497,4 @@ class Partitions:
         else:
             lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is started anew"
             node.effects.append(effects.Warn(message=f"log directory {root} failed: {reason}; {lost}"))
+            node.unfit.changed()

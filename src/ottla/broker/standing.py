@@ -26,6 +26,12 @@ from ottla.store import layout
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+    from ottla.broker.unfit import Told
+    from ottla.log.directory import LogDirectory
+
+
+def _clean_since(directory: "LogDirectory") -> int:
+    return directory.clean_since if directory.clean_start else -1
 
 
 class Standing:
@@ -33,6 +39,8 @@ class Standing:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
+        #: Since this registration the broker stopped in order each time, and lost nothing; -1 when it did not, before it is registered.
+        self.clean_since = min((_clean_since(directory) for directory in node.directories), default=-1)
         #: Whether the session is heard.
         self.connected = True
         #: Creation zxid of our registration, the broker epoch; None while there is none.
@@ -59,9 +67,10 @@ class Standing:
             return
         self._registering = True
         path = layout.broker(node.broker_id)
-        created = Op("create", path, layout.encode_broker(self._description()), ephemeral=True)
+        created = Op("create", path, layout.encode_broker(self.description()), ephemeral=True)
         ops = (Op("delete", path), created) if self._own_remains() and not self._ousted else (created,)
-        node.submit(ops, self._registered)
+        told = node.unfit.registering()
+        node.submit(ops, lambda result: self._registered(result, told))
 
     def session_changed(self, state: SessionState) -> None:
         """The store's client tells what became of the session."""
@@ -112,9 +121,11 @@ class Standing:
             self.epoch, self._lost = None, True
             self.register()
 
-    def _description(self) -> layout.BrokerRegistration:
+    def description(self) -> layout.BrokerRegistration:
+        """What a registration says of this broker now."""
         node = self._node
         host, port = node.address
+        offline, impaired = node.unfit.description()
         return layout.BrokerRegistration(
             host=host,
             port=port,
@@ -122,22 +133,29 @@ class Standing:
             timestamp_ms=node.wall_ms,
             rack=node.options.broker_rack or None,
             leaving=node.leaving.begun,
+            offline=offline,
+            impaired=impaired,
+            clean_since=self.clean_since,
         )
 
     def redescribed(self) -> Op:
         """Say anew, in the registration there is, what this broker is like now."""
-        return Op("set", layout.broker(self._node.broker_id), layout.encode_broker(self._description()))
+        return Op("set", layout.broker(self._node.broker_id), layout.encode_broker(self.description()))
 
     def _own_remains(self) -> bool:
         """Whether what is registered is an earlier life of this broker."""
         found = self._node.image.brokers.get(self._node.broker_id)
         return found is not None and self._node.options.zookeeper_connect != "" and (found.host, found.port) == self._node.address
 
-    def _registered(self, result: StoreResult) -> None:
+    def _registered(self, result: StoreResult, told: "Told") -> None:
         self._registering = False
         node = self._node
         if result.error is None:
             self.epoch = result.states[-1].created_zxid
+            if self.clean_since < 0:
+                # From now on nothing is lost but by another crash.
+                self.clean_since = self.epoch
+            node.unfit.registered(told)
             self._patience_ms = None
             self._ousted = False
             node.partitions.resume()

@@ -284,5 +284,5 @@ def _meta_properties(path: Path) -> Iterator[Row]:
 def _clean_shutdown(path: Path) -> Iterator[Row]:
     from ottla.log.checkpoints import read_clean_shutdown
 
-    epoch = read_clean_shutdown(path.read_bytes())
+    epoch, _ = read_clean_shutdown(path.read_bytes())
     yield {"clean": True, "broker_epoch": epoch if epoch >= 0 else None}

@@ -241,6 +241,9 @@ class Network:
         except LinkBroken as broken:
             node.last_error = error = failure(broken)
             node.retry_at_ms = self.clock_ms() + node.backoff.failed()
+            if node_id in self.cluster.brokers:
+                # It may be gone, and others lead in its place, which the brokers learn later than we do.
+                self.cluster.invalidate()
             raise error from None
         node.backoff.succeeded()
         node.last_error = None

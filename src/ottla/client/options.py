@@ -186,7 +186,11 @@ class ConsumerOptions(ClientOptions):
         doc="Commit what was polled: in poll() when auto.commit.interval.ms have passed, before partitions are given up, on close.",
     )  # fmt: skip
     auto_commit_interval_ms: int = option("auto.commit.interval.ms", 5 * SECOND_MS, at_least=0, doc="Time between automatic commits.")
-    client_rack: str = option("client.rack", "", doc="Where this client is; told to whoever assigns the partitions.")
+    client_rack: str = option(
+        "client.rack",
+        "",
+        doc="Where this client is: brokers may send it to a replica there, and whoever assigns partitions may give it those.",
+    )
     exclude_internal_topics: bool = option(
         "exclude.internal.topics", True, doc="Whether a subscribed pattern leaves out the brokers' own topics."
     )

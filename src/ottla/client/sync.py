@@ -76,7 +76,7 @@ class Producer:
         if NATIVE and self._choice is None:
             self._at_once = self._accumulator.open.put
         #: The same where the record is as the user gave it.
-        self._quickly = self._at_once if self._outgoing.plain else never
+        self._quickly: Callable[..., BlockingDelivery | None] = self._at_once if self._outgoing.plain else never
         self._closed = False
         self._forked = False
         self._waking = False

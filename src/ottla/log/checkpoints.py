@@ -68,6 +68,16 @@ def read_holes(data: bytes) -> Offset | None:
     return Offset(int(rows[0][0])) if rows and len(rows) == 1 and rows[0][0].isdecimal() else None
 
 
+def missing_file(offset: int) -> bytes:
+    """A missing-checkpoint: below this offset the log had records that it lacks."""
+    return _lines([str(offset)])
+
+
+def read_missing(data: bytes) -> Offset:
+    """Below which offset records are missing; 0, which says no more than that there are such, when the file is malformed."""
+    return read_holes(data) or Offset(0)
+
+
 def partition_metadata_file(topic_id: bytes) -> bytes:
     return f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode()
 
@@ -81,18 +91,26 @@ def read_partition_metadata(data: bytes) -> TopicId | None:
         return None
 
 
-def clean_shutdown_file(broker_epoch: int) -> bytes:
-    """The marker of a clean stop. Source: KIP-966."""
-    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+def clean_shutdown_file(broker_epoch: int, clean_since: int = -1) -> bytes:
+    """The marker of a clean stop; ``clean_since``: the broker epoch since which every stop was one, a key that Kafka ignores.
+
+    Source: KIP-966.
+    """
+    content = {"version": 0, "brokerEpoch": broker_epoch}
+    if clean_since >= 0:
+        content["cleanSinceEpoch"] = clean_since
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
-def read_clean_shutdown(data: bytes) -> int:
-    """The broker epoch at the clean stop; -1 when the marker does not tell, as those of old Kafka versions."""
+def read_clean_shutdown(data: bytes) -> tuple[int, int]:
+    """The broker epoch at the clean stop, and that since which every stop was one; -1 where the marker does not tell, as those of old Kafka
+    versions."""
     try:
         content = json.loads(data)
-        return int(content["brokerEpoch"])
-    except (ValueError, KeyError, TypeError):
-        return -1
+        epoch = int(content["brokerEpoch"])
+        return epoch, int(content.get("cleanSinceEpoch", epoch))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return -1, -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +121,10 @@ class MetaProperties:
     broker_id: int | None
     #: Printed as topic ids are: 22 characters.
     directory_id: bytes | None
+    #: Ids of all directories with which the broker last served, this one among them; None when it never did. Ottla's own, as is
+    siblings: tuple[bytes, ...] | None = None
+    #: how often that set changed before, so that a directory that was away can be told from those that were not.
+    generation: int = 0
 
     def file(self, now_ms: int) -> bytes:
         """Version 0, which names the broker as ZooKeeper clusters do; in the form of Java's Properties."""
@@ -111,6 +133,8 @@ class MetaProperties:
         lines += [f"broker.id={self.broker_id}"] if self.broker_id is not None else []
         lines += [f"cluster.id={self.cluster_id}"] if self.cluster_id is not None else []
         lines += [f"directory.id={topic_id_text(self.directory_id)}"] if self.directory_id is not None else []
+        if self.siblings is not None:
+            lines += [f"ottla.directories={','.join(map(topic_id_text, self.siblings))}", f"ottla.generation={self.generation}"]
         return ("\n".join(lines) + "\n").encode()
 
 
@@ -125,12 +149,14 @@ def read_meta_properties(data: bytes, where: str) -> MetaProperties:
     if version not in ("0", "1"):
         raise DirectoryRefused(f"{where}: version {version} of meta.properties is not known here")
     broker = fields.get("node.id" if version == "1" else "broker.id")
-    directory = fields.get("directory.id")
+    directory, siblings = fields.get("directory.id"), fields.get("ottla.directories")
     try:
         return MetaProperties(
             fields.get("cluster.id"),
             int(broker) if broker is not None else None,
             bytes(topic_id_from_text(directory)) if directory is not None else None,
+            tuple(bytes(topic_id_from_text(text)) for text in siblings.split(",")) if siblings is not None else None,
+            int(fields.get("ottla.generation", 0)),
         )
     except ValueError as error:
         raise DirectoryRefused(f"{where}: meta.properties cannot be read: {error}") from None

@@ -4,11 +4,15 @@ Opening one reads whose it is (meta.properties), whether it was left in order (.
 else is touched, so that a crash from now on is seen as one), where the logs began and how far they were on disk (the checkpoints), and
 opens every log found. Closing one writes all that in the reverse order, the marker last.
 
+meta.properties also names all directories that the broker served with (``settle``): one that is new, or one that is missing, may have had
+logs that are not found now. A log that a checkpoint knows with records, and that is not there, has vanished.
+
 A partition's directory that is to go is renamed first (``orders-3.<unique>-delete``); one found at a start is removed then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from errno import ENOSPC
 from hashlib import blake2b
 from typing import Self
@@ -40,8 +44,11 @@ class LogDirectory:
         self.failed: str | None = None
         #: Whether the last owner stopped in order.
         self.clean_start = False
-        #: The broker epoch at that stop; -1 when unknown.
+        #: The broker epoch at that stop, and that since which every stop was one; -1 when unknown.
         self.last_broker_epoch = -1
+        self.clean_since = -1
+        #: By the checkpoints at open: partitions that had records here, of which there is no log.
+        self.vanished: frozenset[TopicPartition] = frozenset()
         #: High watermarks as read at open, and as given to ``create``.
         self.high_watermarks: dict[TopicPartition, Offset] = {}
         self._removed = 0
@@ -89,7 +96,7 @@ class LogDirectory:
         entries = disk.listdir()
         if names.CLEAN_SHUTDOWN in entries:
             directory.clean_start = True
-            directory.last_broker_epoch = checkpoints.read_clean_shutdown(disk.read_file(names.CLEAN_SHUTDOWN))
+            directory.last_broker_epoch, directory.clean_since = checkpoints.read_clean_shutdown(disk.read_file(names.CLEAN_SHUTDOWN))
             disk.unlink(names.CLEAN_SHUTDOWN)
         disk.sync_dir()
         recovery_points = _read_offsets(disk, names.RECOVERY_POINTS)
@@ -117,6 +124,8 @@ class LogDirectory:
                         cleaned=cleaned.get(partition),
                     )
                     directory._adopt(log)
+        named = {partition for offsets in (recovery_points, directory.high_watermarks) for partition, offset in offsets.items() if offset}
+        directory.vanished = frozenset(named - set(directory.logs))
         if not directory.clean_start:
             directory.write_checkpoints(kinds=("recovery_points", "log_starts"))
         return directory
@@ -125,9 +134,19 @@ class LogDirectory:
         log.recovery_point_lowered = self._recovery_point_lowered
         self.logs[log.partition] = log
 
-    def create(self, partition: TopicPartition, topic_id: TopicId, options: TopicOptions, now_ms: int, high_watermark: int = 0) -> Log:
+    def create(
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        options: TopicOptions,
+        now_ms: int,
+        high_watermark: int = 0,
+        *,
+        in_place_of_lost: bool = False,
+    ) -> Log:
         """A new, empty log. Its names become durable with its first flush plan, which is not None.
 
+        ``in_place_of_lost``: there was one with records, which is gone; that is durably noted when this returns.
         Raises: PartitionExists, OSError; after ENOSPC nothing is left of it.
         """
         name = str(partition)
@@ -146,6 +165,9 @@ class LogDirectory:
                 holes = self.disk.open(f"{name}/{names.HOLES}", create=True)
                 holes.append(checkpoints.holes_file(0))
                 log.pending.file(holes)
+            if in_place_of_lost:
+                log.note_missing(0)
+                self.disk.sync_dir()
         except OSError as error:
             if error.errno == ENOSPC:
                 self.disk.remove_tree(name)
@@ -157,6 +179,18 @@ class LogDirectory:
         self._adopt(log)
         self.high_watermarks[partition] = Offset(high_watermark)
         return log
+
+    def settle(self, siblings: Sequence[bytes], generation: int, now_ms: int) -> None:
+        """With these directories, this one among them, the broker serves from now on. Raises: OSError."""
+        identity = replace(self.identity, siblings=tuple(siblings), generation=generation)
+        if identity != self.identity:
+            try:
+                self.disk.replace_file(names.META_PROPERTIES, identity.file(now_ms))
+            except OSError as error:
+                if error.errno != ENOSPC:
+                    raise
+                return
+            self.identity = identity
 
     def remove(self, partition: TopicPartition) -> str:
         """Takes a log out and renames its directory; the path, which the caller has removed when nobody sends from it any more."""
@@ -225,6 +259,7 @@ class LogDirectory:
         now_ms: int = 0,
         *,
         broker_epoch: int = -1,
+        clean_since: int = -1,
         carry_out: Callable[[Sequence[FlushPlan]], None] | None = None,
     ) -> bool:
         """Stops in order: everything on disk, then the marker. A directory that failed, or is full, is left as after a crash: False.
@@ -244,7 +279,7 @@ class LogDirectory:
             log.close()
         if complete and self.write_checkpoints(high_watermarks):
             marker = self.disk.open(names.CLEAN_SHUTDOWN, create=True)
-            marker.append(checkpoints.clean_shutdown_file(broker_epoch))
+            marker.append(checkpoints.clean_shutdown_file(broker_epoch, clean_since))
             marker.sync()
             marker.close()
             self.disk.sync_dir()
@@ -284,7 +319,7 @@ def _identity(disk: Disk, broker_id: int, cluster_id: str, directory_id: bytes |
         raise DirectoryRefused(f"{disk.root} belongs to cluster {found.cluster_id}, not to {cluster_id}: check log.dirs and the store")
     if directory_id is None:
         directory_id = blake2b(f"{cluster_id}/{broker_id}/{disk.root}/{now_ms}".encode(), digest_size=16).digest()
-    identity = MetaProperties(cluster_id, broker_id, found.directory_id or directory_id)
+    identity = MetaProperties(cluster_id, broker_id, found.directory_id or directory_id, found.siblings, found.generation)
     if identity != found:
         disk.replace_file(names.META_PROPERTIES, identity.file(now_ms))
     return identity

@@ -15,6 +15,7 @@ An OSError from the disk passes through. ENOSPC from ``append`` leaves the log a
 
 from bisect import bisect_right
 from collections.abc import Callable
+from errno import ENOSPC
 from hashlib import blake2b
 from typing import Self
 
@@ -25,13 +26,13 @@ from ottla.base.ports import Disk, File
 from ottla.base.units import INT32_MAX
 from ottla.log import looking, trimming
 from ottla.log.aborted import AbortedTransaction
-from ottla.log.checkpoints import holes_file
+from ottla.log.checkpoints import holes_file, missing_file
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.errors import OffsetOutOfRange
 from ottla.log.flush import FlushPlan, Slice
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
 from ottla.log.looking import TimedOffset
-from ottla.log.names import HOLES
+from ottla.log.names import HOLES, MISSING
 from ottla.log.options import TopicOptions
 from ottla.log.pending import Pending
 from ottla.log.producers import Duplicate, Producers
@@ -124,6 +125,10 @@ class Log:
         self.epochs = LeaderEpochs()
         self.producers = Producers()
         self.pending = Pending()
+        #: Below this offset there were records here that are gone, so the log must not lead; None while it lacks none.
+        self.missing_below: Offset | None = None
+        #: Whether that is written down.
+        self._missing_noted = False
         #: How often the log was cut at its end: what was read of it before may have been replaced since.
         self.truncations = 0
         #: Where the log was cut since the last plan, which then tells nothing about offsets above; None when it was not.
@@ -156,6 +161,9 @@ class Log:
     @property
     def checkpoint_offset(self) -> Offset:
         """The recovery point to be written down: below it not only records are on disk, but all that recovery would not make anew."""
+        if self.missing_below is not None and not self._missing_noted:
+            # A full disk did not take the note: the next start must find by itself what this one found.
+            return max(self.missing_below, self.recovery_point)
         return self.pending.bound(self.recovery_point, self.epochs)
 
     @property
@@ -400,6 +408,30 @@ class Log:
         self.pending.void()
         self.clean_offset = self._clean_durable = None
         return removed
+
+    def note_missing(self, below: int) -> None:
+        """Records below this offset were here and are gone; on disk when this returns, unless the disk is full.
+
+        Raises: OSError.
+        """
+        self.missing_below = Offset(below)
+        try:
+            self.disk.replace_file(f"{self.directory}/{MISSING}", missing_file(below))
+            self._missing_noted = True
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+
+    def recall_missing(self, below: int) -> None:
+        """That note was found."""
+        self.missing_below, self._missing_noted = Offset(below), True
+
+    def mend(self) -> None:
+        """Nobody counts on what is missing any more: the log is a copy like any other. Raises: OSError."""
+        self.missing_below = None
+        self._missing_noted = False
+        self.disk.unlink(f"{self.directory}/{MISSING}")
+        self.pending.directory(self.directory)
 
     def allow_holes(self, below: int) -> None:
         """What is copied from now on may have holes below this offset, for another log was compacted; on disk when this returns.

@@ -1,4 +1,4 @@
-"""Names of files and directories in a log directory; they are Kafka's, but for one.
+"""Names of files and directories in a log directory; they are Kafka's, but for two.
 
 ::
 
@@ -17,6 +17,7 @@
         leader-epoch-checkpoint             where each leader epoch began
         partition.metadata                  id of the topic
         holes-checkpoint                    offset below which compaction may have left holes; Ottla's own, Kafka passes over it
+        missing-checkpoint                  offset below which records are missing that were here; also Ottla's own
     orders-3.<32 hex digits>-delete/        a partition on its way out
 
 A file being taken out is first renamed to ``*.deleted``; compaction writes ``*.cleaned``, then ``*.swap``.
@@ -33,6 +34,7 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 HOLES = "holes-checkpoint"
+MISSING = "missing-checkpoint"
 
 LOG = ".log"
 OFFSET_INDEX = ".index"

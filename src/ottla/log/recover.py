@@ -28,6 +28,9 @@ Other signs are cleanup.policy, which may change, and cleaner-offset-checkpoint,
 What is kept beyond the recovery point is synced before anything is recorded or served: a crash of the process alone leaves it in the page
 cache only. It is read from the medium, not from a page cache in which a failed sync may have left bytes that a second sync would not write.
 Recovery writes only caches, and the epoch table; a full disk takes none of them, and the log opens nevertheless.
+
+Where records below the recorded recovery point are gone, the medium has lost what it had confirmed. That is written down in the log's own
+directory, before the recovery point is: ``missing-checkpoint``. It stays until nobody counts on this copy any more.
 """
 
 from contextlib import suppress
@@ -48,6 +51,7 @@ from ottla.log.names import (
     INDEXES,
     LEADER_EPOCHS,
     LOG,
+    MISSING,
     PARTITION_METADATA,
     SNAPSHOT,
     SWAP,
@@ -104,9 +108,7 @@ def open_log(
     except CorruptLog:
         _scan(log, recovery_point if first_flaw is None else min(recovery_point, first_flaw + 1), now_ms, holes_below=holes_below)
     replayed = log.recovered is not None
-    if log.end_offset < recovery_point:
-        log.recovered = log.recovered or Recovered()
-        log.recovered.lost_records = recovery_point - log.end_offset
+    _look_for_missing(log, names, recovery_point)
     _settle_offsets(log, start_offset, now_ms)
     _complete_epochs(log)
     log.epochs.truncate_end(log.end_offset)
@@ -122,6 +124,16 @@ def open_log(
     else:
         log.holes_below = Offset(min(holes_below, log.end_offset))
     return log
+
+
+def _look_for_missing(log: Log, names: list[str], recovery_point: int) -> None:
+    """Whether records are gone that had been on disk, now or at an earlier start."""
+    if MISSING in names:
+        log.recall_missing(checkpoints.read_missing(log.disk.read_file(f"{log.directory}/{MISSING}")))
+    if log.end_offset < recovery_point:
+        log.recovered = log.recovered or Recovered()
+        log.recovered.lost_records = recovery_point - log.end_offset
+        log.note_missing(max(recovery_point, log.missing_below or 0))
 
 
 def _secure(log: Log, recovery_point: int) -> None:

@@ -167,7 +167,7 @@ class Machine:
         self._perform(node.stop(self.world.now_ms))
         if self.node is node:
             try:
-                directory.close(marks, self._wall_ms())
+                directory.close(marks, self._wall_ms(), broker_epoch=node.epoch or -1, clean_since=node.standing.clean_since)
             except OSError as error:
                 self.world.note(f"stop was not clean: {error}")
             self._end("stop")

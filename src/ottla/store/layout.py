@@ -186,6 +186,10 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """Where a live broker is reached.
 
     ``endpoints`` are ``NAME://host:port``; host and port repeat the first plaintext one. ``timestamp`` counts wall milliseconds.
+
+    What only Ottla writes, and Kafka ignores: replicas that this broker cannot serve since their log directory failed (``offline``), those
+    whose log it knows to lack records (``impaired``), by topic, and ``clean_since``: since the registration of this epoch the broker has
+    stopped in order each time, so that nothing it had is gone; -1 when it did not.
     """
 
     host: str | None
@@ -197,6 +201,9 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     jmx_port: int = -1
     #: The broker is about to stop. Kafka has no such key with ZooKeeper, and ignores it; its own quorum keeps the same mark.
     leaving: bool = False
+    offline: dict[str, tuple[int, ...]] = {}
+    impaired: dict[str, tuple[int, ...]] = {}
+    clean_since: int = -1
 
 
 class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,7 +219,8 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     """Leader (-1: none), its epoch, and the ISR, as the controller of ``controller_epoch`` wrote them.
 
     ``isr_epochs`` are the broker epochs under which the members of the ISR, in their order, were counted in; empty when nobody wrote them
-    down. Kafka has no such key, and ignores it.
+    down. ``elr`` are the eligible leader replicas, with the registrations under which they left the ISR; ``last_known_elr`` those that came
+    back without all that they had (KIP-966); ``last_leader`` led last, while nobody leads. Kafka has no such keys, and ignores them.
 
     ``recovering`` after an unclean election, until the leader has settled what is left of the log (KIP-704).
     """
@@ -223,10 +231,25 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     controller_epoch: int
     recovering: bool = False
     isr_epochs: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    elr_epochs: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    last_leader: int = -1
 
     def registration_of(self, broker: int) -> int:
         """The broker epoch under which this broker is in the ISR; -1 when it is not, or nobody knows."""
-        return dict(zip(self.isr, self.isr_epochs, strict=False)).get(broker, -1)
+        for member, epoch in zip(self.isr, self.isr_epochs, strict=False):
+            if member == broker:
+                return epoch
+        return -1
+
+    def eligible_since(self, broker: int) -> int:
+        """The broker epoch under which this broker left the ISR and stayed eligible; -1 when it is not, or nobody knows."""
+        return dict(zip(self.elr, self.elr_epochs, strict=False)).get(broker, -1)
+
+    def names(self, broker: int) -> bool:
+        """Whether this broker is counted on: in the ISR, or eligible."""
+        return broker in self.isr or broker in self.elr
 
 
 class ProducerIdBlock(NamedTuple):
@@ -247,6 +270,9 @@ class _BrokerJson(msgspec.Struct):
     rack: str | None = None
     listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
     in_controlled_shutdown: bool = False
+    offline_replicas: dict[str, tuple[int, ...]] = {}
+    impaired_replicas: dict[str, tuple[int, ...]] = {}
+    clean_since_epoch: int = -1
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
@@ -265,6 +291,12 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
         content["rack"] = registration.rack
     if registration.leaving:
         content["in_controlled_shutdown"] = True
+    if registration.offline:
+        content["offline_replicas"] = registration.offline
+    if registration.impaired:
+        content["impaired_replicas"] = registration.impaired
+    if registration.clean_since >= 0:
+        content["clean_since_epoch"] = registration.clean_since
     return msgspec.json.encode(content)
 
 
@@ -282,6 +314,9 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         rack=read.rack,
         jmx_port=read.jmx_port,
         leaving=read.in_controlled_shutdown,
+        offline=read.offline_replicas,
+        impaired=read.impaired_replicas,
+        clean_since=read.clean_since_epoch,
     )
 
 
@@ -320,6 +355,10 @@ class _StateJson(msgspec.Struct):
     controller_epoch: int
     leader_recovery_state: int = 0
     isr_broker_epochs: tuple[int, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] = ()
+    elr_broker_epochs: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    last_known_leader: int = -1
 
 
 def encode_partition_state(state: PartitionState) -> bytes:
@@ -334,6 +373,13 @@ def encode_partition_state(state: PartitionState) -> bytes:
         content["leader_recovery_state"] = 1
     if state.isr_epochs:
         content["isr_broker_epochs"] = state.isr_epochs
+    if state.elr:
+        content["eligible_leader_replicas"] = state.elr
+        content["elr_broker_epochs"] = state.elr_epochs
+    if state.last_known_elr:
+        content["last_known_elr"] = state.last_known_elr
+    if state.leader < 0 <= state.last_leader:
+        content["last_known_leader"] = state.last_leader
     return msgspec.json.encode(content)
 
 
@@ -347,6 +393,10 @@ def decode_partition_state(data: bytes) -> PartitionState:
         controller_epoch=read.controller_epoch,
         recovering=read.leader_recovery_state == 1,
         isr_epochs=read.isr_broker_epochs,
+        elr=read.eligible_leader_replicas,
+        elr_epochs=read.elr_broker_epochs,
+        last_known_elr=read.last_known_elr,
+        last_leader=read.last_known_leader,
     )
 
 

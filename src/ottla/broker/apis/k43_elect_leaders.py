@@ -61,7 +61,7 @@ def elect_leaders(node: "Node", call: RequestArrived) -> Any:
     for partition in _asked(image, request):
         result = _result(partition.partition)
         try:
-            wanted[partition] = _elected(image, partition, request.election_type)
+            wanted[partition] = _elected(node, partition, request.election_type)
         except errors.ElectionNotNeeded as error:
             if everything:
                 continue
@@ -73,7 +73,7 @@ def elect_leaders(node: "Node", call: RequestArrived) -> Any:
     response = _response(results)
     names = list(wanted)
     for first in range(0, len(names), PORTION):
-        _write(writes, image, {name: results[name] for name in names[first : first + PORTION]}, wanted, request.election_type)
+        _write(node, writes, {name: results[name] for name in names[first : first + PORTION]}, wanted, request.election_type)
     return writes.answer_when_done(response, request.timeout_ms)
 
 
@@ -83,8 +83,9 @@ def _asked(image: Image, request: ElectLeadersRequest) -> Iterable[TopicPartitio
     return dict.fromkeys(TopicPartition(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions)
 
 
-def _elected(image: Image, partition: TopicPartition, kind: int) -> PartitionState:
+def _elected(node: "Node", partition: TopicPartition, kind: int) -> PartitionState:
     """The state with the leader wished for. Raises: KafkaError, with why there is none."""
+    image, options = node.image, node.topic_options(partition.topic)
     topic = image.topics.get(partition.topic)
     state = topic.states.get(partition.partition) if topic is not None else None
     if topic is None or state is None:
@@ -93,22 +94,25 @@ def _elected(image: Image, partition: TopicPartition, kind: int) -> PartitionSta
         first = topic.replicas[partition.partition][0]
         if state.leader == first:
             raise errors.ElectionNotNeeded(f"{partition} is led by broker {first}, which it prefers")
-        found = election.preferred(image, topic, partition.partition)
+        found = election.preferred(image, topic, partition.partition, options=options)
         if found is None:
             raise errors.PreferredLeaderNotAvailable(f"{partition} prefers broker {first}, which is away or not in sync")
         return found
     if state.leader in image.brokers:
         raise errors.ElectionNotNeeded(f"{partition} is led by broker {state.leader}")
-    found = election.election(image, topic, partition.partition, unclean=lambda topic: True)
+    found = election.election(image, topic, partition.partition, options=options)
+    if found is None or found.leader < 0:
+        found = election.unclean_election(election.Case.of(image, topic, partition.partition, options))
     if found is None or found.leader < 0:
         raise errors.EligibleLeadersNotAvailable(f"no broker with a replica of {partition} is alive")
     return found
 
 
 def _write(
-    writes: Writes, image: Image, results: dict[TopicPartition, PartitionResult], wanted: dict[TopicPartition, PartitionState], kind: int
+    node: "Node", writes: Writes, results: dict[TopicPartition, PartitionResult], wanted: dict[TopicPartition, PartitionState], kind: int
 ) -> None:
     """Write new states together; when somebody was faster with one of them, those that are still wanted."""
+    image = node.image
 
     def done(error: KafkaError | None) -> None:
         if error is not None:
@@ -120,7 +124,7 @@ def _write(
         ops = []
         for partition, result in results.items():
             try:
-                ops.append(change(image.topics[partition.topic], partition.partition, _elected(image, partition, kind)))
+                ops.append(change(image.topics[partition.topic], partition.partition, _elected(node, partition, kind)))
             except (errors.ElectionNotNeeded, KeyError):
                 continue
             except KafkaError as error:

@@ -1,7 +1,8 @@
 """AlterPartition: at the controller; a leader asks for another ISR.
 
 Behaviour: a request of an earlier registration of its broker is refused as a whole (STALE_BROKER_EPOCH). Each partition succeeds or fails
-alone (``controller/isr.py``), by compare and set on the version of its state. Not among the APIs that clients are told of.
+alone (``controller/isr.py``), by compare and set on the version of its state, and on the registrations of those that join. Not among the
+APIs that clients are told of.
 
 Versions: 3 only, whose members carry their broker epochs.
 
@@ -17,6 +18,7 @@ from ottla.broker.controller.isr import altered
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.store import layout
+from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.alter_partition import (
@@ -61,7 +63,7 @@ def _alter(
         answer.error_code = errors.UnknownTopicId.code
         return answer
     try:
-        state = altered(node.image, topic, broker, wish)
+        state = altered(node.image, topic, broker, wish, options=node.topic_options(topic.name))
     except KafkaError as error:
         answer.error_code = error.code
         return answer
@@ -71,8 +73,17 @@ def _alter(
             answer.error_code = error.code
             return
         answer.leader_id, answer.leader_epoch, answer.isr = state.leader, state.leader_epoch, list(state.isr)
+        answer.leader_recovery_state = int(state.recovering)
         answer.partition_epoch = wish.partition_epoch + 1
 
     path = layout.partition_state(topic.name, wish.partition_index)
-    writes.add((Op("set", path, layout.encode_partition_state(state), version=wish.partition_epoch),), done)
+    altering = Op("set", path, layout.encode_partition_state(state), version=wish.partition_epoch)
+    writes.add((*_joining(node, topic.states[wish.partition_index], state), altering), done)
     return answer
+
+
+def _joining(node: "Node", before: PartitionState, after: PartitionState) -> list[Op]:
+    """Who is counted in must not have said meanwhile, in its registration, that its replica is not fit."""
+    brokers = node.image.brokers
+    added = [BrokerId(broker) for broker in after.isr if broker not in before.isr]
+    return [Op("check", layout.broker(broker), version=brokers[broker].version) for broker in added]

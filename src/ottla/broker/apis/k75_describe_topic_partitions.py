@@ -4,7 +4,8 @@ Behaviour: a page has at most response_partition_limit partitions, and at most m
 begins the next one. No topics means all of them. A topic asked for by name that does not exist has its error; the cursor's topic must be
 among those asked for, and its partition not negative (INVALID_REQUEST). Without topics, a cursor whose topic went away goes on behind it.
 
-Differences from Kafka: no partition has eligible leader replicas, since only the ISR may lead. Source: KIP-966.
+Eligible leader replicas are those that left an ISR too small to commit anything (``controller/election.py``); last known ones those that
+came back without all that they had, and, where nobody leads, who led last. Source: KIP-966.
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.image import Topic
+from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_topic_partitions import (
@@ -86,14 +88,20 @@ def _described(node: "Node", topic: Topic, numbers: list[int]) -> DescribeTopicP
 
 
 def _partition(node: "Node", topic: Topic, number: int) -> DescribeTopicPartitionsResponsePartition:
-    seen = as_seen(node, topic, number)
+    seen, state = as_seen(node, topic, number), topic.states.get(number)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=number,
         leader_id=seen.leader,
         leader_epoch=seen.leader_epoch,
         replica_nodes=list(topic.replicas[number]),
         isr_nodes=seen.isr,
-        eligible_leader_replicas=[],
-        last_known_elr=[],
+        eligible_leader_replicas=list(state.elr) if state is not None else [],
+        last_known_elr=_last_known(state) if state is not None else [],
         offline_replicas=seen.offline,
     )
+
+
+def _last_known(state: PartitionState) -> list[int]:
+    if state.leader < 0 <= state.last_leader and not state.elr and state.last_leader not in state.last_known_elr:
+        return [*state.last_known_elr, state.last_leader]
+    return list(state.last_known_elr)

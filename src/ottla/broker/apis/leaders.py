@@ -29,14 +29,17 @@ class Seen(NamedTuple):
 
 
 def as_seen(node: "Node", topic: Topic, number: int) -> Seen:
-    """What to tell about a partition: a replica is offline when its broker is gone, or its log directory here failed.
+    """What to tell about a partition: a replica is offline when its broker is gone, or its log directory failed.
 
     The ISR is told as it stands in the store, also of brokers that are gone: of a partition without a leader it says whom to bring back.
     """
     state = topic.states.get(number)
-    broken = TopicPartition(topic.name, number) in node.partitions.offline
+    partition, brokers = TopicPartition(topic.name, number), node.image.brokers
+    broken = partition in node.partitions.offline
     offline = [
-        broker for broker in topic.replicas[number] if BrokerId(broker) not in node.image.brokers or (broken and broker == node.broker_id)
+        broker
+        for broker in topic.replicas[number]
+        if (found := brokers.get(BrokerId(broker))) is None or partition in found.offline or (broken and broker == node.broker_id)
     ]
     if state is None:
         return Seen(NO_LEADER, NO_EPOCH, [], offline)

@@ -11,10 +11,10 @@ replicas by ``preferred.py``. Source: KIP-237, KAFKA-6082.
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
+from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.controller.agenda import Agenda
-from ottla.broker.controller.election import is_sound
+from ottla.broker.controller.election import election, is_sound
 from ottla.broker.controller.moves import Moves
 from ottla.broker.controller.preferred import PreferredLeaders
 from ottla.broker.controller.stepwise import Stepwise
@@ -24,9 +24,6 @@ from ottla.store import layout
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
-
-#: Stands for the state of a partition that is just being created.
-NO_STATE = layout.PartitionState(leader=NO_LEADER, leader_epoch=LeaderEpoch(-1), isr=(), controller_epoch=0)
 
 
 class Controller:
@@ -63,14 +60,21 @@ class Controller:
         """Everything that this broker should lead has a leader, and no election is under way here."""
         if self._campaigning or not self.agenda.idle:
             return False
-        image = self._node.image
-        me = self._node.broker_id
-        return not any(
-            (state.leader == NO_LEADER and (me in state.isr or not state.isr)) or (state.leader == me and not is_sound(image, state, me))
-            for topic in image.topics.values()
-            for number, replicas in topic.replicas.items()
-            if me in replicas and (state := topic.states.get(number, NO_STATE))
-        )
+        image, node = self._node.image, self._node
+        me = node.broker_id
+        for topic in image.topics.values():
+            for number, replicas in topic.replicas.items():
+                if me not in replicas:
+                    continue
+                state = topic.states.get(number)
+                if state is None:
+                    return False
+                if state.leader == me:
+                    if not is_sound(image, state, me):
+                        return False
+                elif state.leader == NO_LEADER and election(image, topic, number, options=node.topic_options(topic.name)) is not None:
+                    return False
+        return True
 
     def changed(self, change: Change) -> None:
         """The image took in a change of the store."""
@@ -82,15 +86,18 @@ class Controller:
                 return
             case ("broker", int() as broker):
                 self.agenda.add(self._held_by(BrokerId(broker)))
+            case ("log_dir_event", _):
+                self._take_notice()
             case ("partition", TopicPartition() as partition):
                 if self.agenda.wants(partition):
                     self.agenda.add((partition,))
             case ("topic", str() as topic):
                 self._changed[topic] = None
+            # Settings say how large an ISR must be, and whether a leader may lack records.
             case ("config", ("topics", str() as topic)):
-                self.agenda.add(self._leaderless((topic,)))
+                self.agenda.add(self._of((topic,)))
             case ("config", ("brokers", _)):
-                self.agenda.add(self._leaderless(self._node.image.topics))
+                self.agenda.add(self._of(self._node.image.topics))
             case ("deletion", str() as topic) if topic in self._node.image.deleting:
                 self.topics.marked(topic)
             case ("preferred_election", _):
@@ -175,9 +182,15 @@ class Controller:
     def _look_at_all(self) -> None:
         """Of what happened before this office nothing is known but what the image shows."""
         image = self._node.image
-        self.agenda.add(TopicPartition(topic.name, number) for topic in image.topics.values() for number in topic.replicas)
+        self.agenda.add(self._of(image.topics))
         self.topics.resume()
         self.preferred.asked()
+        self._take_notice()
+
+    def _take_notice(self) -> None:
+        """What went with a log directory stands in its broker's registration; the notification has done its work."""
+        for path in self._node.image.log_dir_events:
+            self.write((Op("delete", path),), lambda result: None)
 
     # Which partitions a change concerns.
 
@@ -187,12 +200,11 @@ class Controller:
                 if broker in replicas:
                     yield TopicPartition(topic.name, number)
 
-    def _leaderless(self, names: Iterable[str]) -> Iterable[TopicPartition]:
+    def _of(self, names: Iterable[str]) -> Iterable[TopicPartition]:
         for name in names:
             topic = self._node.image.topics.get(name)
-            for number, state in topic.states.items() if topic is not None else ():
-                if state.leader == NO_LEADER:
-                    yield TopicPartition(name, number)
+            for number in topic.replicas if topic is not None else ():
+                yield TopicPartition(name, number)
 
     def _stateless(self, names: Iterable[str]) -> Iterable[TopicPartition]:
         for name in names:

@@ -1,8 +1,10 @@
 """Who leads each partition, given who is alive. Pure: an image in, new partition states out.
 
 A member of the ISR is *sound* while it is alive under the registration that the state names for it: it has not been away since it was
-counted in. Any other has to catch up before it counts again, for it may have lost what was never on disk. A sound member *stays* unless
-its broker is about to stop; one that is leads and counts only where no other can.
+counted in. Any other has to catch up before it counts again. A sound member *stays* unless its broker is about to stop; one that is leads
+and counts only where no other can. One that came back is *intact* if it has on disk what it had: always where acks=all means fsync, after
+clean stops only under ``write.caching``. A broker tells itself which of its replicas are not fit to lead: their log directory failed, or
+records are missing from their log (``unfit.py``).
 
 ==========================  ==================================  ========================================================
 leader                      members of the ISR                  new state
@@ -13,68 +15,97 @@ sound, about to stop        some stay                           first replica am
 sound, about to stop        none stays                          same leader and epoch, alone in the ISR
 gone, or registered anew    some sound                          first replica among those that stay, epoch + 1, ISR of these;
                                                                 where none stays, the first of the sound, alone in the ISR
-gone, or registered anew    none sound, some alive              one of these (the last leader first), epoch + 1, alone in the ISR
-gone                        none alive, unclean allowed         first live replica, epoch + 1, alone in the ISR
+gone, or registered anew    none sound                          one that is intact: the last leader, else of the ISR, else
+                                                                eligible (below); epoch + 1, alone in the ISR
+gone, or registered anew    all are back, none of them intact   the last leader, as Kafka does; epoch + 1, alone, recovering
+gone                        none alive, unclean allowed         first live replica, epoch + 1, alone in the ISR, recovering
 gone                        none alive                          leader -1, epoch + 1, once; the ISR stays, for it holds the log
 ==========================  ==================================  ========================================================
 
-Source: Kafka's PartitionStateMachine; KIP-380 and KIP-903 for registrations, KIP-106 for unclean elections, KIP-841 for brokers that stop.
+**Eligible leader replicas.** Below min.insync.replicas nothing is committed. So who leaves the ISR then holds everything that is committed,
+and goes on to do so while nobody is committed to: the state names it as eligible, with the registration under which it left. A leader
+commits nothing while its state names anybody eligible, whatever it believes of min.insync.replicas; the same state that has a large enough
+ISR again names nobody. Who comes back and is not intact is eligible no longer, only *last known* so.
+
+Source: Kafka's PartitionStateMachine and PartitionChangeBuilder; KIP-380 and KIP-903 for registrations, KIP-106 for unclean elections,
+KIP-704 (recovering), KIP-841 for brokers that stop, KIP-966 (eligible leader replicas).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
-from ottla.broker.image import NO_LEADER, Image, Topic
+from ottla.broker.image import NO_LEADER, Image, Registration, Topic
+from ottla.log.options import TopicOptions
 from ottla.store.layout import PartitionState
 
+#: What holds for a topic, by its name.
+OptionsOf = Callable[[str], TopicOptions]
 
-def elections(image: Image, *, unclean: Callable[[str], bool]) -> Iterator[tuple[TopicPartition, PartitionState]]:
-    """New states for the partitions that need one; ``unclean`` tells whether a topic would rather lose records than wait."""
+
+def elections(image: Image, *, options: OptionsOf) -> Iterator[tuple[TopicPartition, PartitionState]]:
+    """New states for the partitions that need one."""
     for topic in image.topics.values():
+        known = options(topic.name) if topic.states else TopicOptions()
         for number in topic.states:
-            state = election(image, topic, number, unclean=unclean)
+            state = election(image, topic, number, options=known)
             if state is not None:
                 yield TopicPartition(topic.name, number), state
 
 
-def election(image: Image, topic: Topic, number: int, *, unclean: Callable[[str], bool]) -> PartitionState | None:
+def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:
     """The new state of one partition; None when it needs none."""
-    state, replicas = topic.states[number], topic.replicas[number]
-    sound = [broker for broker in state.isr if is_sound(image, state, broker)]
+    case = Case.of(image, topic, number, options)
+    state = case.state
+    sound = [broker for broker in state.isr if case.sound(broker)]
     stay = [broker for broker in sound if not is_leaving(image, broker)]
     if state.leader in stay or (state.leader in sound and not stay):
-        members = stay or [state.leader]
-        return None if len(members) == len(state.isr) else _state(image, state, state.leader, state.leader_epoch, members)
-    epoch = LeaderEpoch(state.leader_epoch + 1)
-    for broker in replicas:
+        return case.unless_same(case.led_by(state.leader, stay or [state.leader], same_epoch=True))
+    for broker in case.replicas:
         if broker in (stay or sound):
-            return _state(image, state, broker, epoch, stay or [broker])
-    for broker in (state.leader, *replicas):
-        if broker in state.isr and broker in image.brokers:
-            return _state(image, state, broker, epoch, [broker])
-    if unclean(topic.name):
-        # One that is being added may have nothing at all yet.
-        adding = topic.adding.get(number, ())
-        for broker in sorted(replicas, key=lambda broker: broker in adding):
-            if broker in image.brokers:
-                return _state(image, state, broker, epoch, [broker])
-    if state.leader == NO_LEADER:
-        return None
-    return PartitionState(
-        leader=NO_LEADER, leader_epoch=epoch, isr=state.isr, isr_epochs=state.isr_epochs, controller_epoch=image.controller_epoch
-    )
+            return case.led_by(broker, stay or [broker])
+    held = case.held()
+    for broker in (case.last_leader, *case.replicas, *state.isr, *state.elr):
+        if broker in state.isr and case.intact(broker, held[broker]):
+            return case.led_by(broker, [broker])
+    for broker in case.replicas:
+        if broker in held and case.intact(broker, held[broker]):
+            return case.led_by(broker, [broker])
+    if all(broker in case.lost() for broker in held) and case.may_recover(case.last_leader):
+        return case.recovered_by(case.last_leader)
+    if options.unclean_leader_election_enable:
+        return unclean_election(case)
+    return case.unless_same(case.led_by_nobody())
 
 
-def preferred(image: Image, topic: Topic, number: int) -> PartitionState | None:
+def unclean_election(case: "Case") -> PartitionState | None:
+    """Who leads if losing records is allowed: the first replica that works, rather one that knows of nothing missing; None or the state
+    without a leader when there is none. One that is being added comes last, for it may have nothing at all yet."""
+    alive = [broker for broker in sorted(case.replicas, key=lambda broker: broker in case.adding) if case.works(broker)]
+    whole = [broker for broker in alive if not case.misses_records(broker)]
+    for broker in (*whole, *alive):
+        return case.recovered_by(broker)
+    return case.unless_same(case.led_by_nobody())
+
+
+def preferred(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:
     """The partition as its preferred replica, the first of its assignment, leads it; None when that one does already, or cannot.
 
-    It can when it is a member of the ISR that stays. Source: Kafka's preferred replica election.
+    Source: Kafka's preferred replica election.
     """
-    state, first = topic.states[number], topic.replicas[number][0]
-    stay = [broker for broker in state.isr if is_sound(image, state, broker) and not is_leaving(image, broker)]
-    if state.leader == first or first not in stay:
+    case = Case.of(image, topic, number, options)
+    if not preferred_can_lead(image, topic, number):
         return None
-    return _state(image, state, first, LeaderEpoch(state.leader_epoch + 1), stay)
+    return case.led_by(case.replicas[0], [broker for broker in case.state.isr if case.sound(broker) and not is_leaving(image, broker)])
+
+
+def preferred_can_lead(image: Image, topic: Topic, number: int) -> bool:
+    """Whether the preferred replica does not lead, and could: it is a sound member of the ISR that stays."""
+    state, first = topic.states[number], topic.replicas[number][0]
+    if state.leader == first or first not in state.isr or is_leaving(image, first):
+        return False
+    return is_sound(image, state, first) and is_fit(image, TopicPartition(topic.name, number), state, first)
 
 
 def first_state(image: Image, replicas: Sequence[int]) -> PartitionState | None:
@@ -104,12 +135,149 @@ def is_leaving(image: Image, broker: int) -> bool:
     return found is not None and found.leaving
 
 
-def _state(image: Image, before: PartitionState, leader: int, epoch: LeaderEpoch, isr: Sequence[int]) -> PartitionState:
-    return PartitionState(
-        leader=leader,
-        leader_epoch=epoch,
-        isr=tuple(isr),
-        isr_epochs=tuple(image.brokers[BrokerId(broker)].epoch for broker in isr),
-        controller_epoch=image.controller_epoch,
-        recovering=before.recovering and leader == before.leader,
-    )
+def is_fit(image: Image, partition: TopicPartition, state: PartitionState | None, broker: int) -> bool:
+    """Whether a replica of a live broker may be counted on. After an unclean election its leader may, whatever it misses."""
+    found = image.brokers.get(BrokerId(broker))
+    if found is None or partition in found.offline:
+        return False
+    return partition not in found.impaired or (state is not None and state.recovering and state.leader == broker)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A partition that may need another state."""
+
+    image: Image
+    partition: TopicPartition
+    state: PartitionState
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    options: TopicOptions
+
+    @classmethod
+    def of(cls, image: Image, topic: Topic, number: int, options: TopicOptions) -> Self:
+        partition = TopicPartition(topic.name, number)
+        return cls(image, partition, topic.states[number], topic.replicas[number], topic.adding.get(number, ()), options)
+
+    @property
+    def enough(self) -> int:
+        """How large an ISR must be to commit anything. Replicas being added make no difference to it."""
+        return min(self.options.min_insync_replicas, len(self.replicas) - len(self.adding))
+
+    # What is known of its replicas.
+
+    def sound(self, broker: int) -> bool:
+        """In the ISR, alive since it was counted in, and fit."""
+        return is_sound(self.image, self.state, broker) and is_fit(self.image, self.partition, self.state, broker)
+
+    def works(self, broker: int) -> bool:
+        """Alive, and its log directory works."""
+        found = self._registered(broker)
+        return found is not None and self.partition not in found.offline
+
+    def misses_records(self, broker: int) -> bool:
+        found = self._registered(broker)
+        return found is not None and self.partition in found.impaired
+
+    def intact(self, broker: int, epoch: int) -> bool:
+        """Works, and has everything that it had under this registration."""
+        found = self._registered(broker)
+        if found is None or not is_fit(self.image, self.partition, self.state, broker):
+            return False
+        return found.epoch == epoch or not self.options.write_caching or 0 <= found.clean_since <= epoch
+
+    def may_recover(self, broker: int) -> bool:
+        """Nobody has everything for sure: Kafka lets the last leader go on then, but not with a log that it knows to be damaged."""
+        return self.works(broker) and not self.misses_records(broker)
+
+    def held(self) -> dict[int, int]:
+        """Who is in the ISR, or eligible, and under which registration it was counted so."""
+        state = self.state
+        return {broker: state.eligible_since(broker) for broker in state.elr} | {
+            broker: state.registration_of(broker) for broker in state.isr
+        }
+
+    def lost(self) -> set[int]:
+        """Those of them that are back without all that they had. Who is away may still have it."""
+        return {broker for broker, epoch in self.held().items() if self.works(broker) and not self.intact(broker, epoch)}
+
+    @property
+    def last_leader(self) -> int:
+        return self.state.leader if self.state.leader >= 0 else self.state.last_leader
+
+    def _registered(self, broker: int) -> Registration | None:
+        return self.image.brokers.get(BrokerId(broker))
+
+    # States that may follow.
+
+    def led_by(self, leader: int, isr: Sequence[int], *, same_epoch: bool = False) -> PartitionState:
+        """Led by one that has everything committed."""
+        before = self.state
+        elr = self.eligible_beside(isr)
+        return PartitionState(
+            leader=leader,
+            leader_epoch=before.leader_epoch if same_epoch else LeaderEpoch(before.leader_epoch + 1),
+            isr=tuple(isr),
+            isr_epochs=tuple(self.image.brokers[BrokerId(broker)].epoch for broker in isr),
+            controller_epoch=self.image.controller_epoch,
+            recovering=before.recovering and leader == before.leader,
+            elr=tuple(elr),
+            elr_epochs=tuple(elr.values()),
+            last_known_elr=self._last_known(isr, elr),
+        )
+
+    def recovered_by(self, leader: int) -> PartitionState:
+        """Led by one that may lack what was committed: what its log holds is what there is from now on, and nobody else is eligible."""
+        return PartitionState(
+            leader=leader,
+            leader_epoch=LeaderEpoch(self.state.leader_epoch + 1),
+            isr=(leader,),
+            isr_epochs=(self.image.brokers[BrokerId(leader)].epoch,),
+            controller_epoch=self.image.controller_epoch,
+            recovering=len(self.replicas) > 1,
+        )
+
+    def led_by_nobody(self) -> PartitionState:
+        before = self.state
+        lost = self.lost()
+        elr = {broker: before.eligible_since(broker) for broker in before.elr if broker in self.replicas and broker not in lost}
+        return PartitionState(
+            leader=NO_LEADER,
+            leader_epoch=before.leader_epoch if before.leader == NO_LEADER else LeaderEpoch(before.leader_epoch + 1),
+            isr=before.isr,
+            isr_epochs=before.isr_epochs,
+            controller_epoch=self.image.controller_epoch,
+            recovering=before.recovering,
+            elr=tuple(elr),
+            elr_epochs=tuple(elr.values()),
+            last_known_elr=self._last_known((), elr),
+            last_leader=self.last_leader,
+        )
+
+    def eligible_beside(self, isr: Sequence[int]) -> dict[int, int]:
+        """Who is eligible once the ISR is this one, with the registration under which it left."""
+        if len(isr) >= self.enough:
+            return {}
+        held, lost = self.held(), self.lost()
+        return {broker: held[broker] for broker in self.replicas if broker in held and broker not in isr and broker not in lost}
+
+    def _last_known(self, isr: Sequence[int], elr: dict[int, int]) -> tuple[int, ...]:
+        """Who was eligible and came back without all that it had, until the ISR is large enough again."""
+        if isr and len(isr) >= self.enough:
+            return ()
+        gone = self.lost() | set(self.state.last_known_elr)
+        kept = [broker for broker in self.replicas if broker in gone and broker not in isr and broker not in elr]
+        return tuple(broker for broker in kept if broker in self.state.elr or broker in self.state.last_known_elr or isr)
+
+    def unless_same(self, after: PartitionState) -> PartitionState | None:
+        """None when nothing would change but the controller that says it."""
+        before = self.state
+        same = (
+            after.leader == before.leader
+            and after.leader_epoch == before.leader_epoch
+            and after.isr == before.isr
+            and after.isr_epochs == before.isr_epochs
+            and set(after.elr) == set(before.elr)
+            and set(after.last_known_elr) == set(before.last_known_elr)
+        )
+        return None if same else after

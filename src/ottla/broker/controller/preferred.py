@@ -51,7 +51,7 @@ def imbalanced(image: Image, *, percentage: int) -> list[TopicPartition]:
         for broker, partitions in away.items()
         if len(partitions) * 100 > percentage * preferring[broker]
         for partition in partitions
-        if election.preferred(image, image.topics[partition.topic], partition.partition) is not None
+        if election.preferred_can_lead(image, image.topics[partition.topic], partition.partition)
     ]
 
 

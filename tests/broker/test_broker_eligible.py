@@ -1,0 +1,266 @@
+"""Eligible leader replicas: who may lead although it left the ISR, and what is committed meanwhile. Source: KIP-966."""
+
+import pytest
+from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values
+
+from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from ottla.base.units import SECOND_MS
+from ottla.broker.controller.election import election
+from ottla.broker.controller.isr import altered
+from ottla.broker.image import Image, Registration, Topic
+from ottla.log.options import TopicOptions
+from ottla.store.layout import PartitionState
+from ottla.wire import errors
+from ottla.wire.messages.alter_partition import AlterPartitionRequestPartition, BrokerState
+from ottla.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+
+T0 = TopicPartition("t", 0)
+
+
+def a_cluster(**configs: str) -> tuple[Cluster, Broker]:
+    """Three brokers, and the leader of a topic of three replicas of which two must be in sync."""
+    cluster = Cluster(brokers=3)
+    named = {"min.insync.replicas": "2", **{name.replace("_", "."): value for name, value in configs.items()}}
+    leader = cluster.topic(replicas=3, configs=named)
+    cluster.pass_ms(1500)
+    return cluster, leader
+
+
+def state_of(cluster: Cluster) -> PartitionState:
+    state = cluster.controller.node.image.state(T0)
+    assert state is not None
+    return state
+
+
+def back(cluster: Cluster, gone: Broker) -> Broker:
+    return cluster.start(gone.broker_id, gone.texts, [disk.restart() for disk in gone.disks.values()])
+
+
+def described(cluster: Cluster) -> tuple[list[int], list[int]]:
+    answer = cluster.controller.ask(DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")], cursor=None), 0)
+    partition = answer.topics[0].partitions[0]
+    return partition.eligible_leader_replicas, partition.last_known_elr
+
+
+# What the controller decides.
+
+
+def a_state(leader: int, isr: dict[int, int], elr: dict[int, int] | None = None, **fields: object) -> PartitionState:
+    elr = elr or {}
+    return PartitionState(
+        leader=leader,
+        leader_epoch=LeaderEpoch(5),
+        isr=tuple(isr),
+        isr_epochs=tuple(isr.values()),
+        elr=tuple(elr),
+        elr_epochs=tuple(elr.values()),
+        controller_epoch=1,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def an_image(state: PartitionState, alive: dict[int, int], *, impaired: tuple[int, ...] = (), offline: tuple[int, ...] = ()) -> Image:
+    image = Image()
+    image.controller_epoch = 9
+    for broker, epoch in alive.items():
+        found = image.brokers[BrokerId(broker)] = Registration(BrokerId(broker), "h", 1, None, epoch)
+        found.impaired = frozenset([T0]) if broker in impaired else frozenset()
+        found.offline = frozenset([T0]) if broker in offline else frozenset()
+    image.topics["t"] = Topic("t", TopicId(bytes(16)), {0: (1, 2, 3)}, 0, {0: state}, {0: 0})
+    return image
+
+
+def elected(image: Image, **settings: str) -> PartitionState | None:
+    options = TopicOptions.of({"min.insync.replicas": "2", **{name.replace("_", "."): value for name, value in settings.items()}})
+    return election(image, image.topics["t"], 0, options=options)
+
+
+def test_whoever_leaves_an_isr_that_becomes_too_small_stays_eligible() -> None:
+    after = elected(an_image(a_state(1, {1: 7, 2: 7, 3: 7}), {1: 7}))
+    assert after is not None and (after.leader, after.isr) == (1, (1,))
+    assert dict(zip(after.elr, after.elr_epochs, strict=True)) == {2: 7, 3: 7}
+
+
+def test_nobody_is_eligible_beside_an_isr_that_is_large_enough() -> None:
+    after = elected(an_image(a_state(1, {1: 7, 2: 7, 3: 7}), {1: 7, 2: 7}))
+    assert after is not None and (after.isr, after.elr) == ((1, 2), ())
+
+
+def test_an_eligible_replica_leads_when_the_isr_is_gone() -> None:
+    after = elected(an_image(a_state(1, {1: 7}, {2: 7}), {2: 7, 3: 7}))
+    assert after is not None and (after.leader, after.isr, after.leader_epoch, after.recovering) == (2, (2,), 6, False)
+    assert dict(zip(after.elr, after.elr_epochs, strict=True)) == {1: 7}, "what the last leader had committed it still has"
+
+
+def test_a_member_of_the_isr_comes_before_one_that_is_eligible() -> None:
+    after = elected(an_image(a_state(1, {3: 7, 1: 7}, {2: 7}), {2: 7, 3: 7}))
+    assert after is not None and (after.leader, after.isr, sorted(after.elr)) == (3, (3,), [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "clean_since", "eligible"),
+    [({}, -1, True), ({"write_caching": "true"}, -1, False), ({"write_caching": "true"}, 7, True), ({"write_caching": "true"}, 8, False)],
+    ids=[
+        "with fsync all that was acknowledged is on disk",
+        "under write caching a restart may have cost records",
+        "but not after a clean stop",
+        "of the very life in which it left",
+    ],
+)
+def test_who_comes_back_is_eligible_if_it_has_what_it_had(settings: dict[str, str], clean_since: int, eligible: bool) -> None:
+    image = an_image(a_state(1, {1: 7}, {2: 7}), {1: 7, 2: 9})
+    image.brokers[BrokerId(2)].clean_since = clean_since
+    after = elected(image, **settings)
+    if eligible:
+        assert after is None, "nothing changes"
+    else:
+        assert after is not None and (after.isr, after.elr, after.last_known_elr, after.leader_epoch) == ((1,), (), (2,), 5)
+
+
+def test_where_nobody_has_everything_for_sure_the_last_leader_leads_and_recovers() -> None:
+    """As in Kafka, whose word for it is a balanced recovery."""
+    state = a_state(-1, {1: 7, 2: 7}, last_leader=2)
+    assert elected(an_image(state, {2: 8}), write_caching="true") is None, "the other may come back with everything"
+    after = elected(an_image(state, {1: 8, 2: 8}), write_caching="true")
+    assert after is not None and (after.leader, after.isr, after.elr, after.recovering) == (2, (2,), (), True)
+
+
+def test_a_replica_that_knows_that_records_are_missing_does_not_lead() -> None:
+    state = a_state(-1, {1: 7}, last_leader=1)
+    assert elected(an_image(state, {1: 8, 2: 7, 3: 7}, impaired=(1,))) is None
+    after = elected(an_image(state, {1: 8, 2: 7, 3: 7}, impaired=(1,)), unclean_leader_election_enable="true")
+    assert after is not None and (after.leader, after.recovering) == (2, True), "rather one that knows of nothing missing"
+    after = elected(an_image(state, {1: 8}, impaired=(1,)), unclean_leader_election_enable="true")
+    assert after is not None and (after.leader, after.recovering) == (1, True)
+
+
+def test_a_leader_whose_log_is_damaged_hands_over() -> None:
+    after = elected(an_image(a_state(1, {1: 7, 2: 7}), {1: 7, 2: 7}, impaired=(1,)))
+    assert after is not None and (after.leader, after.isr, after.elr) == (2, (2,), ()), "nor is it eligible"
+
+
+def test_a_leader_whose_log_directory_failed_hands_over() -> None:
+    after = elected(an_image(a_state(1, {1: 7, 2: 7}), {1: 7, 2: 7}, offline=(1,)))
+    assert after is not None and (after.leader, after.isr) == (2, (2,))
+    state = a_state(1, {1: 7})
+    after = elected(an_image(state, {1: 7, 2: 7}, offline=(1,)))
+    assert after is not None and (after.leader, after.isr, after.last_leader) == (-1, (1,), 1)
+
+
+def wish(isr: dict[int, int], *, recovering: bool = False) -> AlterPartitionRequestPartition:
+    members = [BrokerState(broker_id=broker, broker_epoch=epoch) for broker, epoch in isr.items()]
+    return AlterPartitionRequestPartition(
+        partition_index=0, leader_epoch=5, partition_epoch=0, new_isr_with_epochs=members, leader_recovery_state=int(recovering)
+    )
+
+
+def changed(state: PartitionState, isr: dict[int, int], *, recovering: bool = False, impaired: tuple[int, ...] = ()) -> PartitionState:
+    image = an_image(state, {1: 7, 2: 7, 3: 7}, impaired=impaired)
+    options = TopicOptions.of({"min.insync.replicas": "2"})
+    return altered(image, image.topics["t"], 1, wish(isr, recovering=recovering), options=options)
+
+
+def test_a_leader_that_shrinks_the_isr_too_far_makes_those_that_leave_eligible() -> None:
+    after = changed(a_state(1, {1: 7, 2: 7, 3: 7}), {1: 7})
+    assert (after.isr, after.elr) == ((1,), (2, 3))
+    after = changed(a_state(1, {1: 7}, {2: 7, 3: 7}, last_known_elr=()), {1: 7, 3: 7})
+    assert (after.isr, after.elr, after.elr_epochs, after.last_known_elr) == ((1, 3), (), (), ())
+
+
+def test_nobody_joins_the_isr_whose_replica_is_not_fit() -> None:
+    with pytest.raises(errors.IneligibleReplica):
+        changed(a_state(1, {1: 7}), {1: 7, 2: 7}, impaired=(2,))
+
+
+def test_the_end_of_recovery_is_written_down_once() -> None:
+    """Source: KIP-704."""
+    state = a_state(1, {1: 7}, recovering=True)
+    assert changed(state, {1: 7}, recovering=True).recovering
+    assert not changed(state, {1: 7}).recovering
+    with pytest.raises(errors.InvalidRequest):
+        changed(state, {1: 7, 2: 7}, recovering=True)
+    with pytest.raises(errors.InvalidRequest):
+        changed(a_state(1, {1: 7}), {1: 7}, recovering=True)
+
+
+# What comes of it.
+
+
+def test_the_last_to_leave_leads_without_loss_when_the_leader_is_gone_for_good() -> None:
+    cluster, leader = a_cluster()
+    produce(leader, batch(b"a"))
+    first, last = [broker for number, broker in cluster.brokers.items() if number != leader.broker_id]
+    cluster.kill(first.broker_id)
+    produce(leader, batch(b"b"))
+    cluster.kill(last.broker_id)
+    assert state_of(cluster).elr == (last.broker_id,) and described(cluster) == ([last.broker_id], [])
+    assert produce(leader, batch(b"never"), acks=1).error_code == 0
+    cluster.kill(leader.broker_id)
+    back(cluster, first)
+    assert state_of(cluster).leader == -1, "it has not seen all that was acknowledged"
+    now = back(cluster, last)
+    cluster.pass_ms(3000)
+    assert (state_of(cluster).leader, state_of(cluster).recovering) == (now.broker_id, False)
+    assert values(fetch(now).records) == [b"a", b"b"]
+
+
+def lower_min_insync(cluster: Cluster) -> None:
+    change = AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")
+    request = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(resource_type=2, resource_name="t", configs=[change])])
+    assert cluster.controller.ask(request, 1).responses[0].error_code == 0
+
+
+def test_nothing_is_committed_while_somebody_outside_of_the_isr_may_be_elected() -> None:
+    """Not even by a leader that has heard already that a smaller ISR is enough."""
+    cluster, leader = a_cluster()
+    for number in [number for number in cluster.brokers if number != leader.broker_id]:
+        cluster.kill(number)
+    led = leader.leader("t")
+    assert led.insync.elr and produce(leader, batch(b"a"), acks=1).error_code == 0
+    led.options = TopicOptions.of({"min.insync.replicas": "1"})
+    sent = leader.send(produce_request(batch(b"b"), timeout_ms=60 * SECOND_MS), 12)
+    cluster.pass_ms(2000)
+    assert sent.answer is None and led.high_watermark == 0
+    lower_min_insync(cluster)
+    cluster.pass_ms(1000)
+    assert state_of(cluster).elr == () and led.high_watermark == 2
+    assert sent.answer is not None and sent.answer.responses[0].partition_responses[0].error_code == 0
+
+
+def test_a_large_enough_isr_ends_eligibility() -> None:
+    cluster, leader = a_cluster()
+    gone = [cluster.kill(number) for number in list(cluster.brokers) if number != leader.broker_id]
+    assert len(state_of(cluster).elr) == 1
+    back(cluster, gone[0])
+    cluster.pass_ms(3000)
+    assert len(state_of(cluster).isr) == 2 and state_of(cluster).elr == ()
+    assert produce(leader, batch(b"a")).error_code == 0
+
+
+def test_unclean_elections_are_asked_for_by_a_setting_told_and_settled() -> None:
+    cluster, leader = a_cluster(min_insync_replicas="1")
+    (other, *_) = [broker for number, broker in cluster.brokers.items() if number != leader.broker_id]
+    for number in [number for number in cluster.brokers if number != leader.broker_id]:
+        cluster.kill(number)
+    produce(leader, batch(b"lost"))
+    cluster.kill(leader.broker_id)
+    other = back(cluster, other)
+    assert state_of(cluster).leader == -1
+    answer = cluster.controller.ask(DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")], cursor=Cursor(topic_name="t")), 0)
+    assert answer.topics[0].partitions[0].last_known_elr == [leader.broker_id], "whom to wait for"
+    change = AlterableConfig(name="unclean.leader.election.enable", config_operation=0, value="true")
+    request = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(resource_type=2, resource_name="t", configs=[change])])
+    cluster.flushing = False
+    assert cluster.controller.ask(request, 1).responses[0].error_code == 0
+    assert state_of(cluster).leader == other.broker_id
+    assert any("unclean election" in warning for warning in other.warnings)
+    cluster.flushing = True
+    other.flush()
+    cluster.pass_ms(2000)
+    assert not state_of(cluster).recovering, "the leader has settled what is left"
+    assert produce(other, batch(b"new")).error_code == 0
