@@ -51,8 +51,8 @@ class Outgoing:
             return record
         try:
             headers = list(record.headers) if record.headers else []
-            key = record.key if self._key is None else self._key(record.topic, record.key, headers)
-            value = record.value if self._value is None else self._value(record.topic, record.value, headers)
+            key = record.key if self._key is None else self._key(record.topic, headers, record.key)
+            value = record.value if self._value is None else self._value(record.topic, headers, record.value)
             return ProducerRecord(record.topic, value, key, headers, record.partition, record.timestamp_ms)
         except Exception as error:
             self.refused(record, error)
