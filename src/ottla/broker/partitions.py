@@ -17,7 +17,7 @@ from errno import ENOSPC
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
-from ottla.broker import effects
+from ottla.broker import effects, stock
 from ottla.broker.follower import Follower
 from ottla.broker.image import Topic
 from ottla.broker.leader import Leader
@@ -106,29 +106,10 @@ class Partitions:
         for topic in self._node.image.topics.values():
             for number, replicas in topic.replicas.items():
                 partition = TopicPartition(topic.name, number)
-                if me in replicas and partition not in self.anew and all(partition not in directory.logs for directory in self._working()):
+                unseen = me in replicas and partition not in self.anew and partition not in self.offline
+                if unseen and all(partition not in directory.logs for directory in self._working()):
                     self.anew[partition] = None
-        self._settle()
-
-    def _settle(self) -> None:
-        """Of a partition that two directories have, one of them was away meanwhile; its copy is an old one."""
-        directories = self._newest_first()
-        seen: set[TopicPartition] = set()
-        for directory in directories:
-            for partition in [partition for partition in directory.logs if partition in seen]:
-                with self.guarded(directory):
-                    self._node.effects.append(effects.Remove(directory=directory.root, paths=(directory.remove(partition),)))
-            seen |= set(directory.logs)
-        ids = sorted(directory.directory_id for directory in directories)
-        generation = max((directory.identity.generation for directory in directories), default=0)
-        if any(list(directory.identity.siblings or ()) != ids for directory in directories):
-            generation += 1
-        for directory in directories:
-            with self.guarded(directory):
-                directory.settle(ids, generation, self._node.wall_ms)
-
-    def _newest_first(self) -> list[LogDirectory]:
-        return sorted(self._working(), key=lambda directory: -directory.identity.generation)
+        stock.settle(self._node, self._working())
 
     # What the image says.
 
@@ -326,10 +307,8 @@ class Partitions:
         node.fetchers.follow(follower)
 
     def _find(self, partition: TopicPartition, topic: Topic) -> tuple[LogDirectory, Log] | None:
-        for directory in self._newest_first():
-            log = directory.logs.get(partition)
-            if log is None:
-                continue
+        for directory in stock.holders(self._working(), partition, len(topic.replicas.get(partition.partition, ()))):
+            log = directory.logs[partition]
             if log.topic_id == NO_TOPIC_ID:
                 log.assign_topic_id(topic.topic_id)
             if log.topic_id == topic.topic_id:
@@ -340,8 +319,11 @@ class Partitions:
 
     def _create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
         """A new log in the emptiest directory that takes it; without one the partition is offline."""
+        if stock.out_of_sight(self._node, partition, topic):
+            self.offline[partition] = "a log directory is missing that may have the only log of it"
+            return None
         reason, full = "none is left", False
-        lost = self._was_lost(partition, topic)
+        lost = stock.was_lost(self._node, partition, topic)
         for directory in sorted(self._working(), key=lambda directory: len(directory.logs)):
             try:
                 log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms, in_place_of_lost=lost)
@@ -359,17 +341,6 @@ class Partitions:
             self._roomless[partition] = None
         self._node.unfit.changed()
         return None
-
-    def _was_lost(self, partition: TopicPartition, topic: Topic) -> bool:
-        """Whether an earlier life of this broker, which the state counts on, had a log with records that is not here."""
-        state = topic.states.get(partition.partition)
-        if self._node.started or state is None or not state.names(self._node.broker_id):
-            return False
-        directories = self._node.directories
-        ids = {directory.directory_id for directory in directories}
-        if any((known := directory.identity.siblings) is None or not ids.issuperset(known) for directory in directories):
-            return True
-        return any(partition in directory.vanished for directory in directories)
 
     def room_measured(self) -> None:
         """There may be room again for logs that found none."""
