@@ -19,7 +19,14 @@ from ottla.client.errors import CommitFailed, NoOffsetToStart
 from ottla.client.rebalance import RebalanceListener
 from ottla.records.build import build_batch
 from ottla.wire import messages as m
-from ottla.wire.errors import InvalidGroupId, InvalidRequest, OffsetMetadataTooLarge, RebalanceInProgress, UnknownTopicOrPartition
+from ottla.wire.errors import (
+    GroupAuthorizationFailed,
+    InvalidGroupId,
+    InvalidRequest,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownTopicOrPartition,
+)
 
 T = TopicPartition("t", 0)
 MANY = [TopicPartition("many", index) for index in range(3)]
@@ -154,6 +161,14 @@ async def test_a_partition_without_a_leader_holds_up_no_other(cluster: MemoryClu
         assert [record.partition for record in await consumer.poll(5_000)] == [1, 1]
 
 
+async def test_who_may_not_ask_where_the_group_is_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    group = m.offset_fetch.OffsetFetchResponseGroup(group_id="g", error_code=30)
+    cluster.accidents["OffsetFetch"].append(lambda node, request: m.OffsetFetchResponse(groups=[group]))
+    async with Consumer("t", **quick) as consumer:
+        with pytest.raises(GroupAuthorizationFailed, match="READ"):
+            await consumer.poll(5_000)
+
+
 async def test_without_an_offset_and_a_policy_the_user_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Consumer("t", **{**quick, "auto_offset_reset": "none"}) as consumer:
         with pytest.raises(NoOffsetToStart, match="group g has no offset for t-0"):
@@ -268,6 +283,29 @@ async def test_who_asks_where_the_group_is_says_who_it_is_and_wants_only_what_is
     (group,) = asked.groups
     assert asked.require_stable
     assert (group.member_id, group.member_epoch) == ((me.member_id, me.generation_id) if how else (None, -1))
+
+
+@pytest.mark.parametrize("kind", ["OffsetCommit", "OffsetFetch"])
+async def test_an_answer_about_offsets_goes_by_the_ids_that_were_asked_for(
+    cluster: MemoryCluster, quick: dict[str, Any], kind: str
+) -> None:
+    """The topic may be gone from the picture of the cluster by the time a refusal comes: it must not be taken for success."""
+    fill(cluster)
+    async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
+        await consumer.poll(5000)
+        network = consumer._network
+
+        def forget(node: Any, request: Any) -> Any:
+            network.cluster.names = {}
+            return refused(request, 3) if kind == "OffsetCommit" else None
+
+        assert network.cluster.names
+        cluster.accidents[kind].append(forget)
+        if kind == "OffsetCommit":
+            await consumer.commit()
+            assert offset(cluster) == 10, "it was made again"
+        else:
+            assert await consumer.committed([T]) == {T: None}
 
 
 async def test_a_commit_for_a_deleted_topic_fails_soon_and_says_why(

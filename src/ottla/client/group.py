@@ -221,7 +221,8 @@ class GroupPostman:
         while left:
             await self._coordinator(deadline_ms)
             at_least = commits.EPOCH_SINCE if isinstance(machine, Reconciliation) and machine.epoch > 0 else 0
-            build = partial(self._commit_request, dict(left))
+            asked: dict[bytes, str] = {}
+            build = partial(self._commit_request, dict(left), asked)
             at_most = commits.at_most(network.cluster, {tp.topic for tp in left})
             call = Call(OffsetCommitRequest, build, options.request_timeout_ms, at_least=at_least, at_most=at_most)
             error: KafkaError | None = None
@@ -233,7 +234,7 @@ class GroupPostman:
             except RequestTimedOut as failed:
                 error = failed
             else:
-                codes = commits.commit_errors(response, network.cluster.names)
+                codes = commits.commit_errors(response, asked)
                 error = self._sorted_out(left, codes)
             if error is None:
                 return
@@ -241,13 +242,18 @@ class GroupPostman:
                 raise error
             await asyncio.sleep(min(backoff.failed(), max(deadline_ms - network.clock_ms(), 0)) / 1000)
 
-    def _commit_request(self, offsets: dict[TopicPartition, OffsetAndMetadata], version: int) -> OffsetCommitRequest:
+    def _commit_request(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], asked: dict[bytes, str], version: int
+    ) -> OffsetCommitRequest:
+        """``asked`` is told which ids stand for which topics: when the answer comes, the picture of the cluster may have others."""
         # Who the member is counts when the request goes out, not when it was asked for.
         member = self.machine.committing
         if self.machine.subscribed and member[1] < 0:
             # A group that has become empty would take it from anybody, and forget what others have committed since.
             raise commits.not_a_member(self._options)
-        return commits.commit_request(self._options, self._network.cluster, offsets, member)
+        request = commits.commit_request(self._options, self._network.cluster, offsets, member)
+        asked |= {topic.topic_id: topic.name for topic in request.topics}
+        return request
 
     def _sorted_out(self, left: dict[TopicPartition, OffsetAndMetadata], codes: dict[TopicPartition, int]) -> KafkaError | None:
         """Leave in `left` what was not committed; gives an error that may pass. Raises: one that will not."""
@@ -281,9 +287,10 @@ class GroupPostman:
         wanted = list(partitions)
         while wanted:
             await self._coordinator(deadline_ms)
+            asked: dict[bytes, str] = {}
             call = Call(
                 OffsetFetchRequest,
-                partial(self._fetch_request, wanted),
+                partial(self._fetch_request, wanted, asked),
                 options.request_timeout_ms,
                 at_least=1,
                 at_most=commits.at_most(network.cluster, {tp.topic for tp in wanted}),
@@ -297,7 +304,7 @@ class GroupPostman:
             except RequestTimedOut as failed:
                 error = failed
             else:
-                found, passing = self._read(response, wanted)
+                found, passing = self._read(response, wanted, asked)
                 if passing is None:
                     return found
                 error = passing
@@ -306,15 +313,18 @@ class GroupPostman:
             await asyncio.sleep(min(backoff.failed(), max(deadline_ms - network.clock_ms(), 0)) / 1000)
         return {}
 
-    def _fetch_request(self, wanted: list[TopicPartition], version: int) -> OffsetFetchRequest:
+    def _fetch_request(self, wanted: list[TopicPartition], asked: dict[bytes, str], version: int) -> OffsetFetchRequest:
+        """``asked`` as for ``_commit_request``."""
         member = self.machine.committing if isinstance(self.machine, Reconciliation) else ("", -1)
-        return commits.fetch_request(self._options, self._network.cluster, wanted, member, version)
+        request = commits.fetch_request(self._options, self._network.cluster, wanted, member, version)
+        asked |= {topic.topic_id: topic.name for group in request.groups for topic in group.topics or ()}
+        return request
 
     def _read(
-        self, response: Any, wanted: list[TopicPartition]
+        self, response: Any, wanted: list[TopicPartition], asked: dict[bytes, str]
     ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], KafkaError | None]:
         """The offsets, or an error that may pass. Raises: one that will not."""
-        code, answers = commits.fetched(response, self._options, self._network.cluster.names)
+        code, answers = commits.fetched(response, self._options, asked)
         if code:
             error = group_error(code, self._options)
             self.machine.commit_refused(code)
