@@ -94,8 +94,13 @@ class Partitions:
             for number, replicas in topic.replicas.items():
                 partition = TopicPartition(topic.name, number)
                 if me in replicas and partition not in self.anew and all(partition not in directory.logs for directory in self._working()):
-                    self.anew[partition] = None
+                    self._note_anew(partition, topic)
         self._settle()
+
+    def _note_anew(self, partition: TopicPartition, topic: Topic) -> None:
+        """One that this broker is only about to get has no log yet, and nobody misses it."""
+        if self._node.broker_id not in topic.adding.get(partition.partition, ()):
+            self.anew[partition] = None
 
     def _settle(self) -> None:
         """Of a partition that two directories have, one of them was away meanwhile; its copy is an old one."""
@@ -316,7 +321,7 @@ class Partitions:
             try:
                 log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms, in_place_of_lost=lost)
                 if not self._node.started:
-                    self.anew[partition] = None
+                    self._note_anew(partition, topic)
                 return directory, log
             except OSError as error:
                 reason = str(error)
