@@ -21,6 +21,7 @@ from ottla.broker import effects
 from ottla.broker.follower import Follower
 from ottla.broker.image import Topic
 from ottla.broker.leader import Leader
+from ottla.broker.purgatory import Parked
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
@@ -30,6 +31,9 @@ from ottla.wire import errors
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+#: Partitions in one step of a resumption: less than a tenth of a second.
+RESUMED_AT_ONCE = 2_000
 
 
 class Partitions:
@@ -51,6 +55,8 @@ class Partitions:
         self.anew: dict[TopicPartition, None] = {}
         #: Partitions whose log found no room on any disk; they are offline until there is some.
         self._roomless: dict[TopicPartition, None] = {}
+        #: Partitions that ``resume`` has yet to come to.
+        self._resuming: list[TopicPartition] = []
 
     def leader(self, topic: str, partition: int) -> Leader:
         """The partition as its leader sees it.
@@ -66,6 +72,13 @@ class Partitions:
         if not self._node.image.has(topic, partition):
             raise errors.UnknownTopicOrPartition(f"there is no partition {partition} of topic {topic}")
         raise errors.NotLeaderOrFollower(f"broker {self._node.broker_id} does not lead {topic}-{partition}")
+
+    def readable(self, topic: str, partition: int) -> Leader | Follower:
+        """The partition as a consumer may read it here, led or followed.
+
+        Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError.
+        """
+        return self.followers.get((topic, partition)) or self.leader(topic, partition)  # type: ignore[call-overload]
 
     def replicas(self) -> Iterator[Leader | Follower]:
         """Every partition held here whose log directory works."""
@@ -147,6 +160,7 @@ class Partitions:
                 adding = topic.adding.get(number, ())
                 if (leader.replicas, leader.adding) != (replicas, adding):
                     leader.follow_replicas(replicas, adding, node.now_ms)
+                    node.purgatory.poke(partition)
         self._leave(topic)
 
     def _leave(self, topic: Topic) -> None:
@@ -206,11 +220,27 @@ class Partitions:
             self._follow(partition, self._node.image.state(partition))
 
     def resume(self) -> None:
-        """Lead what the image says, under the registration of now."""
-        for topic in list(self._node.image.topics.values()):
+        """Lead what the image says, under the registration of now; of thousands of partitions, some in each step."""
+        topics = list(self._node.image.topics.values())
+        for topic in topics:
             self._leave(topic)
-            for number in topic.states:
-                self.state_changed(TopicPartition(topic.name, number))
+        self._resuming = [TopicPartition(topic.name, number) for topic in topics for number in topic.states]
+        self._resuming.reverse()
+        self._resume_some()
+
+    @property
+    def resumed(self) -> bool:
+        """Everything that the image says is led, or followed, here."""
+        return not self._resuming
+
+    def _resume_some(self) -> None:
+        node = self._node
+        if node.stopping:
+            return
+        for _ in range(min(len(self._resuming), RESUMED_AT_ONCE)):
+            self.state_changed(self._resuming.pop())
+        if self._resuming:
+            node.purgatory.park(Parked((), lambda: False, lambda expired: self._resume_some()), node.now_ms)
 
     def options_changed(self, topic: str) -> None:
         """The overrides of a topic changed."""

@@ -20,7 +20,7 @@ def command(chosen: tuple[int, ...], patience: str, data_dir: Path) -> None:
 
     It ends with an error, and leaves what is left as it is, when replicas do not come in sync in time.
     """
-    from ottla.cli.cluster_health import await_health
+    from ottla.cli.cluster_health import await_health, health
     from ottla.server.local import READY_S, STOP_S
 
     patience_s = duration_ms(patience, "--patience") / 1000
@@ -42,7 +42,9 @@ def command(chosen: tuple[int, ...], patience: str, data_dir: Path) -> None:
                     f"not all replicas are in sync: {', '.join(some) or 'brokers are missing'}; nothing more was stopped"
                 )
 
-        for number in sorted(set(chosen)) or cluster.brokers:
+        # The controller last, so that its duties move once.
+        controller = health(cluster.bootstrap).controller
+        for number in sorted(set(chosen) or cluster.brokers, key=lambda number: (number == controller, number)):
             settled()
             process = cluster.brokers[number]
             process.stop(timeout_s=STOP_S)

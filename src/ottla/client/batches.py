@@ -86,7 +86,7 @@ class Batch:
         self.data: bytearray | None = None
         #: Filled in when the batch is closed.
         self.count = 0
-        #: Bytes it takes from the buffer's memory.
+        #: Bytes it takes from the buffer's memory; of an open batch, what it took when it was begun.
         self.size = 0
         self.created_ms = created_ms
         self.attempts = 0
@@ -114,6 +114,11 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"<Batch {self.topic}-{self.partition} #{self.sequence} x{self.count or (self.builder.count if self.builder else 0)}>"
+
+    @property
+    def size_now(self) -> int:
+        """Bytes before compression, also of a batch that is open."""
+        return self.size if self.builder is None else self.builder.size
 
     def seal(self) -> bytearray:
         """The bytes to send, with the numbering of this moment."""

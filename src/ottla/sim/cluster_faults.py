@@ -132,7 +132,7 @@ class ClusterFaults:
             machine.disk.fail("sync", times=0)
             machine.disk.capacity_bytes = 1 << 40
             machine.slow_disk = False
-            machine.store_ms = STORE_MS
+            machine.hear_ms = machine.say_ms = STORE_MS
             machine.open_to_users = True
             self._start(machine)
         self._world.note("healed")
@@ -208,14 +208,30 @@ class ClusterFaults:
             self._cut_from_store(machine)
 
     def _take_office(self) -> None:
-        """An operator deletes /controller, so that another broker takes it. Its holder hears of that late, or before."""
-        operator = self._store.session()
-        operator.submit((Op("delete", layout.CONTROLLER),), lambda result: None)
-        operator.close()
+        """An operator deletes /controller, so that another broker takes it; its holder hears of that late."""
+        node = self._store.tree.nodes.get(layout.CONTROLLER)
+        if node is not None:
+            holder = self._machines[layout.decode_controller(node.data)]
+            self.slow(holder, hear_ms=1_500)
+            operator = self._store.session()
+            operator.submit((Op("delete", layout.CONTROLLER),), lambda result: None)
+            operator.close()
 
     def _slow_store(self, machine: ClusterMachine) -> None:
-        machine.store_ms = self._rng.choice((30, 300, 1_000))
-        self._later((500, 2_000), lambda: setattr(machine, "store_ms", STORE_MS))
+        delays_ms = (30, 300, 1_000)
+        if self._rng.random() < 0.5:
+            self.slow(machine, hear_ms=self._rng.choice(delays_ms))
+        else:
+            self.slow(machine, hear_ms=self._rng.choice(delays_ms), say_ms=self._rng.choice(delays_ms))
+
+    def slow(self, machine: ClusterMachine, *, hear_ms: int, say_ms: int = STORE_MS, for_ms: Sequence[int] = (500, 2_000)) -> None:
+        """It takes up to so long to the broker from the store, and back, for a while."""
+        machine.hear_ms, machine.say_ms = hear_ms, say_ms
+
+        def quick() -> None:
+            machine.hear_ms = machine.say_ms = STORE_MS
+
+        self._later(for_ms, quick)
 
     def _cut_from_users(self, machine: ClusterMachine) -> None:
         machine.cut_from_users()

@@ -32,8 +32,8 @@ BEGUN_BY_MS = 20_000
 #: From the end of the faults, when everybody is awake, until nothing is left to do.
 SETTLED_BY_MS = 60_000
 #: What this story has beside the faults of every cluster.
-GROWTH, PASSING = "topic grows", "topic comes or goes"
-CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING)
+GROWTH, PASSING, MOVE = "topic grows", "topic comes or goes", "partition moves"
+CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE)
 #: A follower is out of sync soon, so that histories see it.
 SETTINGS = {"ottla.disk.reserve.bytes": "65536", "replica.lag.time.max.ms": "1000", "replica.fetch.wait.max.ms": "200", **CLEANER}
 
@@ -78,7 +78,7 @@ class ClusterHistory:
                 machine.epoch_ms = EPOCH_MS + rng.randint(-SKEW_MS, SKEW_MS)
         self.passing = PassingTopics(self.world, self.network, self.machines)
         self.witness.gone = self.passing.gone
-        more: dict[str, Callable[[], None]] = {GROWTH: self._grow, PASSING: self.passing.happen}
+        more: dict[str, Callable[[], None]] = {GROWTH: self._grow, PASSING: self.passing.happen, MOVE: self._move}
         self.faults = ClusterFaults(
             self.world,
             self.machines,
@@ -176,6 +176,14 @@ class ClusterHistory:
 
         topic.grow(grown)
 
+    def _move(self) -> None:
+        """A partition moves; perhaps its leader hears of that later than others."""
+        rng = self.world.rng("moves")
+        partition = rng.choice(self.topics).move()
+        state = self.witness.state(partition)
+        if state is not None and state.leader >= 0 and rng.random() < 0.5:
+            self.faults.slow(self.machines[BrokerId(state.leader)], hear_ms=2_000, for_ms=(3_000,))
+
     def _wait(self, within_ms: int, done: Callable[[], bool], otherwise: str) -> None:
         if not self.world.run(self.world.now_ms + within_ms, done):
             self.complaints.append(otherwise)
@@ -193,9 +201,9 @@ class ClusterHistory:
                 state = self.witness.state(partition)
                 if state is None or state.leader < 0 or len(state.isr) != REPLICAS:
                     return f"{partition} has the state {state}"
-                copies = self._copies(partition)
-                if len(copies) != REPLICAS:
-                    return f"{partition} has copies at {list(copies)}"
+                copies, replicas = self._copies(partition), self.witness.replicas(partition)
+                if sorted(copies) != sorted(replicas):
+                    return f"{partition} has copies at {list(copies)}, and the replicas {replicas}"
                 ends = [(log.end_offset, log.end_offset if self.caching else log.recovery_point) for log in copies.values()]
                 if len(set(ends)) != 1:
                     return f"the copies of {partition} end at {ends}"

@@ -7,7 +7,7 @@
                      shell does, hears what it had missed, then of the loss, and gets another session after a while
     cut from store   nothing passes either way; soon, or after two thirds of a session's time, the broker's own end of the connection takes
                      it for broken and the session is suspended; after SESSION_MS the store has forgotten it
-    slow store       what is said to the store, and what it says, comes late, in order
+    slow store       what is said to the store, or what it says, or both, comes late, in order
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,8 +66,8 @@ class ClusterMachine(Machine):
         self._requests = 0
         #: Who waits for the answer to a request of another broker, by its number.
         self._askers: dict[int, Callable[[Any], None]] = {}
-        #: Longest time that something takes to the store or back.
-        self.store_ms = STORE_MS
+        #: Longest time that something takes to the store, and back.
+        self.say_ms = self.hear_ms = STORE_MS
         #: When the last thing said arrives at the store.
         self._said_ms = 0
         #: Nothing passes between broker and store; what the broker said meanwhile.
@@ -176,7 +176,7 @@ class ClusterMachine(Machine):
 
     def _store_speaks(self, session: MemorySession) -> None:
         if session is self._session and not self._mute:
-            self._later(self._rng.randint(0, self.store_ms), lambda: self._deliver(session))
+            self._later(self._rng.randint(0, self.hear_ms), lambda: self._deliver(session))
 
     def _deliver(self, session: MemorySession) -> None:
         if not self._mute:
@@ -199,7 +199,7 @@ class ClusterMachine(Machine):
             else:
                 self.submits(self, ops, lambda: session.submit(ops, answered))
 
-        self._said_ms = max(self._said_ms, self.world.now_ms + self._rng.randint(0, self.store_ms))
+        self._said_ms = max(self._said_ms, self.world.now_ms + self._rng.randint(0, self.say_ms))
         self.world.after(self._said_ms - self.world.now_ms, arrive)
 
     # What it hears and says.

@@ -26,12 +26,20 @@ from ottla.sim.network import Network
 from ottla.sim.users import Admin, Producer
 from ottla.sim.witness import Witness
 from ottla.sim.world import World
-from ottla.wire.messages import CreatePartitionsRequest, CreatePartitionsTopic
+from ottla.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 
 CHECKERS: tuple[type[Checker], ...] = (AcknowledgedIsKept, NoDuplicates, OffsetsAreDense, OffsetsAreNeverReused, OrderIsKept)
 COMPACTED: tuple[type[Checker], ...] = (LastValueIsKept, NoDuplicates, OffsetsStay)
 PARTITIONS_MAX = 5
 REPLICAS = 3
+#: After which a producer looks for another leader.
+PATIENCE_MS = (300, 800, 2_000)
 #: Compacted often, in small pieces.
 COMPACTION = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "3000", "file.delete.delay.ms": "500"}
 
@@ -72,7 +80,8 @@ class ClusterTopic:
         where, entrance = TopicPartition(self.name, partition), self._entrance(partition)
         reader = Reader(self._world, self._network, entrance, self, number=partition, partition=partition, topic=self.name)
         reader.leader_epoch = lambda: self._epoch(where)
-        Lister(self._world, self._network, entrance, where, lambda: self._witness.state(where), self.latest)
+        own, state = self._entrance(partition), lambda: self._witness.state(where)
+        Lister(self._world, self._network, own, where, state, self.latest, self._witness.leader_of)
 
     def produced_by(self, partition: int, *, batches: int, number: int, idempotent: bool) -> None:
         """A producer comes; ``number`` is nobody else's."""
@@ -88,6 +97,7 @@ class ClusterTopic:
                 idempotent=idempotent,
                 keyed=self.compacted,
                 topic=self.name,
+                patience_ms=self._rng.choice(PATIENCE_MS),
             )
         )
 
@@ -107,6 +117,22 @@ class ClusterTopic:
                 grown(number)
 
         self._world.after(1_500, look)
+
+    def move(self) -> TopicPartition:
+        """Somebody has a partition moved to other brokers, or takes that back; nobody looks whether that worked. Returns which."""
+        number = self._rng.randrange(self.partitions)
+        state = self._witness.state(TopicPartition(self.name, number))
+        brokers = [int(broker) for broker in self._machines]
+        if state is not None and len(brokers) > REPLICAS and self._rng.random() < 0.5:
+            # The leader has to hand over.
+            brokers = [broker for broker in brokers if broker != state.leader]
+        target = self._rng.sample(brokers, REPLICAS)
+        wish = ReassignablePartition(partition_index=number, replicas=target if self._rng.random() < 0.8 else None)
+        request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=self.name, partitions=[wish])], timeout_ms=1_000)
+        self._world.note(f"{self.name}-{number} is to move to {wish.replicas}")
+        caller = Caller(self._world, self._network, self._entrance(-1), "operator")
+        caller.call(request, 45, lambda response: caller.hang_up())
+        return TopicPartition(self.name, number)
 
     @property
     def done(self) -> bool:

@@ -35,12 +35,15 @@ class Entrance:
         self._machines = machines
         self._belongs = belongs
         self._taken: dict[int, ClusterMachine] = {}
+        #: Who took the last connection.
+        self.last = BrokerId(-1)
 
     def accept(self, connection: Connection) -> bool:
         machine = self._rng.choice(list(self._machines.values()))
         if self._rng.random() < WELL_INFORMED:
             machine = self._machines.get(BrokerId(self._belongs()), machine)
         self._taken[connection.number] = machine
+        self.last = machine.broker_id
         return machine.accept(connection)
 
     def receive(self, connection: Connection, frame: bytearray) -> None:
@@ -61,7 +64,7 @@ class Reader(Consumer):
 
 
 class Lister:
-    """Asks where a partition ends, for ever."""
+    """Asks where a partition ends, for ever, the leader of the epoch that it has heard of."""
 
     def __init__(
         self,
@@ -71,7 +74,11 @@ class Lister:
         partition: TopicPartition,
         state: Callable[[], PartitionState | None],
         checker: LatestNeverFalls,
+        leader_of: Callable[[TopicPartition, int], int | None],
     ) -> None:
+        """``host`` is nobody else's; ``leader_of`` tells who leads, or led, in an epoch."""
+        self._host = host
+        self._leader_of = leader_of
         self._world = world
         self._rng = world.rng(f"lister {partition}")
         self._partition = partition
@@ -94,6 +101,8 @@ class Lister:
             answer = response.topics[0].partitions[0]
             if answer.error_code == errors.NONE:
                 self._checker.told(self._partition, answer.offset, asked_at=told)
+                if epoch >= 0 and self._leader_of(self._partition, epoch) != asked:
+                    self._checker.wrong(self._partition, epoch, asked)
             if answer.error_code != errors.NONE or self._rng.random() < RESTLESS:
                 # Who hangs up begins again.
                 self._caller.hang_up()
@@ -102,3 +111,4 @@ class Lister:
 
         if not self._caller.call(request, 2, answered):
             self._again()
+        asked = self._host.last

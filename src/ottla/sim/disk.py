@@ -303,7 +303,10 @@ class SimDisk:
             self._files.pop(path, None)
 
     def remove_tree(self, path: str) -> None:
-        directory, name = self._parent(path)
+        try:
+            directory, name = self._parent(path)
+        except FileNotFoundError:
+            return
         entry = directory.get(name)
         if isinstance(entry, Directory):
             for child in sorted(entry):

@@ -16,7 +16,7 @@ from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.records.errors import RecordsError
 from ottla.records.read import records
-from ottla.sim.caller import RETRY_MS, Caller
+from ottla.sim.caller import REQUEST_TIMEOUT_MS, RETRY_MS, Caller
 from ottla.sim.keyed import record_of, value_of
 from ottla.sim.network import Host, Network
 from ottla.sim.world import EPOCH_MS, World
@@ -124,10 +124,13 @@ class Producer:
         keyed: bool = False,
         pauses_ms: Sequence[int] = (0, 5, 20, 100),
         topic: str = TOPIC,
+        patience_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """``keyed``: its records have keys, and some are tombstones. ``pauses_ms``: times that may pass between two batches."""
+        """``keyed``: its records have keys, and some are tombstones. ``pauses_ms``: times that may pass between two batches.
+        ``patience_ms``: after which it looks for another broker."""
         self._world = world
         self._topic = topic
+        self._patience_ms = patience_ms
         self._pauses_ms = pauses_ms
         self._history = history
         self._rng = world.rng(f"producer {number}")
@@ -202,7 +205,11 @@ class Producer:
             topic_data=[TopicProduceData(name=self._topic, partition_data=[PartitionProduceData(index=self._partition, records=data)])],
         )
         round_now = self._round
-        if not self._caller.call(request, 0, lambda response: self._answered(round_now, batch, response), batch=data):
+
+        def answered(response: Any) -> None:
+            self._answered(round_now, batch, response)
+
+        if not self._caller.call(request, 0, answered, batch=data, timeout_ms=self._patience_ms):
             return False
         self._in_flight += 1
         return True

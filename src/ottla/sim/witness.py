@@ -57,8 +57,11 @@ class Witness:
         self._states: dict[TopicPartition, tuple[bytes, PartitionState]] = {}
         #: Told of topics that are deleted, beside the checkers.
         self.gone: Callable[[str], None] = lambda topic: None
+        leaders = OneLeaderPerEpoch(self)
+        #: By partition and epoch.
+        self.leader_of = leaders.leader_of
         self.checkers: list[ClusterChecker] = [
-            OneLeaderPerEpoch(self),
+            leaders,
             EpochsRise(self),
             OneControllerPerEpoch(self),
             MarksOnlyRise(self),
@@ -86,6 +89,11 @@ class Witness:
             state = layout.decode_partition_state(node.data)
             self._states[partition] = (node.data, state)
         return state
+
+    def replicas(self, partition: TopicPartition) -> tuple[int, ...]:
+        """All that are assigned, also those that a move adds or removes."""
+        node = self._store.tree.nodes.get(layout.topic(partition.topic))
+        return layout.decode_topic(node.data).replicas.get(partition.partition, ()) if node is not None else ()
 
     def registration(self, broker: int) -> int | None:
         node = self._store.tree.nodes.get(layout.broker(broker))

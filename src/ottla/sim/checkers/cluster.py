@@ -69,6 +69,10 @@ class OneLeaderPerEpoch(ClusterChecker):
         super().__init__(cluster)
         self._led: dict[tuple[TopicPartition, int], int] = {}
 
+    def leader_of(self, partition: TopicPartition, epoch: int) -> int | None:
+        """Who leads, or led, in an epoch; None while nobody does."""
+        return self._led.get((partition, epoch))
+
     def led(self, broker: int, leader: Leader) -> None:
         first = self._led.setdefault((leader.partition, leader.epoch), broker)
         if first != broker:
@@ -250,7 +254,8 @@ class CopiesAgree(ClusterChecker):
 
 
 class LatestNeverFalls:
-    """The end of a partition that a user is told never gets smaller, as long as the user says which leader epoch it has heard of."""
+    """The end of a partition that a user is told never gets smaller, as long as the user says which leader epoch it has heard of; and only
+    the leader of that epoch tells it."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -261,6 +266,11 @@ class LatestNeverFalls:
         if offset < asked_at and len(self.problems) < PROBLEMS_MAX:
             self.problems.append(f"the end of {partition} fell from {asked_at} to {offset}")
         self._highest[partition] = max(self._highest.get(partition, 0), offset)
+
+    def wrong(self, partition: TopicPartition, epoch: int, broker: int) -> None:
+        """A broker answered a question to the leader of an epoch in which it did not lead."""
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(f"broker {broker}, which does not lead {partition} in epoch {epoch}, told its end")
 
     def highest(self, partition: TopicPartition) -> int:
         return self._highest.get(partition, 0)
