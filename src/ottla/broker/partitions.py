@@ -366,8 +366,7 @@ class Partitions:
             return False
         directories = self._node.directories
         ids = {directory.directory_id for directory in directories}
-        known = [directory.identity.siblings for directory in directories]
-        if any(siblings is None or not ids.issuperset(siblings) for siblings in known):
+        if any((known := directory.identity.siblings) is None or not ids.issuperset(known) for directory in directories):
             return True
         return any(partition in directory.vanished for directory in directories)
 
