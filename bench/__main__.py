@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from bench import kafka, report, runner
-from bench.cases import SCALES, Case, Scale, footprint, groups, replicated, requests, spark, throughput
+from bench.cases import SCALES, Case, Scale, clients, failover, footprint, groups, replicated, requests, spark, throughput
 from bench.maven import PeerUnavailable
 from bench.servers import OTTLA, OTTLA_CACHED, ROOT, Contestant, KafkaServer, compiled
 
@@ -21,7 +21,7 @@ SERVERS = ("ottla", "cached", "kafka")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", "scale_name", flag_value="quick", help="One short round of everything, in about two minutes.")
+@click.option("--quick", "scale_name", flag_value="quick", help="One short round of everything, in about ten minutes.")
 @click.option("--default", "scale_name", flag_value="default", default="default", hidden=True)
 @click.option("--full", "scale_name", flag_value="full", help="More rounds, longer, more cases.")
 @click.option("--only", multiple=True, metavar="TEXT", help="Only cases whose title contains TEXT; may be given again.")
@@ -85,8 +85,10 @@ def _cases(scale: Scale) -> list[Case]:
         *footprint.first_cases(scale),
         *requests.cases(scale),
         *throughput.cases(scale),
+        *clients.cases(scale),
         *groups.cases(scale),
         *replicated.cases(scale),
+        *failover.cases(scale),
         *footprint.last_cases(scale),
         *spark.cases(scale),
     ]

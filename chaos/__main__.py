@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -33,6 +34,8 @@ WIDTH = 150
 @click.option("--rounds", type=click.IntRange(1), help="Faults in each story. [default: the story's own number]")
 @click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True, help="zookeeper.session.timeout.ms.")
 @click.option("--zookeepers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Servers of the ensemble.")
+@click.option("--burst", type=click.IntRange(1), default=1, show_default=True, help="Records that a producer sends to a partition at once.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the brokers; may be given again.")
 @click.option("--late-max", type=click.IntRange(0), default=0, show_default=True, help="Failovers of a story that may exceed its bound.")
 @click.option("--seed", type=int, help="What is done, when and to whom, as far as that is left to chance. [default: a new one]")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
@@ -44,6 +47,8 @@ def main(
     rounds: int | None,
     session_timeout_ms: int,
     zookeepers: str,
+    burst: int,
+    settings: tuple[str, ...],
     late_max: int,
     seed: int | None,
     json_path: Path | None,
@@ -63,14 +68,15 @@ def main(
     # As process 1 of its namespace it would otherwise not hear this signal.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-    setup = Setup(session_timeout_ms=session_timeout_ms, zookeepers=int(zookeepers))
+    extra = tuple((name, value) for name, _, value in (setting.partition("=") for setting in settings))
+    setup = Setup(session_timeout_ms=session_timeout_ms, zookeepers=int(zookeepers), extra=extra, burst=burst)
     home = Path(tempfile.mkdtemp(prefix="ottla-chaos-", dir=directory))
     began_s = time.monotonic()
     outcomes: list[Outcome] = []
     try:
         for networked, small_disk, stories in _by_cluster([STORIES[name] for name in names or STORIES]):
-            needs = Setup(setup.session_timeout_ms, setup.zookeepers, networked, small_disk)
-            if confined is not None and networked:
+            needs = replace(setup, networked=networked, small_disk=small_disk)
+            if confined is not None and (networked or small_disk):
                 outcomes += [Outcome(story.name, seed, skipped=confined) for story in stories]
             else:
                 outcomes += _tell_all(stories, needs, home / f"cluster-{len(outcomes)}", rounds, seed)

@@ -151,6 +151,10 @@ class Setup:
 
     session_timeout_ms: int = 6_000
     zookeepers: int = 3
+    #: Brokers' settings beside those that every run has, or instead of them.
+    extra: tuple[tuple[str, str], ...] = ()
+    #: Records that each producer sends to each partition at a time.
+    burst: int = 1
     #: Each broker, and ZooKeeper, in a network of its own.
     networked: bool = False
     #: The last broker's data directory is a small file system.
@@ -172,6 +176,9 @@ class Setup:
             "group.initial.rebalance.delay.ms": "0",
             "ottla.disk.reserve.bytes": str(RESERVE_BYTES),
             "auto.create.topics.enable": "false",
+            # Else the broker whose disk is full may be given what others are expected to go on with.
+            "auto.leader.rebalance.enable": str(not self.small_disk).lower(),
+            **dict(self.extra),
         }
 
 

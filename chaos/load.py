@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ REQUEST_MS = 2_000
 #: A record is given up after this time, which no fault lasts. librdkafka may write others twice when it gives up some.
 DELIVERY_MS = 300_000
 OUTSTANDING_MAX = 2_000
-#: One round of a producer sends one record to each partition.
+#: Between two bursts of a producer.
 ROUND_S = 0.02
 OF_LIBRDKAFKA = {
     "log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
@@ -34,7 +34,7 @@ OF_LIBRDKAFKA = {
 }  # fmt: skip
 OF_OTTLA: dict[str, Any] = {
     "request_timeout_ms": REQUEST_MS, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_max_ms": 200,
-    "socket_connection_setup_timeout_ms": 1_000, "metadata_max_age_ms": 2_000,
+    "socket_connection_setup_timeout_ms": 1_000,
 }  # fmt: skip
 
 
@@ -51,9 +51,11 @@ class Watch:
 class Journal:
     """What the clients of one topic write into."""
 
-    def __init__(self, topic: str, partitions: int) -> None:
+    def __init__(self, topic: str, partitions: int, *, burst: int = 1) -> None:
         self.topic = topic
         self.partitions = partitions
+        #: Records that a producer sends to each partition at once.
+        self.burst = burst
         self.recorder = Recorder(time.monotonic_ns)
         #: What no client of a correct cluster meets.
         self.complaints: list[str] = []
@@ -61,6 +63,8 @@ class Journal:
         self.given_up: list[str] = []
         #: Acknowledgements without an offset.
         self.unplaced = 0
+        #: By reader, or group of readers, the highest offset of each partition that it was given.
+        self.reached: dict[str, dict[int, int]] = {}
         self._watches: list[Watch] = []
 
     def watch(self, partition: int) -> Watch:
@@ -83,6 +87,29 @@ class Journal:
     def gave_up(self, send: Operation, code: int, why: str) -> None:
         self.recorder.failed(send, code)
         self.given_up.append(f"{send.value!r} after {(send.completed_ns - send.invoked_ns) / 1e9:.1f} s: {why}")
+
+    def read(self, who: str, poll: Operation, found: Mapping[int, list[tuple[int, Any]]], rebalanced: Iterable[int] = ()) -> None:
+        """A poll gave this; ``who`` is the reader, or its group."""
+        self.recorder.polled(poll, found, rebalanced=rebalanced)
+        reached = self.reached.setdefault(who, {})
+        for partition, records in found.items():
+            reached[partition] = max(reached.get(partition, -1), records[-1][0])
+
+    def behind(self, ends: Mapping[int, int]) -> list[str]:
+        """Readers, and groups, that were not given everything yet."""
+        return [who for who, reached in self.reached.items() if any(reached.get(partition, -1) < end for partition, end in ends.items())]
+
+    def passed_by(self, members: str, witness: str) -> list[str]:
+        """Records that a group, whose members' names begin so, was never given, though another reader was."""
+        given: set[tuple[int, int]] = set()
+        there: dict[tuple[int, int], Any] = {}
+        for one in self.recorder.operations:
+            places = {(key, offset): value for key, records in one.polled.items() for offset, value in records}
+            if one.process.startswith(members):
+                given |= places.keys()
+            elif one.process == witness:
+                there |= places
+        return [f"{value!r} at {key} {offset}" for (key, offset), value in there.items() if (key, offset) not in given]
 
     def ends(self) -> dict[int, int]:
         """The highest offset of each partition that anybody saw."""
@@ -125,7 +152,7 @@ class ConfluentProducer:
         number = 0
         while not stop.is_set():
             for partition in range(self._journal.partitions):
-                if self._outstanding[partition] < OUTSTANDING_MAX:
+                for _ in range(self._journal.burst if self._outstanding[partition] < OUTSTANDING_MAX else 0):
                     self._send(partition, f"{self.name}:{number}".encode())
                     number += 1
             self._producer.poll(ROUND_S)
@@ -159,7 +186,7 @@ class OttlaProducer:
         number = 0
         while not stop.is_set():
             for partition, waiting in self._waiting.items():
-                if len(waiting) < OUTSTANDING_MAX:
+                for _ in range(self._journal.burst if len(waiting) < OUTSTANDING_MAX else 0):
                     value = f"{self.name}:{number}".encode()
                     send = self._journal.recorder.send(self.name, partition, value)
                     waiting.append((send, self._producer.send(self._journal.topic, value, partition=partition)))
@@ -221,7 +248,7 @@ class ConfluentReader:
                 elif error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
                     self._journal.complaints.append(f"{self.name}: its position was outside of the log: {error.str()}")
             moved, self._moved = self._moved, set()
-            self._journal.recorder.polled(poll, found, rebalanced=moved)
+            self._journal.read(self._group or self.name, poll, found, moved)
             _strike_off(self._upto, found)
         self._consumer.close()
 
@@ -248,7 +275,7 @@ class OttlaReader:
             except KafkaError as error:
                 self._journal.complaints.append(f"{self.name}: {type(error).__name__}: {error}")
                 time.sleep(0.5)
-            self._journal.recorder.polled(poll, found)
+            self._journal.read(self.name, poll, found)
             _strike_off(self._upto, found)
         self._consumer.close(timeout_ms=1_000)
 
@@ -295,12 +322,16 @@ def producers(bootstrap: str, journal: Journal) -> list[Client]:
     return [ConfluentProducer("confluent", bootstrap, journal), OttlaProducer("ottla", bootstrap, journal)]
 
 
+MEMBERS = "member-"
+LAST = "last-ottla-reader"
+
+
 def readers(bootstrap: str, journal: Journal) -> list[Client]:
     group = f"group-of-{journal.topic}"
     return [
         ConfluentReader("confluent-reader", bootstrap, journal),
         OttlaReader("ottla-reader", bootstrap, journal),
-        *(ConfluentReader(f"member-{number}", bootstrap, journal, group=group) for number in (1, 2)),
+        *(ConfluentReader(f"{MEMBERS}{number}", bootstrap, journal, group=group) for number in (1, 2)),
     ]
 
 
@@ -309,5 +340,5 @@ def final_readers(bootstrap: str, journal: Journal) -> list[Client]:
     ends = journal.ends()
     return [
         ConfluentReader("last-confluent-reader", bootstrap, journal, upto=ends),
-        OttlaReader("last-ottla-reader", bootstrap, journal, upto=ends),
+        OttlaReader(LAST, bootstrap, journal, upto=ends),
     ]

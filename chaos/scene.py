@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import statistics
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from chaos.cluster import BROKERS, Broker, Cluster, Stuck, until
-from chaos.load import REQUEST_MS, Crew, Journal, Watch, final_readers, producers, readers
+from chaos.load import LAST, MEMBERS, REQUEST_MS, Crew, Journal, Watch, final_readers, producers, readers
 from ottla.sim.checkers.log_history import Findings, check
 
 PARTITIONS = 3
@@ -69,6 +70,7 @@ class Outcome:
             "faults": self.faults,
             "seconds": round(self.seconds, 1),
             "acknowledged": self.findings.acknowledged,
+            "polled": self.findings.polled,
             "unknown": self.findings.unknown,
             "given_up": len(self.given_up),
             "unplaced": self.unplaced,
@@ -178,7 +180,7 @@ def tell(story: str, run: Callable[[Scene], None], cluster: Cluster, *, seed: in
     """Runs a story from the topic's creation to the last read, and judges it."""
     outcome = Outcome(story, seed, bound_ms=bound_ms)
     began_s = time.monotonic()
-    journal = Journal(story, PARTITIONS)
+    journal = Journal(story, PARTITIONS, burst=cluster.setup.burst)
     try:
         cluster.create(story, PARTITIONS)
         scene = Scene(cluster, journal, outcome, say)
@@ -193,8 +195,14 @@ def tell(story: str, run: Callable[[Scene], None], cluster: Cluster, *, seed: in
             outcome.problems += [str(error), *cluster.died()]
             _heal(cluster)
         writing.join(stop=True, timeout_s=REST_S + REQUEST_MS / 1000)
+        ends = journal.ends()
+        with contextlib.suppress(Stuck):
+            until(lambda: not journal.behind(ends), "", timeout_s=REST_S)
+        journal.complaints += [f"{who} was not given everything within {REST_S:.0f} s" for who in journal.behind(ends)]
         Crew(final_readers(cluster.bootstrap, journal), journal).join(stop=False, timeout_s=REST_S)
         watching.join(stop=True, timeout_s=30)
+        if missing := journal.passed_by(MEMBERS, LAST):
+            journal.complaints.append(f"the group was never given {len(missing)} records, first {missing[0]}")
         _compare_copies(cluster, journal, outcome)
         outcome.problems += cluster.died()
     except (Stuck, OSError, RuntimeError) as error:

@@ -128,14 +128,17 @@ def fill_disk(scene: Scene, rounds: int) -> None:
         led = scene.led_by(broker)
         follows = next(partition for partition in range(PARTITIONS) if partition not in led)
         rest = _take_the_rest(disk)
-        scene.failover(follows, lambda: None, f"the disk of broker {broker.number} is full; it leads {led} and follows {follows}")
-        time.sleep(scene.random.uniform(0.5, scene.session_s))
-        if number % 2:
-            # It has to start without a free byte, too.
-            broker.kill()
-            broker.spawn()
-            broker.await_ready()
-        rest.unlink()
+        try:
+            what = f"the disk of broker {broker.number} is full; it leads {led} and follows {follows}"
+            scene.failover(follows, lambda: None, what)
+            time.sleep(scene.random.uniform(0.5, scene.session_s))
+            if number % 2:
+                # It has to start without a free byte, too.
+                broker.kill()
+                broker.spawn()
+                broker.await_ready()
+        finally:
+            rest.unlink()
         scene.rest()
 
 
@@ -224,32 +227,62 @@ def restart_one_by_one(scene: Scene, rounds: int) -> None:
             scene.revive(broker)
 
 
+def kill_all(scene: Scene, rounds: int) -> None:
+    """Every process at once, ZooKeeper's servers as well; they come back in any order."""
+    ensemble = scene.cluster.ensemble
+    assert ensemble is not None, "the story is told where there is an ensemble"
+    for _ in range(rounds):
+        brokers = list(scene.cluster.brokers.values())
+        scene.random.shuffle(brokers)
+        for broker in brokers:
+            broker.kill()
+        for server in ensemble.servers:
+            ensemble.kill(server)
+        for server in ensemble.servers:
+            ensemble.spawn(server)
+        for broker in brokers:
+            broker.spawn()
+            time.sleep(scene.random.choice((0, 0, scene.session_s)))
+        for broker in brokers:
+            broker.await_ready()
+        scene.failover(
+            scene.random.randrange(PARTITIONS), lambda: None, f"everything was killed, {[one.number for one in brokers]} came back"
+        )
+        scene.rest()
+
+
 def storm(scene: Scene, rounds: int) -> None:
-    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once, or all of them. In
-    networks, links are cut as well, in one direction or both.
+    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once, or all of them, and
+    servers of ZooKeeper too. In networks, links are cut as well, in one direction or both.
     """
-    network = scene.cluster.network
+    network, ensemble = scene.cluster.network, scene.cluster.ensemble
+    kinds: tuple[str, ...] = ("kill", "kill", "freeze", "freeze", "stop", "zookeeper")
+    if network is not None:
+        kinds = ("kill", "freeze", "stop", "cut", "cut", "cut one way", "unplug")
     down: dict[Broker, float] = {}
-    brokers = list(scene.cluster.brokers.values())
     for _ in range(rounds):
         time.sleep(scene.random.uniform(0.2, 1.5) * scene.session_s)
         now_s = time.monotonic()
         for broker in [one for one, due_s in down.items() if due_s < now_s]:
             del down[broker]
             _bring_back(broker)
+        for server in ensemble.servers if ensemble is not None else ():
+            if not server.alive and ensemble is not None:
+                ensemble.spawn(server)
         if network is not None and scene.random.random() < 0.3:
             network.heal()
-        kind = scene.random.choice(("kill", "freeze") if network is None else ("kill", "freeze", "cut", "cut one way", "cut", "unplug"))
-        broker = scene.random.choice(brokers)
-        if network is not None and kind not in ("kill", "freeze"):
+        kind, broker = scene.random.choice(kinds), scene.random.choice(list(scene.cluster.brokers.values()))
+        if kind == "zookeeper" and ensemble is not None:
+            ensemble.kill(scene.random.choice(ensemble.servers))
+        elif kind in ("cut", "cut one way", "unplug"):
             _break_network(scene, broker, kind)
-        elif broker not in down:
-            broker.kill() if kind == "kill" else broker.freeze()
-            down[broker] = now_s + scene.random.uniform(0, 2) * scene.session_s
-        else:
+        elif broker in down:
             continue
+        else:
+            {"kill": broker.kill, "freeze": broker.freeze, "stop": broker.stop}[kind]()
+            down[broker] = now_s + scene.random.uniform(0, 2) * scene.session_s
         scene.outcome.faults += 1
-        scene.say(f"{scene.outcome.story} {scene.outcome.faults}: {kind} of broker {broker.number}; {len(down)} gone")
+        scene.say(f"{scene.outcome.story} {scene.outcome.faults}: {kind}, broker {broker.number}; {len(down)} gone")
     if network is not None:
         network.heal()
     for broker in down:
@@ -282,6 +315,7 @@ STORIES = {
         Story("controller", "controllers are killed", kill_controllers, 5),
         Story("zookeeper", "ZooKeeper's servers are killed, one by one and all at once", kill_zookeepers, 1),
         Story("restart", "brokers are stopped in order, one by one", restart_one_by_one, 2),
+        Story("all", "everything is killed at once", kill_all, 3, beyond_ms=None),
         Story("storm", "kills and stops, several at once", storm, 30, beyond_ms=None),
         Story("network-storm", "the same, and links are cut", storm, 30, networked=True, beyond_ms=None),
         Story("disk", "a disk fills up", fill_disk, 2, small_disk=True, lags=True),

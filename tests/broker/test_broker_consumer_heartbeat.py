@@ -13,6 +13,7 @@ from ottla.broker.groups.consumer_change import Timer
 from ottla.broker.groups.consumer_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupRegularExpressionKey,
+    ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
 )
 from ottla.broker.groups.reconciliation import NOTHING, STABLE, UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Member, reconcile
@@ -91,6 +92,16 @@ def test_what_a_leaver_had_goes_to_those_who_stay() -> None:
     assert desk.group.state == "Assigning"
     b.beat()
     assert b.reads == "t:0,1,2,3"
+
+
+def test_only_those_whose_target_changed_have_it_written() -> None:
+    desk = a_desk()
+    members = [ObedientMember(desk, name, "t") for name in "abcd"]
+    settle(desk, *members)
+    written = len(desk.log)
+    ObedientMember(desk, "e", "u").beat()
+    targets = [key.member_id for key, _ in desk.log[written:] if isinstance(key, ConsumerGroupTargetAssignmentMemberKey)]
+    assert targets == ["e"]
 
 
 def test_group_without_members_is_empty_and_can_begin_again() -> None:
@@ -203,6 +214,26 @@ def test_fenced_member_joins_again_under_its_id_and_is_told_everything() -> None
     assert a.beat().member_epoch == desk.group.epoch
     assert (a.reads, b.reads) == ("t:0,1", "t:2,3")
     assert len(desk.group.members) == 2
+
+
+def test_member_that_has_to_give_up_may_not_begin_anew_before_it_did() -> None:
+    """Line 72. Its partitions would have another reader while it reads on."""
+    desk = a_desk()
+    a = ObedientMember(desk, "a", "t")
+    settle(desk, a)
+    ObedientMember(desk, "b", "t").beat()
+    a.beat()
+    assert desk.group.members["a"].revoking
+    with pytest.raises(errors.FencedMemberEpoch):
+        desk.heartbeat(member_id="a", member_epoch=0, topic_partitions=[], subscribed_topic_names=["t"], rebalance_timeout_ms=1)
+
+
+def test_member_id_of_another_instance_is_unknown() -> None:
+    """Line 72."""
+    desk = a_desk()
+    settle(desk, ObedientMember(desk, "a", "t"))
+    with pytest.raises(errors.UnknownMemberId):
+        ObedientMember(desk, "a", "t", instance_id="i").beat()
 
 
 def test_member_of_no_group_is_unknown_so_that_it_joins_again() -> None:
@@ -342,10 +373,12 @@ def test_pattern_and_names_are_read_together() -> None:
 
 def test_pattern_is_forgotten_with_the_last_member_that_used_it() -> None:
     desk = Desk({"logs-a": 2}, assignment_interval_ms=0)
-    a, b = ObedientMember(desk, "a", pattern="logs-.*"), ObedientMember(desk, "b", pattern="logs-.*")
-    settle(desk, a, b)
+    a, b, c = (ObedientMember(desk, name, pattern="logs-.*") for name in ("a", "b", "c"))
+    settle(desk, a, b, c)
     a.leave()
+    c.beat(subscribed_topic_regex="", subscribed_topic_names=["logs-a"])
     assert set(desk.group.resolved) == {"logs-.*"}
+    c.leave()
     b.leave()
     assert desk.group.resolved == {}
     assert (ConsumerGroupRegularExpressionKey(group_id="g", regular_expression="logs-.*"), None) in desk.log

@@ -8,6 +8,7 @@ from cluster import Broker, Cluster, batch, fetch, produce, produce_request, val
 from ottla.base.ids import TopicPartition
 from ottla.broker import events
 from ottla.broker.controller.isr import altered
+from ottla.broker.leaving import DRAIN_MS
 from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages import CreatableTopic, CreateTopicsRequest, ElectLeadersRequest, ElectLeadersRequestTopicPartitions
@@ -86,8 +87,9 @@ def test_whoever_waits_for_a_leader_that_hands_over_is_sent_on() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster.flushing = False
     sent = cluster[1].send(produce_request(batch(b"a"), timeout_ms=30_000), 12)
-    assert sent.answer is None
     ask_to_stop(cluster[1])
+    assert sent.answer is None, "it may yet be committed"
+    cluster.pass_ms(DRAIN_MS + 100)
     assert sent.answer.responses[0].partition_responses[0].error_code == errors.NotLeaderOrFollower.code
 
 
@@ -102,6 +104,57 @@ def test_it_leads_again_when_it_is_back() -> None:
     wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
     cluster.controller.ask(ElectLeadersRequest(topic_partitions=wish), 2)
     assert states(cluster) == [(1, {1, 2, 3})]
+
+
+# Draining, for those who do not wait for followers.
+
+
+def test_what_was_acknowledged_with_acks_1_reaches_the_others_before_one_of_them_leads() -> None:
+    """KAFKA-20554."""
+    cluster = a_cluster([1, 2, 3])
+    cluster.flushing = False
+    assert produce(cluster[1], batch(b"a", b"b"), acks=1).error_code == 0
+    broker = ask_to_stop(cluster[1])
+    cluster.pass_ms(300)
+    assert states(cluster) == [(1, {1, 2, 3})] and not broker.node.leaving.over, "the followers have it in their page caches only"
+    cluster.flushing = True
+    for one in cluster.brokers.values():
+        one.flush()
+    cluster.pass_ms(600)
+    assert broker.node.leaving.over and states(cluster) == [(2, {2, 3})]
+    assert cluster[2].leader("t").log.end_offset == 2
+
+
+def test_a_broker_that_drains_takes_acks_all_and_sends_others_on() -> None:
+    cluster = a_cluster([1, 2, 3])
+    cluster.flushing = False
+    produce(cluster[1], batch(b"a"), acks=1)
+    ask_to_stop(cluster[1])
+    assert produce(cluster[1], batch(b"b"), acks=1).error_code == errors.NotLeaderOrFollower.code
+    sent = cluster[1].send(produce_request(batch(b"c"), timeout_ms=30_000), 12)
+    assert sent.answer is None and cluster[1].leader("t").log.end_offset == 2
+    assert cluster[1].send(produce_request(batch(b"d"), acks=0), 12).closed is not None
+
+
+def test_draining_ends_when_followers_are_too_slow() -> None:
+    cluster = a_cluster([1, 2, 3])
+    cluster.cut_off(1)
+    produce(cluster[1], batch(b"a"), acks=1)
+    broker = ask_to_stop(cluster[1])
+    cluster.pass_ms(DRAIN_MS - 100)
+    assert states(cluster) == [(1, {1, 2, 3})]
+    cluster.pass_ms(200)
+    assert broker.node.leaving.over and states(cluster) == [(2, {2, 3})]
+
+
+def test_a_partition_that_nobody_can_take_yet_goes_on_taking_everything() -> None:
+    cluster = a_cluster([1, 2])
+    cluster.cut_off(2)
+    produce(cluster[1], batch(b"a"), acks=1)
+    cluster.pass_ms(35_000)
+    assert states(cluster) == [(1, {1})]
+    ask_to_stop(cluster[1])
+    assert produce(cluster[1], batch(b"b"), acks=1).error_code == 0
 
 
 # It is not taken back.

@@ -4,8 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from cluster import Cluster, Sent, batch, fetch, produce, produce_request, values
+from groups import cluster_of_groups, commit, committed, coordinating
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from ottla.base.ports import NodeState, Op
@@ -367,7 +369,7 @@ def test_a_controller_that_takes_over_goes_on() -> None:
 def test_a_controller_that_takes_over_finds_a_move_that_can_be_completed() -> None:
     cluster = a_cluster((2, 3))
     dying = cluster.controller
-    dying.node.controller._moves.look = lambda: None  # type: ignore[method-assign]
+    dying.node.controller._moves._go_on = lambda: None  # type: ignore[method-assign]
     move(cluster, (4, 3))
     cluster.pass_ms(3 * SECOND_MS)
     assert (moving(cluster), sorted(state_of(cluster).isr)) == ([(0, [4, 3, 2], [4], [2])], [2, 3, 4])
@@ -395,7 +397,7 @@ def test_a_store_that_did_not_answer_is_asked_again() -> None:
     stop_copying(cluster, 4)
     move(cluster, (4, 2))
     cluster.pass_ms(2 * SECOND_MS)
-    moves, failed = cluster.controller.node.controller._moves, []
+    failed: list[Sequence[Op]] = []
     cluster.cut.clear()
     held = cluster.controller.node.submit
 
@@ -407,7 +409,7 @@ def test_a_store_that_did_not_answer_is_asked_again() -> None:
 
     cluster.controller.node.submit = submit  # type: ignore[method-assign]
     cluster.pass_ms(5 * SECOND_MS)
-    assert failed and not moves._retry
+    assert failed
     assert (moving(cluster), replicas_of(cluster)) == ([], [4, 2])
 
 
@@ -425,6 +427,34 @@ def test_a_broker_that_dies_while_it_is_added_holds_the_move_up_until_it_is_back
     assert (moving(cluster), replicas_of(cluster), holders(cluster)) == ([], [4, 2], [2, 4])
 
 
+def test_a_broker_that_starts_while_it_is_added_misses_nothing() -> None:
+    cluster = a_cluster((1, 2))
+    gone = cluster.kill(4)
+    broker = cluster.start(4, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    stop_copying(cluster, 4)
+    broker.halted = "it does nothing of what it should"
+    move(cluster, (4, 2))
+    gone = cluster.kill(4)
+    assert cluster.start(4, gone.texts, [disk.restart() for disk in gone.disks.values()]).node.partitions.anew == {}
+    cluster.cut.clear()
+    cluster.pass_ms(3 * SECOND_MS)
+    assert replicas_of(cluster) == [4, 2]
+
+
+def test_groups_go_with_the_partition_that_keeps_them() -> None:
+    cluster = cluster_of_groups(3, offsets_topic_replication_factor="1")
+    first = coordinating(cluster)
+    assert commit(first, "g", "t", 0, 7) == 0
+    target = next(number for number in cluster.brokers if number != first.broker_id)
+    kept = next(partition for partition in first.node.partitions.leaders if partition.topic == "__consumer_offsets")
+    for number in range(2):
+        move(cluster, (target,), topic=kept.topic, partition=number)
+    cluster.pass_ms(3 * SECOND_MS)
+    assert coordinating(cluster).broker_id == target
+    assert committed(coordinating(cluster)) == {("t", 0): (7, -1, "")}
+    assert kept not in first.node.partitions.followers and target in holders(cluster, kept)
+
+
 def test_the_leader_that_dies_is_followed_by_one_of_the_isr_and_the_move_goes_on() -> None:
     cluster = a_cluster((1, 2, 3))
     stop_copying(cluster, 5)
@@ -436,6 +466,18 @@ def test_the_leader_that_dies_is_followed_by_one_of_the_isr_and_the_move_goes_on
     cluster.pass_ms(4 * SECOND_MS)
     assert (moving(cluster), replicas_of(cluster)) == ([], [4, 5, 6])
     assert values(fetch(cluster[state_of(cluster).leader]).records) == [b"a", b"b", b"c"]
+
+
+def test_an_unclean_election_takes_one_that_was_there_before_rather_than_one_that_is_being_added() -> None:
+    cluster = a_cluster((1, 2), configs={"unclean.leader.election.enable": "true"})
+    stop_copying(cluster, 2, 4)
+    assert produce(cluster[1], batch(b"d"), acks=1).error_code == 0
+    cluster.pass_ms(40 * SECOND_MS)
+    assert state_of(cluster).isr == (1,)
+    move(cluster, (4, 2))
+    cluster.kill(1)
+    assert state_of(cluster).leader == 2
+    assert values(fetch(cluster[2]).records) == [b"a", b"b", b"c"]
 
 
 def test_a_topic_that_is_deleted_takes_its_moves_with_it() -> None:
@@ -537,6 +579,25 @@ def test_older_tools_wish_by_way_of_the_store() -> None:
     assert any("no-0" in warning for broker in cluster.brokers.values() for warning in broker.warnings)
 
 
+def test_thousands_of_partitions_move_in_a_few_rounds_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.controller.moves.MOVES_AT_ONCE", 3)
+    monkeypatch.setattr("ottla.broker.apis.k45_alter_partition_reassignments.MOVES_AT_ONCE", 3)
+    cluster = a_cluster(*[(1,)] * 10)
+    stop_copying(cluster, 2)
+    targets = {TopicPartition("t", number): (2,) for number in range(10)}
+    wishes = [ReassignablePartition(partition_index=number, replicas=[2]) for number in range(8)]
+    answer = cluster[3].ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=wishes)]), 1)
+    assert [one.error_code for one in answer.responses[0].partitions] == [0] * 8
+    wished(cluster, layout.encode_reassignment(targets))
+    assert len(moving(cluster)) == 10
+    version = cluster.store.tree.nodes["/brokers/topics/t"].version
+    cluster.cut.clear()
+    cluster.pass_ms(3 * SECOND_MS)
+    assert (moving(cluster), [replicas_of(cluster, number) for number in range(10)]) == ([], [[2]] * 10)
+    assert cluster.store.tree.nodes["/brokers/topics/t"].version - version <= 10
+    assert WISHES not in cluster.store.tree.nodes
+
+
 def test_a_wish_in_the_store_outlives_the_controller() -> None:
     cluster = a_cluster((3, 2))
     stop_copying(cluster, 6)
@@ -633,6 +694,28 @@ def test_a_move_is_not_done_by_a_member_of_the_isr_that_was_away_since() -> None
     assert completed(image, topic, 0) is None
     image.brokers[BrokerId(3)].epoch = 103
     assert shown(completed(image, topic, 0)) == ((3,), (), (), 3, (3,), 6)
+
+
+def test_a_move_is_not_done_by_a_replica_that_lacks_records() -> None:
+    image, topic = an_image((3, 1), (1, 3), adding=(3,), removing=(1,))
+    image.brokers[BrokerId(3)].impaired = frozenset({T0})
+    assert completed(image, topic, 0) is None
+
+
+def test_a_broker_that_is_about_to_stop_leads_only_where_no_other_can() -> None:
+    image, topic = an_image((3, 4, 1), (1, 3, 4), adding=(3, 4), removing=(1,))
+    image.brokers[BrokerId(3)].leaving = True
+    assert shown(completed(image, topic, 0)) == ((3, 4), (), (), 4, (3, 4), 6)
+    image.brokers[BrokerId(4)].leaving = True
+    assert shown(completed(image, topic, 0)) == ((3, 4), (), (), 3, (3, 4), 6)
+
+
+def test_who_is_eligible_stays_so_unless_it_goes() -> None:
+    image, topic = an_image((4, 1, 2), (1,), adding=(4,), removing=(1,))
+    state = topic.states[0]
+    topic.states[0] = msgspec.structs.replace(state, elr=(2, 4), elr_epochs=(102, 104), last_known_elr=(4,))
+    back = cancelled(image, topic, 0, unclean=lambda topic: False).state
+    assert (back.isr, back.elr, back.elr_epochs, back.last_known_elr) == ((1,), (2,), (102,), ())
 
 
 def test_going_back_to_brokers_that_lack_records_needs_unclean_elections() -> None:

@@ -7,6 +7,7 @@ from cluster import Broker, Cluster, batch, fetch, fetch_request, produce, produ
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
+from ottla.broker import effects
 from ottla.broker.fetchers import Asked
 from ottla.broker.follower import Follower
 from ottla.log.directory import LogDirectory
@@ -302,6 +303,50 @@ def test_a_former_leader_cuts_off_what_was_never_committed() -> None:
     cluster.pass_ms(3000)
     assert len(set(logs(cluster))) == 1
     assert values(fetch(now).records) == [b"a", b"b"]
+
+
+def test_two_changes_of_leader_in_a_row_leave_the_copies_equal() -> None:
+    """Each wrote what the other never had, in epochs that the other does not know. Source: KIP-279."""
+    cluster, first = a_pair(replicas=2, brokers=3, unclean_leader_election_enable="true")
+    (number,) = followers(cluster)
+    produce(first, batch(b"both"))
+    cluster.pass_ms(1000)
+    cluster.cut_off(number)
+    produce(first, batch(b"x"), acks=1)
+    one = cluster.kill(first.broker_id)
+    cluster.cut = {frozenset((number, other)) for other in cluster.brokers if other != number}
+    cluster.pass_ms(1000)
+    produce(cluster[number], batch(b"y"), acks=1)
+    other = cluster.kill(number)
+    cluster.cut = set()
+    back = cluster.start(one.broker_id, one.texts, [disk.restart() for disk in one.disks.values()])
+    cluster.pass_ms(1000)
+    assert state_of(cluster).leader == back.broker_id and back.leader("t").epoch >= 2
+    produce(back, batch(b"z"), acks=1)
+    cluster.start(number, other.texts, [disk.restart() for disk in other.disks.values()])
+    cluster.pass_ms(3000)
+    (copy,) = followers(cluster).values()
+    assert values(copy.log.read(0)) == values(back.leader("t").log.read(0)) == [b"both", b"x", b"z"]
+    assert copy.log.read(0) == back.leader("t").log.read(0), "epochs and all"
+
+
+def test_an_answer_without_records_does_not_make_a_follower_forget_its_last_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Source: KAFKA-15510."""
+    asked: list[FetchPartition] = []
+    cluster, leader = a_pair(replicas=2)
+    ask_peer = Broker._ask_peer
+
+    def ask(broker: Broker, effect: effects.Ask) -> None:
+        if isinstance(effect.message, FetchRequest):
+            asked.extend(partition for topic in effect.message.topics for partition in topic.partitions)
+        ask_peer(broker, effect)
+
+    produce(leader, batch(b"a"))
+    cluster.pass_ms(3000)
+    monkeypatch.setattr(Broker, "_ask_peer", ask)
+    leader.node.sessions._close(next(iter(leader.node.sessions._sessions.values())))
+    cluster.pass_ms(2000)
+    assert asked and all((partition.fetch_offset, partition.last_fetched_epoch) == (1, 0) for partition in asked)
 
 
 def test_a_new_leader_tells_no_offsets_before_it_knows_what_is_committed() -> None:

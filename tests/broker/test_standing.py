@@ -5,6 +5,7 @@ from cluster import Broker, Cluster, batch, fetch, produce, produce_request, val
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
+from ottla.broker import partitions
 from ottla.broker.controller import agenda
 from ottla.broker.node import PEER
 from ottla.sim.disk import SimDisk
@@ -192,6 +193,20 @@ def test_what_another_broker_asks_of_a_controller_that_is_none_is_not_handed_on(
     create = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
     assert other.send(create, 7, client_id=PEER).answer.topics[0].error_code == errors.NotController.code
     assert other.send(create, 7).answer.topics[0].error_code == 0
+
+
+def test_thousands_of_partitions_are_led_again_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "RESUMED_AT_ONCE", 3)
+    cluster = Cluster()
+    broker = cluster.topic(partitions=10)
+    broker.session.suspend()
+    cluster.run()
+    assert not broker.node.partitions.leaders
+    broker.session.resume()
+    cluster.run()
+    assert len(broker.node.partitions.leaders) == 3 and not broker.node.ready
+    cluster.pass_ms(100)
+    assert len(broker.node.partitions.leaders) == 10 and broker.node.ready
 
 
 def test_more_elections_than_one_multi_takes_are_written_in_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from ottla.wire import messages as m
 from ottla.wire.messages import incremental_alter_configs
 
 Place = tuple[str, int]
-NO_REASSIGNMENT, UNKNOWN_TOPIC, BAD_REPLICAS, NOT_CONTROLLER = 85, 3, 39, 41
+NO_REASSIGNMENT, UNKNOWN_TOPIC, BAD_REPLICAS, NOT_CONTROLLER, NOT_NEEDED, NOT_AVAILABLE = 85, 3, 39, 41, 84, 80
 
 
 class ReassigningNode(MemoryNode):
@@ -48,6 +48,20 @@ class ReassigningNode(MemoryNode):
             )
         return m.ListPartitionReassignmentsResponse(topics=list(topics.values()))
 
+    def on_ElectLeaders(self, request: Any, header: Any) -> Any:
+        if self.cluster.controller != self.node_id:
+            return m.ElectLeadersResponse(error_code=NOT_CONTROLLER if header.api_version else 0)
+        asked = (
+            [place for place in self.cluster.replicas if self.cluster.leaders[place] != self.cluster.replicas[place][0]]
+            if request.topic_partitions is None
+            else [(one.topic, number) for one in request.topic_partitions for number in one.partitions]
+        )
+        topics: dict[str, Any] = {}
+        for place in asked:
+            topic = topics.setdefault(place[0], m.ReplicaElectionResult(topic=place[0], partition_result=[]))
+            topic.partition_result.append(m.PartitionResult(partition_id=place[1], error_code=self.cluster.elect(place)))
+        return m.ElectLeadersResponse(replica_election_results=list(topics.values()))
+
     def on_DescribeCluster(self, request: Any, header: Any) -> Any:
         return m.DescribeClusterResponse(
             controller_id=self.cluster.controller,
@@ -63,6 +77,7 @@ class ReassigningNode(MemoryNode):
         for one in made.partitions:
             place = (name, one.partition_index)
             target = self.cluster.moving.get(place, [])
+            one.isr_nodes = [broker for broker in self.cluster.replicas[place] if self.cluster.nodes[broker].up]
             one.replica_nodes = [*target, *(broker for broker in self.cluster.replicas[place] if broker not in target)]
         return made
 
@@ -117,6 +132,17 @@ class ReassigningCluster(MemoryCluster):
         if not target or any(broker not in self.nodes for broker in target):
             return BAD_REPLICAS
         self.moving[place] = target
+        return 0
+
+    def elect(self, place: Place) -> int:
+        if place not in self.replicas:
+            return UNKNOWN_TOPIC
+        first = self.replicas[place][0]
+        if self.leaders[place] == first:
+            return NOT_NEEDED
+        if not self.nodes[first].up:
+            return NOT_AVAILABLE
+        self.leaders[place] = first
         return 0
 
     def finish(self) -> None:

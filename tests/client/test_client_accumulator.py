@@ -9,6 +9,7 @@ import pytest
 
 from ottla.client.accumulator import Accumulator
 from ottla.client.batches import SEQUENCES, Batch
+from ottla.client.cluster import PartitionInfo, TopicInfo
 from ottla.client.errors import AlreadyClosed, DeliveryTimedOut
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.partition_queue import EPOCH_MAX
@@ -18,6 +19,7 @@ from ottla.records.read import records
 from ottla.wire.errors import InvalidRecord, MessageTooLarge, NotLeaderOrFollower, OutOfOrderSequenceNumber, error_for
 
 NOW = 1_000_000.0
+TOPIC = TopicInfo("t", bytes(16), tuple(PartitionInfo(partition, 1, 0) for partition in range(3)))
 
 
 def an_accumulator(**settings: Any) -> Accumulator:
@@ -36,7 +38,7 @@ def add(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, no
 def offer(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch | None:
     """Add a record if there is memory for it."""
     added = accumulator.add("t", partition, 1, None, value, ())
-    added = added or accumulator.begin("t", partition, 1, None, value, (), now_ms)
+    added = added or accumulator.begin("t", partition, 1, None, value, (), now_ms, TOPIC)
     return added[0] if added is not None else None
 
 
@@ -83,6 +85,26 @@ def test_an_open_batch_waits_for_its_linger_and_no_longer() -> None:
     assert drain(accumulator, NOW + 19) == []
     assert accumulator.drain(NOW + 19, lambda t, p: 1, lambda n: True).next_ms == NOW + 20
     assert drain(accumulator, NOW + 20) == [batch]
+
+
+def test_batches_that_must_wait_for_others_may_be_larger_and_do_not_linger() -> None:
+    accumulator = an_accumulator(batch_size=300, batch_size_backlog=900, linger_ms=1000)
+    batches = list(dict.fromkeys(add(accumulator, b"x" * 100) for _ in range(12)))
+    assert [batch.size_now for batch in batches] == [279, 279, 824, 170]
+    for batch in batches[:3]:
+        assert drain(accumulator) == [batch]
+        accumulator.succeeded(batch, 0)
+    assert drain(accumulator) == []
+    later = an_accumulator(batch_size=300, batch_size_backlog=900, linger_ms=1000)
+    grown = list(dict.fromkeys(add(later, b"x" * 100) for _ in range(8)))
+    for batch in grown:
+        assert drain(later) == [batch]
+        later.succeeded(batch, 0)
+
+
+def test_a_batch_size_that_is_given_is_kept_unless_said_otherwise() -> None:
+    assert from_keywords(ProducerOptions, {"batch_size": 300}).batch_size_backlog == 300
+    assert from_keywords(ProducerOptions, {}).batch_size_backlog == 512 * 1024
 
 
 def test_flush_sends_open_batches_at_once() -> None:
@@ -427,7 +449,7 @@ def test_compressed_batches_are_split_too_and_headers_and_times_kept() -> None:
     flown(accumulator, 0)
     for index in range(4):
         accumulator.add("t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)]) or accumulator.begin(
-            "t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)], NOW
+            "t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)], NOW, TOPIC
         )
     (batch,) = drain(accumulator)
     accumulator.failed(batch, MessageTooLarge(), NOW)

@@ -15,7 +15,7 @@ from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.records.build import build_batch
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, marker
 from ottla.wire import messages as m
-from ottla.wire.errors import CorruptMessage, TopicAuthorizationFailed
+from ottla.wire.errors import CorruptMessage, NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, TopicAuthorizationFailed
 from ottla.wire.messages.fetch import AbortedTransaction, EpochEndOffset, FetchableTopicResponse, PartitionData
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -343,3 +343,55 @@ def test_a_session_error_makes_the_next_fetch_whole() -> None:
 def test_a_negative_offset_cannot_be_sought() -> None:
     with pytest.raises(ValueError, match="seek_to_beginning"):
         a_fetcher().seek(A, -1)
+
+
+# Replicas nearby (KIP-392).
+
+
+def sent_near(**settings: Any) -> Fetcher:
+    """A consumer in rack r, which the leader, 1, has sent to 7."""
+    fetcher = a_fetcher(client_rack="r", metadata_max_age_ms=60_000, **settings)
+    (plan,) = plans(fetcher)
+    assert (plan.node_id, plan.rack) == (1, "r")
+    give(fetcher, plan, PartitionData(partition_index=0, records=b"", high_watermark=100, log_start_offset=0, preferred_read_replica=7))
+    return fetcher
+
+
+def test_a_consumer_reads_where_its_leader_sends_it_for_as_long_as_metadata_lasts() -> None:
+    fetcher = sent_near()
+    (plan,) = plans(fetcher, 59_999)
+    assert plan.node_id == 7 and plan.wanted[A].leader_epoch == 4
+    give(fetcher, plan, PartitionData(partition_index=0, records=batch(0, b"a"), high_watermark=100, log_start_offset=0))
+    assert values(fetcher) == [b"a"]
+    assert [plan.node_id for plan in plans(fetcher, 60_000)] == [1]
+
+
+@pytest.mark.parametrize("code", [OffsetOutOfRange.code, OffsetNotAvailable.code, NotLeaderOrFollower.code])
+def test_a_consumer_that_cannot_read_there_has_its_leader_serve_it(code: int) -> None:
+    fetcher = sent_near(auto_offset_reset="none")
+    (plan,) = plans(fetcher)
+    give(fetcher, plan, PartitionData(partition_index=0, error_code=code, high_watermark=-1, log_start_offset=5, records=b""))
+    (plan,) = plans(fetcher, 50)
+    assert (plan.node_id, plan.rack, plan.wanted[A].offset) == (1, "", 0), "and does not begin elsewhere"
+    give(fetcher, plan, PartitionData(partition_index=0, records=batch(0, b"a"), high_watermark=100, log_start_offset=0), now_ms=50)
+    assert values(fetcher) == [b"a"]
+    assert plans(fetcher, 20_000)[0].rack == "r", "later it may be sent there again"
+
+
+def test_a_replica_nearby_that_does_not_answer_or_is_gone_is_left() -> None:
+    fetcher = sent_near()
+    (plan,) = plans(fetcher)
+    fetcher.failed(plan, 0)
+    assert [plan.node_id for plan in plans(fetcher, 50)] == [1]
+    fetcher = sent_near()
+    assert fetcher.near.nodes == {7}
+    fetcher.near.unreachable({7}, 0)
+    assert [(plan.node_id, plan.rack) for plan in plans(fetcher)] == [(1, "")]
+
+
+def test_out_of_range_at_the_leader_means_what_it_says() -> None:
+    fetcher = a_fetcher(client_rack="r", auto_offset_reset="none")
+    (plan,) = plans(fetcher)
+    give(fetcher, plan, PartitionData(partition_index=0, error_code=OffsetOutOfRange.code, high_watermark=-1, log_start_offset=5))
+    with pytest.raises(NoOffsetToStart):
+        fetcher.take(1)

@@ -236,6 +236,21 @@ def test_consume_as_a_group_prints_each_record_once_over_all_runs(bootstrap: str
     assert sorted(first + second + third) == list(range(24))
 
 
+@pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
+def test_consume_as_a_group_leaves_it_when_it_is_asked_to_end(bootstrap: str, topic: str, group: str, word: signal.Signals) -> None:
+    fill(bootstrap, topic, range(20))
+    command = [sys.executable, "-m", "ottla", "consume", topic, "-g", group, "-b", bootstrap, "--from-beginning"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}) as reading:
+        assert reading.stdout is not None
+        first = [int(reading.stdout.readline()) for _ in range(20)]
+        reading.send_signal(word)
+        assert reading.wait(20) == 0
+    fill(bootstrap, topic, range(20, 24))
+    began_s = time.monotonic()
+    assert sorted(first + consume(bootstrap, topic, group, "-e")) == list(range(24)), "all was committed"
+    assert time.monotonic() - began_s < 30, "nobody waits for a session to end"
+
+
 def consume(bootstrap: str, topic: str, group: str, *arguments: str) -> list[int]:
     command = [sys.executable, "-m", "ottla", "consume", topic, "-g", group, "-b", bootstrap, "--from-beginning", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(SOURCE)})

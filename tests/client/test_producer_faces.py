@@ -14,7 +14,7 @@ from memory_cluster import CUT, MemoryCluster
 
 import ottla
 from ottla import ProducerRecord
-from ottla.aio import Producer
+from ottla.aio import Consumer, Producer
 from ottla.client.errors import BufferExhausted, MetadataTimedOut
 from ottla.client.serializers import SerializationFailed
 from ottla.records.batch import parse_header
@@ -84,7 +84,7 @@ async def test_interceptors_hear_why_a_record_was_not_written(cluster: MemoryClu
 
 async def test_serializers_make_bytes_of_keys_and_values_and_may_add_headers(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     class Versioned:
-        def serialize(self, topic: str, data: Any, headers: list[tuple[str, bytes | None]]) -> bytes | None:
+        def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: Any) -> bytes | None:
             headers.append(("version", b"2"))
             return None if data is None else repr(data).encode()
 
@@ -210,3 +210,29 @@ def test_records_of_many_threads_keep_each_threads_order(cluster: MemoryCluster,
     for number in range(6):
         assert [int(value) for key, value, _ in found if key == b"%d" % number] == list(range(300))
     assert all(parse_header(batch).has_producer for log in cluster.logs["many"] for batch in log.batches)
+
+
+# -- the way back
+
+
+async def test_consumers_read_what_serializers_wrote(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    class Mine:
+        closed = False
+
+        def deserialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: bytes | None) -> Any:
+            return (topic, data, headers)
+
+        def close(self) -> None:
+            self.closed = True
+
+    async with Producer(key_serializer="int", value_serializer="json", **quick) as producer:
+        await producer.send("t", {"a": 1}, 7, headers=[("h", b"x")])
+        await producer.send("t", None, None)
+    async with Consumer(key_deserializer="int", value_deserializer="json", auto_offset_reset="earliest", **quick) as consumer:
+        consumer.assign(await consumer.partitions_for("t"))
+        assert [(record.key, record.value) for record in await consumer.poll(2000)] == [(7, {"a": 1}), (None, None)]
+    mine = Mine()
+    async with Consumer(value_deserializer=mine, auto_offset_reset="earliest", **quick) as consumer:
+        consumer.assign(await consumer.partitions_for("t"))
+        assert (await consumer.poll(2000))[0].value == ("t", b'{"a":1}', [("h", b"x")])
+    assert mine.closed

@@ -13,6 +13,7 @@ from reassigning_cluster import ReassigningCluster
 
 from ottla.aio import Admin
 from ottla.base.ids import TopicPartition
+from ottla.cli.cluster_health import health
 from ottla.cli.main import main
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.results import PartitionReassignment
@@ -191,6 +192,13 @@ def test_moves_are_listed(ottla: Ottla, cluster: ReassigningCluster) -> None:
     assert good(ottla("list")) == "t-1\t4,2,3\t4\t3\n"
     (one,) = json.loads(good(ottla("list", "-o", "json")))
     assert one == {"topic": "t", "partition": 1, "replicas": [4, 2, 3], "adding": [4], "removing": [3]}
+
+
+def test_replicas_that_are_being_added_are_not_missed_by_who_looks_whether_a_cluster_is_well(cluster: ReassigningCluster) -> None:
+    cluster.alter(("t", 0), [4, 2])
+    assert health("boot:1").under_replicated == {}
+    cluster.nodes[3].stop()
+    assert list(health("boot:1").under_replicated) == [("t", 1)]
 
 
 @pytest.mark.parametrize("which", ["plan", "all"])

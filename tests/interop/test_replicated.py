@@ -15,8 +15,8 @@ import aiokafka
 import aiokafka.admin
 import confluent_kafka
 import pytest
-from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 from kafka.admin import KafkaAdminClient
 
 import kafka
@@ -131,19 +131,51 @@ def test_assignments_by_hand_are_kept_in_their_order(cluster: LocalCluster) -> N
 def test_every_broker_describes_its_replica_of_every_partition(cluster: LocalCluster, topic: str) -> None:
     python = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
-        described = python.describe_log_dirs({topic: [0, 1, 2]})
-        found = {
-            one["broker"]: sorted(
-                partition["partition_index"]
-                for log_dir in one["log_dirs"]
-                for held in log_dir["topics"]
-                for partition in held["partitions"]
-            )
-            for one in described
-        }
-        assert found == {1: [0, 1, 2], 2: [0, 1, 2], 3: [0, 1, 2]}
+
+        def found() -> dict[int, list[int]]:
+            return {
+                one["broker"]: sorted(
+                    partition["partition_index"]
+                    for log_dir in one["log_dirs"]
+                    for held in log_dir["topics"]
+                    for partition in held["partitions"]
+                )
+                for one in python.describe_log_dirs({topic: [0, 1, 2]})
+            }
+
+        until(lambda: found() == {1: [0, 1, 2], 2: [0, 1, 2], 3: [0, 1, 2]})
     finally:
         python.close()
+
+
+def test_what_an_administrator_asks_is_answered_whichever_broker_it_concerns(cluster: LocalCluster, topic: str) -> None:
+    for number, bootstrap in cluster.spec.brokers.items():
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for broker in cluster.brokers:
+            (described,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, str(broker))]).values()
+            entries = described.result(20)
+            assert (entries["broker.id"].value, entries["min.insync.replicas"].value) == (str(broker), "2")
+        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+        for partition in range(3):
+            producer.produce(topic, b"x", partition=partition)
+        assert producer.flush(20) == 0
+        partitions = [confluent_kafka.TopicPartition(topic, partition) for partition in range(3)]
+        ends = admin.list_offsets({partition: OffsetSpec.latest() for partition in partitions})
+        assert {one.partition: future.result(20).offset for one, future in ends.items()} == dict.fromkeys(range(3), number)
+        group = f"g-{topic}-{number}"
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+        consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, number)], asynchronous=False)
+        consumer.close()
+        listed = admin.list_consumer_groups().result(20)
+        assert not listed.errors and group in {one.group_id for one in listed.valid}
+        (seen,) = (future.result(20) for future in admin.describe_consumer_groups([group]).values())
+        assert seen.coordinator.id in cluster.brokers
+        (kept,) = (future.result(20) for future in admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values())
+        assert [(one.topic, one.partition, one.offset) for one in kept.topic_partitions] == [(topic, 0, number)]
+        deleted = admin.delete_records([confluent_kafka.TopicPartition(topic, partition, number) for partition in range(3)])
+        assert [future.result(20).low_watermark for future in deleted.values()] == [number] * 3
+    for broker in cluster.brokers.values():
+        assert "internal error" not in broker.output.read_text()
 
 
 class Load:

@@ -146,10 +146,26 @@ def test_a_broker_that_was_killed_is_shown_as_down_and_started_again(commands: C
     assert {name for name in before if before[name] != after[name]} == {"broker 2"}
 
 
+def test_a_zookeeper_that_was_killed_is_shown_as_down_and_started_again_and_brokers_go_on(commands: Commands) -> None:
+    bootstrap = commands.up("--brokers", "2")
+    before = commands.pids()
+    os.kill(before["zookeeper 1"], signal.SIGKILL)
+    assert state(commands.status(code=1)) == {"zookeeper 1": False, "broker 1": True, "broker 2": True}
+    assert re.fullmatch(r"ottla: zookeeper started, process \d+\n", commands.run("up").stderr)
+    commands.until_well()
+    after = commands.pids()
+    assert {name for name in before if before[name] != after[name]} == {"zookeeper 1"}
+    with ottla.Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(NewTopic("t", 2, 2))
+    with ottla.Producer(bootstrap_servers=bootstrap) as producer:
+        assert producer.send("t", b"x").result().offset == 0
+
+
 def test_brokers_are_restarted_one_after_another_while_a_writer_goes_on(commands: Commands) -> None:
     bootstrap = commands.up("--zookeeper-nodes", "3", "--set", "min.insync.replicas=2")
     with ottla.Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topic(NewTopic("t", 3, 3))
+    controller = commands.status()["controller"]
     before = commands.pids()
     assert [name for name in before if name.startswith("zookeeper")] == ["zookeeper 1", "zookeeper 2", "zookeeper 3"]
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 1})
@@ -175,8 +191,11 @@ def test_brokers_are_restarted_one_after_another_while_a_writer_goes_on(commands
         stop.set()
         writer.join()
     assert re.fullmatch(r"(ottla: broker \d restarted, process \d+\n){3}", said)
+    assert [int(number) for number in re.findall(r"broker (\d)", said)] == [*sorted({1, 2, 3} - {controller}), controller]
     after = commands.pids()
     assert {name for name in before if before[name] == after[name]} == {"zookeeper 1", "zookeeper 2", "zookeeper 3"}
+    with ottla.Admin(bootstrap_servers=bootstrap) as admin:
+        assert all(one.leader == one.replicas[0] for one in admin.describe_topic("t").partitions)
     assert len(acknowledged) > 300 and not failed
     with ottla.Consumer("t", group_id="g", auto_offset_reset="earliest", bootstrap_servers=bootstrap) as consumer:
         found: list[bytes | None] = []
@@ -212,6 +231,15 @@ def test_what_cannot_be_started_is_said_in_a_line_and_can_be_mended(commands: Co
         )
     assert state(commands.status(code=1)) == {"zookeeper 1": True, "broker 1": True, "broker 2": False}
     assert re.fullmatch(r"ottla: broker 2 started, process \d+\n", commands.run("up").stderr)
+
+
+def test_a_broker_directory_of_another_cluster_is_refused_with_its_reason(commands: Commands) -> None:
+    commands.up("--brokers", "1")
+    commands.run("down")
+    marked = commands.directory / "broker-1" / "broker-1" / "meta.properties"
+    marked.write_text(re.sub("cluster.id=.*", "cluster.id=AAAAAAAAAAAAAAAAAAAAAA", marked.read_text()))
+    said = commands.refusal("up")
+    assert said.startswith("Error: broker 1 does not start: cannot open the log directory") and "AAAAAAAAAAAAAAAAAAAAAA" in said
 
 
 def test_without_java_nothing_is_started(tmp_path: Path) -> None:

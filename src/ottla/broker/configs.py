@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.image import Image
+from ottla.broker.selection import LEADER_SELECTOR, SELECTORS
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
@@ -161,6 +162,12 @@ class ClusterOptions(Options):
         at_least=0,
         scope="cluster-wide",
         doc="Bytes per second that this broker copies at most, of partitions that follower.replication.throttled.replicas names.",
+    )
+    replica_selector_class: str = option(
+        "replica.selector.class",
+        LEADER_SELECTOR,
+        choices=SELECTORS,
+        doc="From which replica consumers read: always the leader, or, with RackAwareReplicaSelector, one in their own rack (client.rack).",
     )
     log_dir_failure_timeout_ms: int = option(
         "log.dir.failure.timeout.ms",

@@ -10,13 +10,22 @@ n           next of n        go on: partitions named are added or changed, forgo
 ==========  ===============  ==========================================================
 
 A wrong epoch answers INVALID_FETCH_SESSION_EPOCH, an unknown id FETCH_SESSION_ID_NOT_FOUND; the client then opens a new one. With all slots
-taken, a session idle for two minutes makes room; without such a one the client is served without a session (id 0). Source: KIP-227,
-KIP-516.
+taken, a session idle for two minutes makes room; without such a one the client is served without a session (id 0). Followers always have
+room, and only one set of sessions per registration. Source: KIP-227, KIP-516.
+
+A partition of a session is *awake* while it may have something to tell, and is looked at by each request; one that has nothing sleeps until
+something happens to it. So thousands of idle partitions cost nothing, neither on the wire nor here::
+
+    named in a request ──▶ awake ──── read: no records, no error, at its end ────▶ asleep
+                             ▲                                                        │
+                             └──── appended, committed, cut, led by another ◀─────────┘
 """
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from random import Random
 
+from ottla.base.ids import TopicPartition
 from ottla.base.units import INT32_MAX, MINUTE_MS
 from ottla.wire import errors
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
@@ -26,7 +35,7 @@ IDLE_MS = 2 * MINUTE_MS
 Key = tuple[str | bytes, int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Wanted:
     """One partition that a fetch asks for, and what its reader knows."""
 
@@ -35,6 +44,14 @@ class Wanted:
     #: As last answered; -1 before the first answer.
     high_watermark: int = -1
     log_start_offset: int = -1
+    #: Whether it had nothing to give when it was read last, and will have nothing before something happens to its partition.
+    quiet: bool = False
+    #: The partition whose changes wake it; None while its topic is not known.
+    partition: TopicPartition | None = None
+
+    @property
+    def key(self) -> Key:
+        return (self.topic, self.ask.partition)
 
     def news(self, data: PartitionData) -> bool:
         """Whether an incremental answer must name this partition; notes what is told."""
@@ -47,27 +64,51 @@ class Wanted:
         return True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """One client's partitions, in the order in which they are served."""
 
     number: int
     by_id: bool
+    #: When its last request came.
     used_ms: int
+    #: The follower that it is of, and its registration; -1 for a consumer's.
+    replica: int = -1
+    replica_epoch: int = -1
     #: The epoch the next request must carry.
     epoch: int = 1
     wanted: dict[Key, Wanted] = field(default_factory=dict)
+    awake: dict[Key, Wanted] = field(default_factory=dict)
+    #: What was stirred since the fetch that waits looked last.
+    stirred: list[Wanted] = field(default_factory=list)
+
+    def told(self, wanted: Wanted, *, served: bool) -> None:
+        """An answer was made for this partition: it sleeps now, or makes room for the others."""
+        key = wanted.key
+        if wanted.quiet and wanted.partition is not None:
+            self.awake.pop(key, None)
+        elif served and key in self.awake:
+            self.awake[key] = self.awake.pop(key)
 
 
 @dataclass(slots=True)
 class Context:
     """What one fetch request asks for, whether by itself or through its session."""
 
+    #: All partitions of a whole request.
     wanted: list[Wanted]
     #: 0: answered without a session.
     session_id: int
     session: Session | None
     incremental: bool
+
+    def active(self) -> list[Wanted]:
+        """What is to be looked at now."""
+        return list(self.session.awake.values()) if self.session is not None and self.incremental else self.wanted
+
+
+def _nothing(session: Session, wanted: Wanted) -> None:
+    pass
 
 
 class FetchSessions:
@@ -78,26 +119,35 @@ class FetchSessions:
         self._partitions_max = partitions_max
         #: In the order of last use, longest idle first.
         self._sessions: dict[int, Session] = {}
+        #: Who wants a partition, by session.
+        self._watching: dict[TopicPartition, dict[Session, Wanted]] = {}
+        #: Told when a partition of a follower's session wakes up: up to the session's last request it had all that there was.
+        self.woken: Callable[[Session, Wanted], None] = _nothing
+        #: Told of a session of which a partition was stirred.
+        self.poke: Callable[[Hashable], None] = lambda session: None
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest, *, by_id: bool, now_ms: int, rng: Random) -> Context:
+    def begin(self, request: FetchRequest, *, by_id: bool, now_ms: int, rng: Random, replica: int = -1, replica_epoch: int = -1) -> Context:
         """What this request asks for.
 
         Raises: FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
         """
         if request.session_epoch > 0:
             return self._go_on(request, by_id=by_id, now_ms=now_ms)
-        if request.session_id != 0:
-            self._sessions.pop(request.session_id, None)
+        self._close(self._sessions.get(request.session_id))
         wanted = [Wanted(topic.topic_id if by_id else topic.topic, ask) for topic in request.topics for ask in topic.partitions]
-        if request.session_epoch == -1 or not wanted or len(wanted) > self._partitions_max or not self._has_room(now_ms):
+        if request.session_epoch == -1 or not wanted or len(wanted) > self._partitions_max or not self._has_room(now_ms, replica):
             return Context(wanted, 0, None, incremental=False)
+        if replica >= 0:
+            for session in [one for one in self._sessions.values() if one.replica == replica and one.replica_epoch != replica_epoch]:
+                self._close(session)
         number = rng.randrange(1, INT32_MAX)
         while number in self._sessions:
             number = rng.randrange(1, INT32_MAX)
-        session = Session(number, by_id, now_ms, wanted={(one.topic, one.ask.partition): one for one in wanted})
+        session = Session(number, by_id, now_ms, replica, replica_epoch, wanted={one.key: one for one in wanted})
+        session.awake = dict(session.wanted)
         self._sessions[number] = session
         return Context(list(session.wanted.values()), number, session, incremental=False)
 
@@ -114,34 +164,78 @@ class FetchSessions:
                 key: Key = (topic.topic_id if by_id else topic.topic, ask.partition)
                 known = session.wanted.get(key)
                 if known is None:
-                    session.wanted[key] = Wanted(key[0], ask)
+                    known = session.wanted[key] = Wanted(key[0], ask)
                 else:
                     known.ask = ask
+                session.awake[key] = known
         for gone in request.forgotten_topics_data:
             for number in gone.partitions:
-                session.wanted.pop((gone.topic_id if by_id else gone.topic, number), None)
+                self._forget(session, (gone.topic_id if by_id else gone.topic, number))
         del self._sessions[session.number]
-        if len(session.wanted) > self._partitions_max:
-            raise errors.FetchSessionIdNotFound(f"a session remembers {self._partitions_max} partitions at most; fetch without one")
-        if not session.wanted:
+        if len(session.wanted) > self._partitions_max or not session.wanted:
+            self._sessions[session.number] = session
+            self._close(session)
+            if session.wanted:
+                raise errors.FetchSessionIdNotFound(f"a session remembers {self._partitions_max} partitions at most; fetch without one")
             return Context([], 0, None, incremental=True)
         session.epoch = session.epoch + 1 if session.epoch < INT32_MAX else 1
         session.used_ms = now_ms
         self._sessions[session.number] = session
-        return Context(list(session.wanted.values()), session.number, session, incremental=True)
+        return Context([], session.number, session, incremental=True)
 
-    def _has_room(self, now_ms: int) -> bool:
-        if len(self._sessions) < self._slots:
+    def _has_room(self, now_ms: int, replica: int) -> bool:
+        if replica >= 0 or len(self._sessions) < self._slots:
             return True
-        if self._sessions:
-            oldest = next(iter(self._sessions.values()))
-            if now_ms - oldest.used_ms > IDLE_MS:
-                del self._sessions[oldest.number]
+        for session in self._sessions.values():
+            if now_ms - session.used_ms <= IDLE_MS:
+                break
+            if session.replica < 0:
+                self._close(session)
                 return True
         return False
 
+    def _forget(self, session: Session, key: Key) -> None:
+        wanted = session.wanted.pop(key, None)
+        session.awake.pop(key, None)
+        if wanted is not None:
+            self._unwatch(session, wanted)
 
-def rotated(session: Session, served: list[Key]) -> None:
-    """Put the partitions that gave records behind the others, so that each gets its turn when the answer is full."""
-    for key in served:
-        session.wanted[key] = session.wanted.pop(key)
+    def _close(self, session: Session | None) -> None:
+        if session is not None:
+            del self._sessions[session.number]
+            for wanted in session.wanted.values():
+                self._unwatch(session, wanted)
+
+    # What happens to partitions.
+
+    def watch(self, session: Session, wanted: Wanted, partition: TopicPartition) -> None:
+        """The name of a partition is known: what happens to it wakes it from now on."""
+        wanted.partition = partition
+        self._watching.setdefault(partition, {})[session] = wanted
+
+    def _unwatch(self, session: Session, wanted: Wanted) -> None:
+        watching = self._watching.get(wanted.partition) if wanted.partition is not None else None
+        if wanted.partition is not None and watching is not None and watching.get(session) is wanted:
+            del watching[session]
+            if not watching:
+                del self._watching[wanted.partition]
+
+    def heard(self, key: Hashable) -> None:
+        """Something under a key of the purgatory changed: a partition, or what was appended to it, which only followers may see."""
+        partition, appended = (key, False) if type(key) is TopicPartition else (_appended(key), True)
+        watching = self._watching.get(partition) if partition is not None else None
+        if not watching:
+            return
+        for session, wanted in list(watching.items()):
+            if appended and session.replica < 0:
+                continue
+            if wanted.key not in session.awake:
+                session.awake[wanted.key] = wanted
+                if session.replica >= 0:
+                    self.woken(session, wanted)
+            session.stirred.append(wanted)
+            self.poke(session)
+
+
+def _appended(key: Hashable) -> TopicPartition | None:
+    return key[1] if type(key) is tuple and len(key) == 2 and key[0] == "appended" else None

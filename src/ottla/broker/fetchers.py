@@ -10,20 +10,25 @@ The next request says what was made durable since the last, so the leader's high
 all the partitions in it. A partition that met an error waits for itself, a leader that cannot be reached makes its fetcher wait; each time
 twice as long, up to replica.fetch.backoff.ms.
 
+Fetches go in a session (KIP-227): after a first, whole request each names only partitions of which something changed here, and the answer
+only those of which something changed there. So a round costs what has happened, not what there is. After any error of the whole the next
+request is whole again.
+
 Requests carry the broker epoch (KIP-903), the leader epoch (KIP-320) and the epoch of the last batch in the log (KIP-595).
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.units import INT32_MAX
 from ottla.broker import effects
 from ottla.broker.follower import Follower, Unsound
 from ottla.broker.purgatory import Parked
 from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
 from ottla.wire import errors
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData, ReplicaState
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData, ReplicaState
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -34,6 +39,8 @@ VERSION = 15
 BACKOFF_MS = 20
 #: Beyond replica.fetch.wait.max.ms, before a leader counts as unreachable.
 PATIENCE_MS = 10_000
+#: Errors of the whole that only say that the session is gone: the next request, a whole one, needs not wait.
+SESSION_GONE = (errors.FetchSessionIdNotFound.code, errors.InvalidFetchSessionEpoch.code, errors.FetchSessionTopicIdError.code)
 
 
 class Asked(NamedTuple):
@@ -50,6 +57,10 @@ class Asked(NamedTuple):
         return cls(follower, follower.epoch, follower.log.end_offset, follower.log.truncations)
 
 
+#: By topic id and number, as answers name partitions.
+Place = tuple[bytes, int]
+
+
 class Fetcher:
     """See the module's theory."""
 
@@ -58,52 +69,115 @@ class Fetcher:
         self.leader = leader
         #: What it copies, in the order in which the leader is asked.
         self.followers: dict[TopicPartition, Follower] = {}
-        #: By topic id and partition: what the request under way asks for; None when none is.
-        self._asked: dict[tuple[bytes, int], Asked] | None = None
+        #: Of these, those of which the leader may have to be told something; those that wait for themselves; and those of which not all
+        #: is on disk yet. A round begins when there are none of the last.
+        self._changed: dict[TopicPartition, Follower] = {}
+        self._waiting: dict[TopicPartition, Follower] = {}
+        self._unsettled: dict[TopicPartition, Follower] = {}
+        #: What the leader holds for the session, as of the last request; and of this what it is to forget.
+        self._asked: dict[Place, Asked] = {}
+        self._gone: dict[Place, None] = {}
+        self._session = 0
+        self._epoch = 0
+        self._under_way = False
         self._failures = 0
         self._not_before_ms = 0
         self._timer: Parked | None = None
         self._timer_ms = 0
 
+    def follow(self, follower: Follower) -> None:
+        """Copy this partition too, or take note that something of it may have changed."""
+        self.followers[follower.partition] = follower
+        self.changed(follower.partition)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Copy this partition no more."""
+        follower = self.followers.pop(partition)
+        for some in (self._changed, self._waiting, self._unsettled):
+            some.pop(partition, None)
+        self._leave(follower)
+
+    def changed(self, partition: TopicPartition) -> None:
+        """Something of a partition changed here: more of it is on disk, it was cut, or need wait no more."""
+        follower = self.followers[partition]
+        self._waiting.pop(partition, None)
+        self._changed[partition] = follower
+        if follower.settled:
+            self._unsettled.pop(partition, None)
+        else:
+            self._unsettled[partition] = follower
+
     def go_on(self) -> None:
         """Ask, unless a request is under way or what came last is not yet on disk."""
         node = self._node
-        if self._asked is not None or not self.followers or node.epoch is None or node.stopping:
+        if self._under_way or not self.followers or node.epoch is None or node.stopping or self._unsettled:
             return
-        if not all(follower.settled for follower in self.followers.values()):
-            return
-        ready: list[Follower] = []
-        later: list[int] = []
-        for follower in self.followers.values():
-            if follower.waits:
-                continue
-            due_ms = max(follower.not_before_ms, node.throttles.copies_at_ms(follower))
-            if due_ms <= node.now_ms:
-                ready.append(follower)
-            else:
-                later.append(due_ms)
-        if not ready and not later:
-            return
-        if not ready or self._not_before_ms > node.now_ms:
-            self._wait_until(max(0 if ready else min(later), self._not_before_ms))
-            return
-        # Those that met an error, or are throttled, are asked for again when their time has come, if no answer is nearer.
-        self._asked = {}
-        request = self._request(ready, min(later) - node.now_ms if later else None)
-        timeout_ms = node.options.replica_fetch_wait_max_ms + PATIENCE_MS
-        node.ask(self.leader, request, version=VERSION, timeout_ms=timeout_ms, done=self._answered)
+        for partition in [key for key, follower in self._waiting.items() if self._is_ready(follower)]:
+            self.changed(partition)
+        for partition in [key for key, follower in self._changed.items() if not self._is_ready(follower)]:
+            follower = self._waiting[partition] = self._changed.pop(partition)
+            self._leave(follower)
+        later = [self._ready_at_ms(follower) for follower in self._waiting.values() if not follower.waits]
+        if len(self._waiting) == len(self.followers):
+            if later:
+                self._wait_until(max(min(later), self._not_before_ms))
+        elif self._not_before_ms > node.now_ms:
+            self._wait_until(self._not_before_ms)
+        else:
+            self._under_way = True
+            # Those that met an error, or are throttled, are asked for again when their time has come, if no answer is nearer.
+            wait_ms = node.options.replica_fetch_wait_max_ms
+            if later:
+                wait_ms = min(wait_ms, max(min(later) - node.now_ms, BACKOFF_MS))
+            request = self._request(wait_ms)
+            node.ask(self.leader, request, version=VERSION, timeout_ms=wait_ms + PATIENCE_MS, done=self._answered)
 
-    def _request(self, ready: list[Follower], soon_ms: int | None) -> FetchRequest:
-        """``soon_ms``: when others will be ready."""
+    def _ready_at_ms(self, follower: Follower) -> int:
+        return max(follower.not_before_ms, self._node.throttles.copies_at_ms(follower))
+
+    def _is_ready(self, follower: Follower) -> bool:
+        return not follower.waits and self._ready_at_ms(follower) <= self._node.now_ms
+
+    # What it asks.
+
+    def _request(self, wait_ms: int) -> FetchRequest:
         node, options = self._node, self._node.options
-        assert self._asked is not None and node.epoch is not None, "a registered broker asks"
-        topics: dict[str, FetchTopic] = {}
-        for follower in ready:
+        assert node.epoch is not None, "a registered broker asks"
+        if self._epoch == 0:
+            self._asked, self._gone = {}, {}
+            told: Iterable[Follower] = [follower for partition, follower in self.followers.items() if partition not in self._waiting]
+        else:
+            told = self._changed.values()
+        topics = self._topics(told)
+        self._changed = {}
+        gone: dict[bytes, list[int]] = {}
+        for topic_id, number in self._gone:
+            gone.setdefault(topic_id, []).append(number)
+        self._gone = {}
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=node.broker_id, replica_epoch=node.epoch),
+            max_wait_ms=wait_ms,
+            min_bytes=options.replica_fetch_min_bytes,
+            max_bytes=options.replica_fetch_response_max_bytes,
+            session_id=self._session,
+            session_epoch=self._epoch,
+            topics=topics,
+            forgotten_topics_data=[ForgottenTopic(topic_id=topic_id, partitions=numbers) for topic_id, numbers in gone.items()],
+        )
+
+    def _topics(self, told: Iterable[Follower]) -> list[FetchTopic]:
+        """What the leader is to hold of these, where it does not already."""
+        topics: dict[bytes, FetchTopic] = {}
+        for follower in told:
             log, partition = follower.log, follower.partition
-            topic = topics.get(partition.topic)
+            place, ask = (bytes(log.topic_id), partition.partition), Asked.now(follower)
+            self._gone.pop(place, None)
+            if self._asked.get(place) == ask:
+                continue
+            self._asked[place] = ask
+            topic = topics.get(place[0])
             if topic is None:
-                topic = topics[partition.topic] = FetchTopic(topic_id=log.topic_id, partitions=[])
-            self._asked[log.topic_id, partition.partition] = Asked.now(follower)
+                topic = topics[place[0]] = FetchTopic(topic_id=log.topic_id, partitions=[])
             topic.partitions.append(
                 FetchPartition(
                     partition=partition.partition,
@@ -111,37 +185,44 @@ class Fetcher:
                     fetch_offset=log.end_offset,
                     last_fetched_epoch=log.epochs.latest,
                     log_start_offset=log.start_offset,
-                    partition_max_bytes=options.replica_fetch_max_bytes,
+                    partition_max_bytes=self._node.options.replica_fetch_max_bytes,
                 )
             )
-        wait_ms = options.replica_fetch_wait_max_ms
-        return FetchRequest(
-            replica_state=ReplicaState(replica_id=node.broker_id, replica_epoch=node.epoch),
-            max_wait_ms=wait_ms if soon_ms is None else min(wait_ms, max(soon_ms, BACKOFF_MS)),
-            min_bytes=options.replica_fetch_min_bytes,
-            max_bytes=options.replica_fetch_response_max_bytes,
-            session_epoch=-1,
-            topics=list(topics.values()),
-        )
+        return list(topics.values())
+
+    def _leave(self, follower: Follower) -> None:
+        """The leader is to hold this partition no more."""
+        place = (bytes(follower.log.topic_id), follower.partition.partition)
+        if self._asked.pop(place, None) is not None:
+            self._gone[place] = None
+
+    # What it hears.
 
     def _answered(self, response: Any) -> None:
-        asked, self._asked = self._asked, None
+        self._under_way = False
         node = self._node
-        if asked is None or node.stopping:
+        if node.stopping:
             return
         if not isinstance(response, FetchResponse) or response.error_code:
-            self._failures += 1
-            self._not_before_ms = node.now_ms + self._backoff_ms(self._failures)
+            self._epoch = 0
+            if isinstance(response, FetchResponse) and response.error_code in SESSION_GONE:
+                self._session = 0
+            else:
+                self._failures += 1
+                self._not_before_ms = node.now_ms + self._backoff_ms(self._failures)
         else:
             self._failures = 0
+            self._session = response.session_id
+            self._epoch = 0 if response.session_id == 0 else self._epoch % INT32_MAX + 1
+            whole = self._epoch <= 1
             for topic in response.responses:
                 for data in topic.partitions:
-                    ask = asked.get((topic.topic_id, data.partition_index))
+                    ask = self._asked.get((bytes(topic.topic_id), data.partition_index))
                     if ask is not None and self._still_asks(ask):
                         self._take_in(ask.follower, data)
-            # Served in turn: what came first goes last, so that a full answer starves nobody.
-            first = next(iter(asked.values())).follower.partition
-            if first in self.followers:
+            if whole and self.followers:
+                # Served in turn: what came first goes last, so that a full answer starves nobody.
+                first = next(iter(self.followers))
                 self.followers[first] = self.followers.pop(first)
         self.go_on()
 
@@ -154,6 +235,7 @@ class Fetcher:
         node, log = self._node, follower.log
         if data.error_code not in (errors.NONE, errors.OffsetOutOfRange.code):
             self._failed(follower)
+            self.changed(follower.partition)
             return
         removed: tuple[str, ...] = ()
         try:
@@ -170,8 +252,11 @@ class Fetcher:
                 if data.records:
                     node.throttles.copied(follower.partition, len(data.records))
                     follower.append(data.records, high_watermark=data.high_watermark, wall_ms=node.wall_ms)  # type: ignore[arg-type]
+                mark = follower.high_watermark
                 removed = follower.follow_marks(high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=node.wall_ms)
                 follower.failures = 0
+                if follower.high_watermark != mark:
+                    node.purgatory.poke(follower.partition)
         except OSError as error:
             node.partitions.append_failed(follower, error)
             self._failed(follower)
@@ -182,6 +267,8 @@ class Fetcher:
         node.upkeep.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)
         if log.unflushed:
             node.partitions.dirty[follower.partition] = follower
+        if self.followers.get(follower.partition) is follower:
+            self.changed(follower.partition)
 
     def _failed(self, follower: Follower) -> None:
         follower.failures += 1
@@ -221,7 +308,7 @@ class Fetchers:
         fetcher = self._fetchers.get(key)
         if fetcher is None:
             fetcher = self._fetchers[key] = Fetcher(self._node, BrokerId(follower.leader))
-        fetcher.followers[follower.partition] = follower
+        fetcher.follow(follower)
         self._of[follower.partition] = fetcher
         self._stirred[fetcher] = None
 
@@ -229,13 +316,14 @@ class Fetchers:
         """Copy a partition no more."""
         fetcher = self._of.pop(partition, None)
         if fetcher is not None:
-            del fetcher.followers[partition]
+            fetcher.forget(partition)
             self._stirred[fetcher] = None
 
     def flushed(self, partition: TopicPartition) -> None:
-        """More of a partition followed is on disk."""
+        """More of a partition followed is on disk, or need wait no more."""
         fetcher = self._of.get(partition)
         if fetcher is not None:
+            fetcher.changed(partition)
             self._stirred[fetcher] = None
 
     def of(self, partition: TopicPartition) -> Fetcher:

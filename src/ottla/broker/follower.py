@@ -20,6 +20,7 @@ from collections.abc import Iterable
 
 from ottla.base.ids import Offset, TopicPartition
 from ottla.broker.flushing import Flushing
+from ottla.broker.reading import Readable
 from ottla.log.directory import LogDirectory
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
@@ -31,8 +32,10 @@ class Unsound(Exception):
     """What the leader sent cannot be a copy of its log: damaged on the way, or not what was asked for."""
 
 
-class Follower(Flushing):
+class Follower(Flushing, Readable):
     """See the module's theory. One owner, the node; every method is synchronous and passes on the disk's OSError."""
+
+    follows = True
 
     __slots__ = (
         "counted",

@@ -107,6 +107,12 @@ class InSync:
         standing.position, standing.broker_epoch = offset, broker_epoch
         standing.end_then, standing.fetched_ms = end_offset, now_ms
 
+    def had_all(self, broker: int, at_ms: int) -> None:
+        """Nothing has come to the log since this follower fetched at its end, and it was heard at this time."""
+        standing = self.standings.get(broker)
+        if standing is not None and standing.position >= standing.end_then >= 0:
+            standing.caught_up_ms = max(standing.caught_up_ms, at_ms)
+
     def committed(self, own: int, *, min_insync: int) -> int:
         """What every member of the maximal ISR has, the leader having ``own``; -1 while the ISR is too small to commit anything, or
         somebody outside of it may be elected because it was."""
@@ -123,8 +129,8 @@ class InSync:
         """The ISR to ask for; None when the present one is right.
 
         A member leaves when it did not catch up for ``lag_max_ms``, or turned out to have less than it once had. A replica joins that has
-        everything below ``joins_at``; ``sound`` tells whether a broker is alive under an epoch, fit, and stays; one that was asked for and
-        is not is asked for no more.
+        everything below ``joins_at``, and is not as late as that; ``sound`` tells whether a broker is alive under an epoch, fit, and stays;
+        one that was asked for and is not is asked for no more.
         """
         members = []
         for broker in self.replicas:
@@ -132,9 +138,10 @@ class InSync:
                 members.append(broker)
                 continue
             standing = self.standings[broker]
+            if standing.position < end_offset and now_ms - standing.caught_up_ms > lag_max_ms:
+                continue
             if broker in self.maximal and not self._refused(broker, standing, sound):
-                caught_up = standing.position >= end_offset or now_ms - standing.caught_up_ms <= lag_max_ms
-                if caught_up and not standing.lost_records:
+                if not standing.lost_records:
                     members.append(broker)
             elif standing.position >= joins_at and sound(broker, standing.broker_epoch):
                 members.append(broker)

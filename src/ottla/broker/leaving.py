@@ -2,10 +2,14 @@
 
 ::
 
-    StopAsked ──▶ marked: its registration says that it leaves ──▶ nothing left that another can take, or patience over ──▶ may stop
-                     │ everybody hears it from the store
-                     ├─▶ controller: its partitions are led by other members of their ISRs, and it is in no ISR that has another member
-                     └─▶ leaders, controller: it is not taken back into an ISR
+    StopAsked ──▶ drained ──▶ marked: its registration says that it leaves ──▶ nothing left to hand over, or patience over ──▶ may stop
+                                 │ everybody hears it from the store
+                                 ├─▶ controller: others of their ISRs lead its partitions, and it leaves each ISR that has another member
+                                 └─▶ leaders, controller: it is not taken back into an ISR
+
+Draining comes first, for those who produce with acks=1 or 0: what they were promised is on this broker alone until followers have fetched
+it. So nothing more is taken from them for the partitions that go, and the broker waits until all that was written by then is committed, a
+moment in most cases and DRAIN_MS at most. Whoever produces with acks=all goes on meanwhile.
 
 The mark stands in the store, so whoever becomes controller meanwhile goes on, and it goes with the registration. A broker waits for a
 partition as long as another live replica that stays could take it, be it that this one has to catch up first; when it is alone, or the
@@ -14,18 +18,23 @@ mark is written again as often, in case the store did not take it. After that, o
 that dies would, but for its last answers and clean logs: nothing that was acknowledged with acks=all depends on the handing over.
 
 Difference from Kafka with ZooKeeper: the broker asks everybody through the store rather than the controller by ControlledShutdown (key 7);
-it is the mark that Kafka's own quorum keeps with a registration. Source: KIP-841, KIP-631.
+it is the mark that Kafka's own quorum keeps with a registration. Source: KIP-841, KIP-631; KAFKA-20554 for draining.
 """
 
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.units import SECOND_MS
 from ottla.broker.controller.election import is_leaving
 from ottla.broker.image import Change
+from ottla.broker.leader import Leader
 from ottla.broker.purgatory import Parked
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+#: The longest time for which records promised with acks=1 are waited for; a follower that is in sync needs a small part of it.
+DRAIN_MS = SECOND_MS
 
 
 class Leaving:
@@ -50,7 +59,30 @@ class Leaving:
             self.over = True
             return
         self._look_at_all()
-        self._try()
+        self._drain()
+
+    def refuses(self, leader: Leader, acks: int) -> bool:
+        """Whether what its producer would call written once this broker has it comes too late: another member of the ISR takes over."""
+        return self.begun and acks >= 0 and leader.partition in self._held and len(leader.insync.isr) > 1
+
+    def _drain(self) -> None:
+        """Wait until what is written now is committed."""
+        leaders = self._node.partitions.leaders
+        ends = [(leader, leader.log.end_offset) for partition in self._held if (leader := leaders.get(partition)) is not None]
+
+        def drained() -> bool:
+            while ends:
+                leader, end_offset = ends[-1]
+                if leader.high_watermark < end_offset and leaders.get(leader.partition) is leader:
+                    return False
+                ends.pop()
+            return True
+
+        if drained():
+            self._try()
+        else:
+            waits = Parked([leader.partition for leader, _ in ends], drained, lambda expired: self._try())
+            self._node.purgatory.park(waits, self._node.now_ms + DRAIN_MS)
 
     def changed(self, change: Change) -> None:
         """The image took in a change of the store."""
@@ -72,7 +104,7 @@ class Leaving:
         """Write the mark down, and again after a while."""
         node = self._node
         self._look_whether_over()
-        if self.over:
+        if self.over or node.stopping:
             return
         if self._tries >= node.options.controlled_shutdown_max_retries:
             self.over = True

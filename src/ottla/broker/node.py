@@ -9,6 +9,7 @@ whose outcome comes back as an event.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
+from ottla.broker.apis.k01_fetch import follower_woke
 from ottla.broker.compaction import Compaction
 from ottla.broker.configs import Settings, broker_options, topic_options
 from ottla.broker.controller.controller import Controller
@@ -121,7 +123,9 @@ class Node:
         self._routes = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
-        """Which event is whose."""
+        """Which event is whose; and fetch sessions hear what happens to partitions."""
+        self.sessions.poke, self.sessions.woken = self.purgatory.poke, partial(follower_woke, self)
+        self.purgatory.heard = self.sessions.heard
         return {
             events.RequestArrived: self._request_arrived,
             events.ConnectionClosed: self._connection_closed,
@@ -182,7 +186,8 @@ class Node:
     @property
     def ready(self) -> bool:
         """Registered, with a controller, and leading what it should: clients may be told to come."""
-        return self.standing.epoch is not None and self.image.controller is not None and self.controller.settled()
+        registered = self.standing.epoch is not None and self.image.controller is not None
+        return registered and self.partitions.resumed and self.controller.settled()
 
     def next_deadline_ms(self) -> int | None:
         """When the next Ticked has something to do."""

@@ -43,7 +43,7 @@ class Parked:
 class Purgatory:
     """All waiting requests of a broker, by key and by deadline."""
 
-    __slots__ = ("_slots", "_ticks", "_waiting", "parked")
+    __slots__ = ("_slots", "_ticks", "_waiting", "heard", "parked")
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, dict[Parked, None]] = {}
@@ -51,6 +51,8 @@ class Purgatory:
         self._slots: dict[int, dict[Parked, None]] = {}
         #: A heap of at least the ticks that have a slot.
         self._ticks: list[int] = []
+        #: Told of each poke.
+        self.heard: Callable[[Hashable], None] | None = None
         #: How many wait now.
         self.parked = 0
 
@@ -70,6 +72,8 @@ class Purgatory:
 
     def poke(self, key: Hashable) -> None:
         """Something under ``key`` changed: finish what is ready."""
+        if self.heard is not None:
+            self.heard(key)
         waiting = self._waiting.get(key)
         if waiting:
             ready = []

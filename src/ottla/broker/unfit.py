@@ -110,8 +110,9 @@ class Unfit:
             for partition in list(self.impaired):
                 self.state_changed(partition, self._node.image.state(partition))
             self.changed()
-        elif result.error == "exists":
-            self._sequence += 1
+        elif result.error in ("exists", "version"):
+            # The notification's number was taken, or the registration tells something else new; the image shows it by now.
+            self._sequence += result.error == "exists"
             self.changed()
         else:
             self._retry = True

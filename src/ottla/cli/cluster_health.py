@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,8 +12,11 @@ from ottla.cli.render import admin as connected
 
 if TYPE_CHECKING:
     from ottla.client.results import Node, PartitionDescription
+    from ottla.client.sync_admin import Admin
 
 LOOK_S = 0.1
+#: How long a controller may take to tell what moves.
+MOVES_MS = 5_000
 
 
 class Health(msgspec.Struct):
@@ -46,7 +49,11 @@ def health(bootstrap: str) -> Health:
     with connected(bootstrap) as admin:
         cluster = admin.describe_cluster()
         topics = admin.describe_topics([topic.name for topic in admin.list_topics(internal=True)])
-    found = {(name, one.partition): one for name, topic in topics.items() if not isinstance(topic, Exception) for one in topic.partitions}
+        found = {
+            (name, one.partition): one for name, topic in topics.items() if not isinstance(topic, Exception) for one in topic.partitions
+        }
+        lacking = {name: one for name, one in found.items() if _lacking(one)}
+        coming = _coming(admin, lacking)
     offline = {name: one for name, one in found.items() if one.leader < 0}
     return Health(
         cluster_id=cluster.cluster_id,
@@ -55,13 +62,28 @@ def health(bootstrap: str) -> Health:
         partitions=len(found),
         offline=offline,
         absent=sorted({broker for one in found.values() for broker in one.replicas} - {node.id for node in cluster.nodes}),
-        under_replicated={name: one for name, one in found.items() if name not in offline and _lacking(one)},
+        under_replicated={name: one for name, one in lacking.items() if name not in offline and _lacking(one, coming.get(name, ()))},
     )
 
 
-def _lacking(one: PartitionDescription) -> bool:
-    """Whether replicas are not in sync, or no longer, of which the controller may not know yet."""
-    return bool(set(one.replicas) - set(one.isr) or set(one.offline_replicas))
+def _lacking(one: PartitionDescription, coming: Iterable[int] = ()) -> bool:
+    """Whether replicas are not in sync, or no longer, of which the controller may not know yet. Those that a reassignment is adding are not
+    missed, as in Kafka."""
+    there = set(one.replicas).difference(coming)
+    return bool(there - set(one.isr) or there & set(one.offline_replicas))
+
+
+def _coming(admin: Admin, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
+    """Replicas that are being added to some of these partitions; nothing where no controller can tell."""
+    from ottla.wire.errors import KafkaError
+
+    if not partitions:
+        return {}
+    try:
+        moves = admin.list_partition_reassignments(partitions, timeout_ms=MOVES_MS)
+    except KafkaError:
+        return {}
+    return {(tp.topic, tp.partition): move.adding for tp, move in moves.items()}
 
 
 def await_health(bootstraps: Collection[str], well: Callable[[Health], bool], *, timeout_s: float) -> Health | None:

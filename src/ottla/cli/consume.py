@@ -85,6 +85,8 @@ def command(
         "metadata_max_age_ms": METADATA_MS, "isolation_level": "read_committed" if read_committed else "read_uncommitted",
     }  # fmt: skip
     if group is not None:
+        if not group:
+            raise click.UsageError("-g needs the name of a group")
         from ottla.cli.consume_group import consume
 
         if partitions or where not in RESETS:

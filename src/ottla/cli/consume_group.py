@@ -9,6 +9,7 @@ next run.
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -146,9 +147,13 @@ def consume(
     with Consumer(group_id=group, enable_auto_commit=False, **settings) as consumer:
         printed.consumer = consumer
         consumer.subscribe(topic, listener=printed)
-        # An interrupt is the usual way to end it; closing commits what was printed.
-        with contextlib.suppress(KeyboardInterrupt):
-            _print(consumer, topic, printed, render, float("inf") if limit is None else limit)
+        # An interrupt is the usual way to end it, a SIGTERM that of others; closing commits what was printed, and leaves.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                _print(consumer, topic, printed, render, float("inf") if limit is None else limit)
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _print(consumer: Consumer, topic: str, printed: _Printed, render: Callable[[ConsumerRecord], bytes], left: float) -> None:

@@ -11,9 +11,10 @@ A batch that the broker finds too large is split in halves that go in its place 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any, NamedTuple
 
 from ottla.client.backoff import Backoff
 from ottla.client.batches import Batch
@@ -21,9 +22,11 @@ from ottla.client.cluster import NOBODY, TopicInfo
 from ottla.client.errors import DeliveryTimedOut
 from ottla.client.options import ProducerOptions
 from ottla.client.partition_queue import INVALID_EPOCH, OUT_OF_ORDER, UNKNOWN_PRODUCER, PartitionQueue
-from ottla.client.uniform import NodeLatency, Sticky, choose
+from ottla.client.uniform import NodeLatency, choose
+from ottla.records import partition_for_key
 from ottla.records.batch import parse_header
 from ottla.records.build import BatchBuilder
+from ottla.records.codec import OpenBatches
 from ottla.records.compression import Codec
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
@@ -50,107 +53,97 @@ class Drained:
     leaderless: list[tuple[str, int]] = field(default_factory=list)
 
 
+class Placed(NamedTuple):
+    """Where a record was put."""
+
+    batch: Batch
+    place: int
+    timestamp_ms: int
+
+
+def _no_clock() -> int:
+    raise AssertionError("whoever gives an accumulator no clock gives its records their times")
+
+
 class Accumulator:
     """See the module. `now_ms` is monotonic; all bytes are before compression."""
 
-    def __init__(self, options: ProducerOptions, rng: Random) -> None:
+    def __init__(
+        self,
+        options: ProducerOptions,
+        rng: Random,
+        *,
+        give: Callable[[Batch, int, int], Any] = Placed,
+        clock_ns: Callable[[], int] = _no_clock,
+    ) -> None:
         self._options = options
         self._rng = rng
         self._buffer_memory = options.buffer_memory
+        #: The open batches of all queues, in reach of every thread; each is taken out of it before anything else is done with it.
+        self.open = OpenBatches(options.buffer_memory, give, clock_ns, options.partitioner_ignore_keys)
+        self._give = give
         self._batch_size = min(options.batch_size, options.max_request_size)
+        self._backlog_size = min(max(options.batch_size_backlog, options.batch_size), options.max_request_size)
         self._codec, self._level = _codec(options)
         self._partitions: dict[tuple[str, int], PartitionQueue] = {}
+        self._topics: set[str] = set()
         #: Partitions with something to send.
         self._active: dict[tuple[str, int], PartitionQueue] = {}
         #: Batches without an outcome, oldest first.
         self._incomplete: dict[Batch, None] = {}
         #: (id, epoch) of the producer; None while it has none and needs one.
         self.producer: tuple[int, int] | None = None
-        #: Bytes of all incomplete batches; may pass the limit by one record.
-        self.used_bytes = 0
         #: Something became ready to send since the last drain.
         self.closed_one = False
         #: How many batches were split.
         self.splits = 0
-        #: By topic: where its records without a key go.
-        self._sticky: dict[str, Sticky] = {}
-        #: At so many bytes beyond its share a partition is left whether its batch is full or not.
-        self._left_least = -max(self._batch_size, 1)
         self._latency = NodeLatency(options.partitioner_availability_timeout_ms)
         #: Batches that got their outcome and whose users do not know it yet.
         self._finished: list[Batch] = []
 
     # -- filling
 
-    def add(
-        self,
-        topic: str,
-        partition: int | None,
-        timestamp_ms: int,
-        key: Bytes | None,
-        value: Bytes | None,
-        headers: Headers,
-        info: TopicInfo | None = None,
-    ) -> tuple[Batch, int] | None:
-        """Add a record to the partition's open batch: (the batch, its index there). None when none has room for it: then `begin` one.
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all incomplete batches; may pass the limit by one record."""
+        return self.open.used
 
-        Without a partition it goes where the topic's records go at the time (`uniform`); `info` is what is known of the topic.
+    def add(
+        self, topic: str, partition: int | None, timestamp_ms: int | None, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> Any:
+        """Add a record to the open batch of its partition: what `give` makes of its place. None when none has room for it: then `begin`
+        one. Without a partition, the key decides, or it goes where the topic's records go at the time (`uniform`).
         """
-        if partition is None:
-            sticky = self._sticky.get(topic)
-            if sticky is None or sticky.info is not info or sticky.left <= self._left_least:
-                return None
-            queue = sticky.queue
-        else:
-            sticky = None
-            found = self._partitions.get((topic, partition))
-            if found is None:
-                return None
-            queue = found
-        batch = queue.open
-        if batch is None or self.used_bytes >= self._buffer_memory:
-            return None
-        builder = batch.builder
-        index = builder.append(timestamp_ms, key, value, headers)  # type: ignore[union-attr]
-        if index is None:
-            return None
-        size = builder.size  # type: ignore[union-attr]
-        grown = size - batch.size
-        self.used_bytes += grown
-        batch.size = size
-        if sticky is not None:
-            sticky.left -= grown
-        return batch, index
+        return self.open.put(topic, value, key, headers, partition, timestamp_ms)
 
     def begin(
         self,
         topic: str,
         partition: int | None,
         timestamp_ms: int,
-        key: Bytes | None,
-        value: Bytes | None,
+        key: bytes | None,
+        value: bytes | None,
         headers: Headers,
         now_ms: float,
-        info: TopicInfo | None = None,
-    ) -> tuple[Batch, int] | None:
-        """Close the partition's open batch, if any, and begin one with this record. None while the memory is full.
+        info: TopicInfo,
+    ) -> Any:
+        """Close the partition's open batch, if any, and begin one with this record, unless it finds room elsewhere; what `give` makes of
+        its place. None while the memory is full.
 
         Raises: MessageTooLarge when the record alone is larger than `max_request_size`.
         """
         if self.used_bytes >= self._buffer_memory:
             return None
-        sticky = None
+        self.open.resize(topic, len(info.partitions))
+        keyless = partition is None and (key is None or self._options.partitioner_ignore_keys)
+        if keyless and self._move(topic, info, len(key or b"") + len(value or b"") + RECORD_OVERHEAD):
+            added = self.add(topic, None, timestamp_ms, key, value, headers)
+            if added is not None:
+                return added
         if partition is None:
-            assert info is not None, "a partition is chosen among those that there are"
-            if self._move(topic, info, len(key or b"") + len(value or b"") + RECORD_OVERHEAD):
-                added = self.add(topic, None, timestamp_ms, key, value, headers, info)
-                if added is not None:
-                    return added
-            sticky = self._sticky[topic]
-            queue = sticky.queue
-        else:
-            queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
-        builder = BatchBuilder(codec=self._codec, level=self._level, size_max=self._batch_size)
+            partition = self.open.stuck(topic)[0] if keyless else partition_for_key(key or b"", len(info.partitions))
+        queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
+        builder = BatchBuilder(codec=self._codec, level=self._level, size_max=self._size_for(queue))
         builder.append(timestamp_ms, key, value, headers)
         if builder.size > self._options.max_request_size:
             raise MessageTooLarge(
@@ -158,22 +151,21 @@ class Accumulator:
             )
         if queue.open is not None:
             self._close(queue)
-        batch = queue.open = Batch(topic, queue.partition, builder, now_ms)
+        batch = queue.open = Batch(topic, partition, builder, now_ms)
         batch.size = builder.size
-        if sticky is not None:
-            sticky.left -= batch.size
+        if keyless:
+            self.open.spend(topic, batch.size)
         self._admit(queue, batch)
-        return batch, 0
+        given = self._give(batch, 0, timestamp_ms)
+        self.open.open(topic, partition, builder, batch)
+        return given
 
     def _move(self, topic: str, info: TopicInfo, size: int) -> bool:
-        """Let a topic's records without a key go elsewhere, if it is time; True if `add` may have room for a record now."""
-        sticky = self._sticky.get(topic)
+        """Let a topic's records without a key go elsewhere, if it is time; True if they do."""
+        here, left = self.open.stuck(topic)
         known = info.partitions
-        here = -1 if sticky is None or sticky.left <= size else sticky.queue.partition
-        if sticky is not None and 0 <= here < len(known) and known[here].leader != NOBODY:
-            # A new picture of the topic leaves the choice as it is.
-            was, sticky.info = sticky.info, info
-            return was is not info
+        if left > size and 0 <= here < len(known) and known[here].leader != NOBODY:
+            return False
         queues = self._partitions
 
         def waiting(partition: int) -> int:
@@ -182,9 +174,26 @@ class Accumulator:
 
         adaptive = self._options.partitioner_adaptive_partitioning_enable
         chosen = choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
-        queue = queues.get((topic, chosen)) or self._queue(topic, chosen)
-        self._sticky[topic] = Sticky(queue, -self._left_least, info)
+        queue = queues.get((topic, chosen))
+        share = max(self._batch_size if queue is None else self._size_for(queue), 1)
+        self.open.stick(topic, chosen, share, -share)
         return True
+
+    def _size_for(self, queue: PartitionQueue) -> int:
+        """How large the next batch may become: one that will have to wait for others may be larger."""
+        return self._backlog_size if len(queue.ready) + (queue.open is not None) > 1 else self._batch_size
+
+    def learned(self, topics: Mapping[str, TopicInfo]) -> None:
+        """The picture of the cluster is new: what it says of the topics that are in use."""
+        for topic in self._topics:
+            info = topics.get(topic)
+            if info is None:
+                self.open.forget(topic)
+                continue
+            self.open.resize(topic, len(info.partitions))
+            here, _ = self.open.stuck(topic)
+            if here >= 0 and info.partitions[here].leader == NOBODY:
+                self.open.stick(topic, -1, 0, 0)
 
     def append_batch(self, topic: str, partition: int, data: bytearray, now_ms: float) -> Batch | None:
         """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
@@ -217,15 +226,17 @@ class Accumulator:
 
     def _queue(self, topic: str, partition: int) -> PartitionQueue:
         backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms, self._rng)
+        self._topics.add(topic)
         made = self._partitions[topic, partition] = PartitionQueue(topic, partition, backoff)
         return made
 
     def _admit(self, queue: PartitionQueue, batch: Batch) -> None:
-        self.used_bytes += batch.size
+        self.open.charge(batch.size)
         self._incomplete[batch] = None
         self._active[queue.topic, queue.partition] = queue
 
     def _close(self, queue: PartitionQueue) -> None:
+        self.open.shut(queue.topic, queue.partition)
         queue.close_open()
         self.closed_one = True
 
@@ -253,7 +264,7 @@ class Accumulator:
                 self._latency.asked(node, now_ms, took=took)
             if not nodes[node]:
                 continue
-            size = queue.first().size + REQUEST_OVERHEAD
+            size = queue.first().size_now + REQUEST_OVERHEAD
             if node in sizes and sizes[node] + size > self._options.max_request_size:
                 # The rest takes the next request; the sender drains until nothing comes.
                 continue
@@ -275,6 +286,9 @@ class Accumulator:
             return float("inf")
         due_ms = queue.blocked_until_ms
         if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._buffer_memory:
+            if queue.open.size_now >= self._batch_size:
+                # It was allowed to grow because others waited; they are gone.
+                return due_ms
             due_ms = max(due_ms, queue.open.created_ms + self._options.linger_ms)
         return due_ms
 
@@ -285,6 +299,8 @@ class Accumulator:
             if not queue.prepare_numbers(self.producer):
                 self.producer = None
                 return None
+        if queue.open is not None and not queue.retries and not queue.ready:
+            self._close(queue)
         return queue.take()
 
     # -- outcomes
@@ -318,18 +334,24 @@ class Accumulator:
     def abandon(self, error: KafkaError) -> None:
         """Give up everything that has no outcome; what is in flight stays so until it is answered."""
         for queue in self._partitions.values():
-            for batch in queue.unsent():
+            for batch in self._unsent(queue):
                 self._give_up(queue, batch, error)
             for batch in queue.in_flight:
                 self._settle(batch, error)
         self._active.clear()
 
+    def forget(self, error: KafkaError) -> None:
+        """End everything without a word to anybody but those who ask: what was to be sent is another process's."""
+        for batch in self._incomplete:
+            batch.finish(error=error)
+            batch.told = True
+
     def refuse(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
         """Give up what waits for a topic, or one partition of it, that cannot be had."""
-        self._sticky.pop(topic, None)
+        self.open.forget(topic)
         for key, queue in list(self._active.items()):
             if queue.topic == topic and partition in (None, queue.partition):
-                for batch in queue.unsent():
+                for batch in self._unsent(queue):
                     self._give_up(queue, batch, error)
                 del self._active[key]
 
@@ -366,6 +388,10 @@ class Accumulator:
             batch.tell()
         return finished
 
+    def incomplete(self) -> list[Batch]:
+        """Batches without an outcome, oldest first."""
+        return list(self._incomplete)
+
     @property
     def empty(self) -> bool:
         """Every batch has its outcome."""
@@ -392,12 +418,18 @@ class Accumulator:
             # What was one batch is as old as ever: the first to expire stay in front.
             waiting.update(dict.fromkeys(parts) if old is batch else {old: None})
         self._incomplete = waiting
-        self.used_bytes += sum(part.size for part in parts) - batch.size
+        self.open.charge(sum(part.size for part in parts) - batch.size)
         for part in parts:
             queue.again(part)
         self._active[queue.topic, queue.partition] = queue
         self.splits += 1
         return True
+
+    def _unsent(self, queue: PartitionQueue) -> list[Batch]:
+        """Take out all that waits, in order."""
+        if queue.open is not None:
+            self._close(queue)
+        return queue.unsent()
 
     def _give_up(self, queue: PartitionQueue, batch: Batch, error: KafkaError) -> None:
         queue.gave_up(batch)
@@ -406,7 +438,7 @@ class Accumulator:
     def _settle(self, batch: Batch, error: KafkaError | None, base_offset: int = -1, append_time_ms: int = -1) -> None:
         if batch in self._incomplete:
             del self._incomplete[batch]
-            self.used_bytes -= batch.size
+            self.open.charge(-batch.size)
         if batch.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error):
             self._finished.append(batch)
 

@@ -160,6 +160,10 @@ class Cluster:
 
     # -- answering
 
+    def age_ms(self, now_ms: float) -> float:
+        """How old the picture is; +inf while there is none."""
+        return now_ms - self._updated_ms
+
     def partition_count(self, topic: str) -> int | None:
         """How many partitions a topic has; None while that is not known."""
         known = self.topics.get(topic)

@@ -32,7 +32,7 @@ from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.client.producer import partitions_of
 from ottla.client.raw_fetch import RawFetch, fetch_raw
 from ottla.client.rebalance import CommitCallback, RebalanceListener, UserSide, drop, first_offsets, invoke
-from ottla.client.record import ConsumerRecord, Deserializer, deserialized
+from ottla.client.record import ConsumerRecord, Deserializers
 from ottla.wire.errors import InvalidGroupId
 
 Partition = TopicPartition | tuple[str, int]
@@ -51,8 +51,8 @@ class Consumer:
     def __init__(
         self,
         *topics: str,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Any = None,
+        value_deserializer: Any = None,
         listener: RebalanceListener | None = None,
         rng: Random | None = None,
         **settings: Any,
@@ -63,8 +63,7 @@ class Consumer:
         self.options = from_keywords(ConsumerOptions, settings)
         if topics and not self.options.group_id:
             raise ConfigError("group_id", "topics are shared with a group, which needs a name: give a group_id, or assign() partitions")
-        self._key_deserializer = key_deserializer
-        self._value_deserializer = value_deserializer
+        self._deserialized = Deserializers(self.options, key_deserializer, value_deserializer)
         self._rng = rng or Random()
         self._fetcher = Fetcher(self.options, self._rng)
         self._network_: Network | None = None
@@ -151,6 +150,7 @@ class Consumer:
                 await self._user.tell_outcomes()
         finally:
             self._closed = True
+            self._deserialized.close()
             if self._timer is not None:
                 self._timer.cancel()
             if self._news is not None:
@@ -391,12 +391,12 @@ class Consumer:
         """
         pending = self._pending
         given = self._given = []
-        if self._key_deserializer is None and self._value_deserializer is None and len(pending) <= limit:
+        if self._deserialized.none and len(pending) <= limit:
             given.extend(pending)
             pending.clear()
         while pending and len(given) < limit:
             try:
-                given.append(deserialized(pending[0], self._key_deserializer, self._value_deserializer))
+                given.append(self._deserialized(pending[0]))
             except Exception:
                 if given:
                     break

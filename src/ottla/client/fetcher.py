@@ -27,8 +27,10 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
+from ottla.client.chunk import Chunk
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
 from ottla.client.fetch_session import Ask, FetchSession
+from ottla.client.near import NearReplicas
 from ottla.client.offsets import EARLIEST, LATEST, SO_LONG_AGO
 from ottla.client.options import ConsumerOptions
 from ottla.client.record import ConsumerRecord
@@ -42,23 +44,6 @@ from ottla.wire.messages.fetch import PartitionData
 CHUNKS_MAX = 2
 FULL_WAIT_MS = 20
 RESET_TIMES = {"earliest": EARLIEST, "latest": LATEST}
-
-
-class Chunk:
-    """The batches of one answer for one partition."""
-
-    __slots__ = ("aborted", "batches", "buffer", "decoded", "next", "open_aborted")
-
-    def __init__(self, buffer: memoryview, batches: list[tuple[int, BatchHeader]], aborted: list[tuple[int, int]]) -> None:
-        self.buffer = buffer
-        self.batches = batches
-        #: Index of the batch to decode next.
-        self.next = 0
-        #: Decoded records of the batch before, the last one first.
-        self.decoded: list[ConsumerRecord] = []
-        #: (first offset, producer id) of aborted transactions that have not begun yet, the last one first.
-        self.aborted = sorted(aborted, reverse=True)
-        self.open_aborted: set[int] = set()
 
 
 @dataclass(slots=True)
@@ -99,6 +84,8 @@ class FetchPlan:
     wanted: dict[TopicPartition, Ask]
     generations: dict[TopicPartition, int]
     max_wait_ms: int
+    #: What it says of where we are.
+    rack: str = ""
 
 
 class Fetcher:
@@ -112,6 +99,8 @@ class Fetcher:
         self._row: deque[TopicPartition] = deque()
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, FetchPlan] = {}
+        #: Where partitions are read from, if not at their leaders.
+        self.near = NearReplicas(options.client_rack, options.metadata_max_age_ms)
         self._generation = 0
 
     # -- assignment and positions
@@ -291,7 +280,7 @@ class Fetcher:
             if found is None:
                 leaderless.append(tp)
                 continue
-            node_id, epoch = found
+            node_id, epoch = self.near.node(tp, found[0], now_ms), found[1]
             if node_id in self._in_flight or not ready(node_id):
                 continue
             if len(position.chunks) >= CHUNKS_MAX:
@@ -299,11 +288,12 @@ class Fetcher:
                 continue
             plan = plans.get(node_id)
             if plan is None:
-                plan = plans[node_id] = FetchPlan(node_id, {}, {}, self._options.fetch_max_wait_ms)
+                plan = plans[node_id] = FetchPlan(node_id, {}, {}, self._options.fetch_max_wait_ms, self._options.client_rack)
             plan.wanted[tp] = Ask(
                 topic_id(tp.topic), position.fetch_offset, epoch, position.last_epoch, self._options.max_partition_fetch_bytes
             )
             plan.generations[tp] = position.generation
+            plan.rack = plan.rack and self.near.rack(tp, now_ms)
         for node_id, plan in plans.items():
             if node_id in full:
                 plan.max_wait_ms = min(plan.max_wait_ms, FULL_WAIT_MS)
@@ -318,6 +308,8 @@ class Fetcher:
         """A fetch was not answered."""
         del self._in_flight[plan.node_id]
         self.session(plan.node_id).failed()
+        for tp in plan.wanted:
+            self.near.failed(tp, plan.node_id, now_ms)
         self._hold_off(plan, now_ms)
 
     def answered(self, plan: FetchPlan, response: FetchResponse, now_ms: float) -> bool:
@@ -344,8 +336,12 @@ class Fetcher:
                 if position is None or asked != (position.generation, position.fetch_offset):
                     continue
                 if data.error_code:
-                    stale |= self._partition_failed(position, data, now_ms)
+                    nearby = self.near.failed(tp, plan.node_id, now_ms)
+                    if not nearby or data.error_code != OffsetOutOfRange.code:
+                        stale |= self._partition_failed(position, data, now_ms)
                 else:
+                    if data.preferred_read_replica >= 0:
+                        self.near.named(tp, data.preferred_read_replica, now_ms)
                     self._partition_fetched(position, data)
         return stale
 

@@ -41,6 +41,10 @@ class Fetching:
             network.spawn(self._ask_group(self._group, uncommitted))
         if lookups := fetcher.lookups(self._has_leader):
             network.spawn(self._look_up(lookups))
+        if nearby := fetcher.near.nodes:
+            known = network.cluster.brokers
+            gone = {node_id for node_id in nearby if node_id not in known or network.retry_at_ms(node_id) > now_ms}
+            fetcher.near.unreachable(gone, now_ms)
         plans, leaderless, next_ms = fetcher.plans(
             now_ms, network.cluster.leader, network.cluster.topic_id, lambda node_id: network.ready(node_id) is not None
         )
@@ -72,6 +76,7 @@ class Fetching:
             request = fetch_request(
                 self._options, session.send, session.forget, session=(session.session_id, session.epoch), max_wait_ms=plan.max_wait_ms
             )
+            request.rack_id = plan.rack
             answer = peer.link.request(request, version, timeout_ms=self._options.request_timeout_ms + plan.max_wait_ms)
         except (LinkBroken, KafkaError):
             self._fetcher.failed(plan, network.clock_ms())

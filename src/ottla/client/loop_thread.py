@@ -1,8 +1,10 @@
 """An event loop in a thread of its own, for faces that block.
 
 The thread starts with the first use and ends with the last: every face holds the loop it was given until it is closed. Waiting is done in
-the caller's thread on a lock, so Ctrl-C interrupts it at once, and what was awaited is cancelled. At the end of the interpreter what is
-still open is closed first.
+the caller's thread on a lock, so Ctrl-C interrupts it at once, and what was awaited is cancelled.
+
+At the end of the interpreter what is still open is closed first. In a process that was forked nothing of it works, since threads and
+connections stay with the parent: every face is told so, and says so to whoever uses it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 
 from ottla.client.errors import AlreadyClosed
 
 T = TypeVar("T")
+FORKED = "this client was made before the process forked; make one after the fork"
 #: How long the end of the interpreter may be held up by each face that was not closed.
 EXIT_TIMEOUT_MS = 5000
 
@@ -64,7 +68,7 @@ class LoopThread:
         """
         if os.getpid() != self._pid:
             work.close()
-            raise RuntimeError("this client was made before the process forked; make one after the fork")
+            raise RuntimeError(FORKED)
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a callback of this client runs in the client's own thread and must not wait for it")
@@ -99,15 +103,44 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+class Forked:
+    """Stands where a lock was, in a process that was forked while another thread may have held it."""
+
+    def __enter__(self) -> bool:
+        raise RuntimeError(FORKED)
+
+    def __exit__(self, *of_what: object) -> None: ...
+
+
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
+_told_of_forks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def close_at_exit(face: Closeable) -> None:
-    """Close this face at the end of the interpreter, unless it was closed before; what it has not sent by then gets a few seconds."""
+    """Close this face at the end of the interpreter, unless it was closed before; what it has not sent by then gets a few seconds. A face
+    that has something to say about its end does it in a method `close_at_exit(timeout_ms)` instead of `close`.
+    """
     _open.add(face)
+
+
+def tell_of_forks(face: Any) -> None:
+    """Call the face's `forked()` in a child process, before anything else runs there."""
+    _told_of_forks.add(face)
 
 
 @atexit.register
 def _close_all() -> None:
-    for face in list(_open):
-        face.close(timeout_ms=EXIT_TIMEOUT_MS)
+    with ExitStack() as each:
+        for face in list(_open):
+            each.callback(getattr(face, "close_at_exit", face.close), timeout_ms=EXIT_TIMEOUT_MS)
+
+
+def _forked() -> None:
+    # What is open is the parent's to close.
+    _open.clear()
+    for face in list(_told_of_forks):
+        face.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

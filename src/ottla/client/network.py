@@ -135,6 +135,11 @@ class Network:
         node = self._nodes.get(node_id)
         return float("-inf") if node is None or node.connecting is not None else node.retry_at_ms
 
+    @property
+    def connections(self) -> int:
+        """How many brokers are connected, the bootstrap addresses counted."""
+        return sum(node.peer is not None for node in self._nodes.values())
+
     def last_error(self, node_id: int) -> KafkaError | None:
         """Why there is no connection to this broker."""
         node = self._nodes.get(node_id)

@@ -13,6 +13,8 @@ from ottla.base.options import ConfigError, Kind, Options, OptionSpec, option, s
 from ottla.base.units import INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 
 DEFAULT_PORT = 9092
+#: How much larger than usual batches become for which the brokers are not quick enough anyway: large ones are cheap for everyone.
+BACKLOG_FACTOR = 8
 
 
 class ClientOptions(Options):
@@ -90,6 +92,11 @@ class ProducerOptions(ClientOptions):
     batch_size: int = option(
         "batch.size", 64 * KiB, at_least=0, at_most=INT32_MAX,
         doc="A batch of a partition is sent when it has this many bytes, before compression. A larger record travels alone.",
+    )  # fmt: skip
+    batch_size_backlog: int = option(
+        "batch.size.backlog", -1, at_least=-1, at_most=INT32_MAX,
+        doc="While earlier batches of a partition wait for their turn, the next may grow to this many bytes."
+        " -1: eight times batch.size if that is left at its default, else batch.size.",
     )  # fmt: skip
     linger_ms: int = option(
         "linger.ms", 5, long=True, at_least=0, doc="How long a batch may wait for more records before it is sent although it is not full."
@@ -179,7 +186,11 @@ class ConsumerOptions(ClientOptions):
         doc="Commit what was polled: in poll() when auto.commit.interval.ms have passed, before partitions are given up, on close.",
     )  # fmt: skip
     auto_commit_interval_ms: int = option("auto.commit.interval.ms", 5 * SECOND_MS, at_least=0, doc="Time between automatic commits.")
-    client_rack: str = option("client.rack", "", doc="Where this client is; told to whoever assigns the partitions.")
+    client_rack: str = option(
+        "client.rack",
+        "",
+        doc="Where this client is: brokers may send it to a replica there, and whoever assigns partitions may give it those.",
+    )
     exclude_internal_topics: bool = option(
         "exclude.internal.topics", True, doc="Whether a subscribed pattern leaves out the brokers' own topics."
     )
@@ -300,6 +311,8 @@ def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:
         if "enable_idempotence" in given:
             raise ConfigError("enable_idempotence", f"needs acks=all, retries above 0 and at most 5 in flight, but {reasons[0]} was set")
         made.enable_idempotence = False
+    if made.batch_size_backlog < 0:
+        made.batch_size_backlog = made.batch_size * (1 if "batch_size" in given else BACKLOG_FACTOR)
     least = made.linger_ms + made.request_timeout_ms
     if made.delivery_timeout_ms < least:
         if "delivery_timeout_ms" in given:

@@ -45,13 +45,14 @@ class Outgoing:
 
     def take(self, record: ProducerRecord) -> ProducerRecord:
         """The record as the interceptors want it, key and value serialized. Raises what serializers raise."""
-        record = self.interceptors.on_send(record)
+        if self.interceptors:
+            record = self.interceptors.on_send(record)
         if self._key is None and self._value is None:
             return record
         try:
-            headers = list(record.headers or ())
-            key = record.key if self._key is None else self._key(record.topic, record.key, headers)
-            value = record.value if self._value is None else self._value(record.topic, record.value, headers)
+            headers = list(record.headers) if record.headers else []
+            key = record.key if self._key is None else self._key(record.topic, headers, record.key)
+            value = record.value if self._value is None else self._value(record.topic, headers, record.value)
             return ProducerRecord(record.topic, value, key, headers, record.partition, record.timestamp_ms)
         except Exception as error:
             self.refused(record, error)
@@ -76,9 +77,27 @@ class Outgoing:
         close_all(*self._closeable)
 
 
-def check_bytes(key: Any, value: Any) -> None:
-    """Raises: TypeError, with the remedy, when one is neither bytes-like nor None."""
-    for name, given in (("value", value), ("key", key)):
-        if given is not None and not isinstance(given, BYTES_LIKE):
-            remedy = f"give the producer a {name}_serializer ('str' for text)"
-            raise TypeError(f"{name} must be bytes or None, not {type(given).__name__}; {remedy}")
+def never(*record: Any) -> None:
+    """Stands for the quick way where there is none."""
+
+
+def plain_bytes(name: str, given: Any) -> bytes | None:
+    """A key or value as bytes. Raises: TypeError, with the remedy, when it is neither bytes-like nor None."""
+    if given is None or given.__class__ is bytes:
+        return given
+    if not isinstance(given, BYTES_LIKE):
+        remedy = f"give the producer a {name}_serializer ('str' for text)"
+        raise TypeError(f"{name} must be bytes or None, not {type(given).__name__}; {remedy}")
+    return bytes(given)
+
+
+def plain_headers(given: Any) -> tuple[tuple[str, bytes | None], ...]:
+    """Headers as pairs of str and bytes. Raises: TypeError."""
+    found = []
+    for name, value in given or ():
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name is a str, not {type(name).__name__}")
+        if value is not None and not isinstance(value, BYTES_LIKE):
+            raise TypeError(f"the value of header {name} must be bytes or None, not {type(value).__name__}")
+        found.append((str(name), None if value is None else bytes(value)))
+    return tuple(found)

@@ -13,6 +13,8 @@ from ottla.wire import messages as m
 
 #: The version from which on a request may insist on the replication factor.
 KEEPS_FACTOR_SINCE = 1
+#: The version of ElectLeaders from which on there is more than one type of election.
+TYPES_SINCE = 1
 
 
 class PartitionAdmin(GroupAdmin):
@@ -80,6 +82,44 @@ class PartitionAdmin(GroupAdmin):
             for topic in response.topics
             for one in topic.partitions
         }
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        election_type: r.ElectionType = r.ElectionType.PREFERRED,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, Outcome[None]]:
+        """Have partitions led by their preferred replica again, or, where no replica in sync is left, by any: then records may be lost.
+
+        Of all partitions (None) only those are answered for in which something was to be done; of those named, ElectionNotNeeded and
+        PreferredLeaderNotAvailable or EligibleLeadersNotAvailable are outcomes.
+        """
+        topics: dict[str, m.ElectLeadersRequestTopicPartitions] | None = None
+        if partitions is not None:
+            topics = {}
+            for topic, number in partitions:
+                one = topics.setdefault(topic, m.ElectLeadersRequestTopicPartitions(topic=topic, partitions=[]))
+                one.partitions.append(number)
+        asked = None if topics is None else list(topics.values())
+        at_least = 0 if election_type is r.ElectionType.PREFERRED else TYPES_SINCE
+
+        async def ask(_: list[None], left_ms: float) -> dict[None, Outcome[Any]]:
+            request = m.ElectLeadersRequest(election_type=int(election_type), topic_partitions=asked, timeout_ms=int(left_ms))
+            response = await self._controller(request, _election_codes, left_ms, at_least=at_least)
+            return {None: failed(response) or response}
+
+        # What befell a partition is told as it is: who is away now may come back in an hour.
+        response = good((await self._each([None], ask, timeout_ms, "electing leaders"))[None])
+        return {
+            TopicPartition(topic.topic, one.partition_id): failed(one)
+            for topic in response.replica_election_results
+            for one in topic.partition_result
+        }
+
+
+def _election_codes(answer: m.ElectLeadersResponse) -> list[int]:
+    return [answer.error_code, *(one.error_code for topic in answer.replica_election_results for one in topic.partition_result)]
 
 
 def _codes(answer: m.AlterPartitionReassignmentsResponse) -> list[int]:

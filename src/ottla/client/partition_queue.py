@@ -80,14 +80,12 @@ class PartitionQueue:
         """The open batch takes no more records."""
         batch = self.open
         assert batch is not None and batch.builder is not None, "only an open batch is closed"
-        batch.count = batch.builder.count
+        batch.count, batch.size = batch.builder.count, batch.builder.size
         self.ready.append(batch)
         self.open = None
 
     def unsent(self) -> list[Batch]:
-        """Take out all that waits, in order."""
-        if self.open is not None:
-            self.close_open()
+        """Take out all that is closed and waits, in order."""
         waiting = [*self.retries, *self.ready]
         self.retries.clear()
         self.ready.clear()
@@ -104,8 +102,6 @@ class PartitionQueue:
         if self.retries:
             batch = self.retries.pop(0)
         else:
-            if not self.ready:
-                self.close_open()
             batch = self.ready.popleft()
             self._number(batch)
         batch.attempts += 1

@@ -10,27 +10,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from random import Random
-from time import time_ns
+from time import monotonic_ns, time_ns
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
 from ottla.client.batches import Batch, Delivery, DeliveryCallback
-from ottla.client.cluster import TopicInfo
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
 from ottla.client.interceptors import ProducerRecord
+from ottla.client.loop_thread import FORKED, tell_of_forks
 from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
-from ottla.client.outgoing import Outgoing, check_bytes
+from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers
 from ottla.client.sender import Sender
-from ottla.records import partition_for_key
 
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
+log = logging.getLogger("ottla.client")
 
 
 class Producer:
@@ -60,12 +62,17 @@ class Producer:
             interceptors=interceptors,
         )
         self._choice = self._outgoing.choice
-        self._keys_decide = self._choice is None and not self.options.partitioner_ignore_keys
-        self._accumulator = Accumulator(self.options, self._rng)
+        self._accumulator = Accumulator(self.options, self._rng, give=Delivery, clock_ns=time_ns)
+        #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
+        self._quickly: Callable[..., Delivery | None] = self._accumulator.open.put
+        if not self._outgoing.plain or self._choice is not None:
+            self._quickly = never
         self._network: Network | None = None
         self._sender: Sender | None = None
         self._room: asyncio.Event | None = None
         self._closed = False
+        self._forked = False
+        tell_of_forks(self)
 
     # -- life
 
@@ -75,6 +82,8 @@ class Producer:
         return self
 
     def _begin(self) -> Sender:
+        if self._forked:
+            raise RuntimeError(FORKED)
         if self._closed:
             raise AlreadyClosed("the producer is closed")
         if self._sender is None:
@@ -83,6 +92,17 @@ class Producer:
             self._room = asyncio.Event()
             self._sender.settled = self._room.set
         return self._sender
+
+    def forked(self) -> None:
+        """This is a child process now: nothing here will ever be sent."""
+        self._forked = True
+        self._quickly = never
+        self._accumulator.forget(AlreadyClosed(FORKED))
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not self._forked and self._sender is not None:
+            warnings.warn(f"a producer for {', '.join(self.options.bootstrap_servers)} was not closed", ResourceWarning, stacklevel=2)
+            tell_of_loss(self._accumulator.incomplete(), "its producer was thrown away without being closed")
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -95,11 +115,13 @@ class Producer:
         sender = self._begin()
         waiting = self._accumulator.close_open()
         sender.wake()
+        began_ns = monotonic_ns()
         await all_done(waiting, timeout_ms)
+        sender.metrics.flush_ns += monotonic_ns() - began_ns
 
     async def close(self, timeout_ms: float | None = None) -> None:
         """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
-        if self._closed:
+        if self._closed or self._forked:
             return
         sender, network = self._sender, self._network
         if sender is None or network is None:
@@ -113,6 +135,7 @@ class Producer:
         finally:
             self._closed = True
             sender.close()
+            tell_of_loss(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
             self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
             self._accumulator.tell()
             sender.settled()
@@ -139,52 +162,54 @@ class Producer:
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
         be had; what serializers raise.
         """
-        if self._outgoing.plain and on_delivery is None:
-            return await self._put(topic, value, key, headers, partition, timestamp_ms)
+        if on_delivery is None:
+            delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+            if delivery is not None:
+                return delivery
         record = self._outgoing.take(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
         try:
-            delivery = await self._put(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
+            delivery = await self._put(record)
         except Exception as error:
             self._outgoing.refused(record, error)
             raise
         self._outgoing.follow(delivery, on_delivery)
         return delivery
 
-    async def _put(
-        self, topic: str, value: Any, key: Any, headers: Headers | None, partition: int | None, timestamp_ms: int | None
-    ) -> Delivery:
+    async def _put(self, record: ProducerRecord) -> Delivery:
+        """Put a record into a batch, with everything that may need: metadata, a new batch, memory."""
         sender = self._begin()
-        if (value is not None and value.__class__ is not bytes) or (key is not None and key.__class__ is not bytes):
-            check_bytes(key, value)
-        if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000
         network = sender.network
+        topic, partition = record.topic, record.partition
+        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else record.timestamp_ms
+        value, key = plain_bytes("value", record.value), plain_bytes("key", record.key)
+        headers = plain_headers(record.headers)
         info = network.cluster.topics.get(topic)
         left_ms: float = self.options.max_block_ms
         if info is None or (partition is not None and not 0 <= partition < len(info.partitions)):
             began_ms = monotonic_ms()
             await partitions_of(network, topic, partition, left_ms)
             info = network.cluster.topics[topic]
-            left_ms -= monotonic_ms() - began_ms
-        if partition is None:
-            if self._choice is not None:
-                partition = self._choice(topic, key, value, info)
-            elif key is not None and self._keys_decide:
-                partition = partition_for_key(key, len(info.partitions))
-        added = self._accumulator.add(topic, partition, timestamp_ms, key, value, headers or (), info)
-        if added is not None:
-            return Delivery(added[0], added[1], timestamp_ms)
-        record = (topic, partition, timestamp_ms, key, value, headers or ())
-        added = self._accumulator.begin(*record, network.clock_ms(), info)
-        if added is None:
-            added = await self._when_room(lambda: self._attempt(record, info), left_ms)
+            waited_ms = monotonic_ms() - began_ms
+            left_ms -= waited_ms
+            sender.metrics.metadata_wait_ns += int(waited_ms * 1e6)
+        if partition is None and self._choice is not None:
+            partition = self._choice(topic, key, value, info)
+        accumulator = self._accumulator
+        given: Delivery | None = accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+        if given is not None:
+            return given
+
+        def attempt() -> Delivery | None:
+            added = accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+            return added or accumulator.begin(topic, partition, timestamp_ms, key, value, headers, network.clock_ms(), info)  # type: ignore[no-any-return]
+
+        given = attempt()
+        if given is None:
+            given = await self._when_room(attempt, left_ms)
         sender.wake()
         # Give the sender its turn at each new batch; else a loop of sends fills the memory before anything leaves.
         await asyncio.sleep(0)
-        return Delivery(added[0], added[1], timestamp_ms)
-
-    def _attempt(self, record: tuple[str, int | None, int, Any, Any, Headers], info: TopicInfo) -> tuple[Batch, int] | None:
-        return self._accumulator.add(*record, info) or self._accumulator.begin(*record, monotonic_ms(), info)
+        return given
 
     async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
         """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
@@ -212,8 +237,16 @@ class Producer:
         count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
+    def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
+        """What the producer counts, under Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics`
+        by topic and broker, then by name. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """
+        return self._begin().figures()
+
     async def _when_room(self, append: Callable[[], T | None], limit_ms: float) -> T:
         assert self._room is not None and self._sender is not None, "send starts the producer"
+        metrics, began_ns = self._sender.metrics, monotonic_ns()
+        metrics.waiting_threads += 1
         try:
             async with asyncio.timeout(max(limit_ms, 0) / 1000):
                 while True:
@@ -226,7 +259,11 @@ class Producer:
                     if added is not None:
                         return added
         except TimeoutError:
+            metrics.buffer_exhausted += 1
             raise buffer_exhausted(self._accumulator, self.options) from None
+        finally:
+            metrics.waiting_threads -= 1
+            metrics.buffer_wait_ns += monotonic_ns() - began_ns
 
 
 async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float) -> int:
@@ -254,6 +291,15 @@ def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> Buff
         f"no room for the record within {options.max_block_ms} ms: {accumulator.used_bytes} of {options.buffer_memory} bytes"
         f" (buffer_memory) wait to be acknowledged{why}{last}"
     )
+
+
+def tell_of_loss(batches: list[Batch], why: str) -> None:
+    """Log how many records nobody will try to send any more, if there are any."""
+    records = sum(batch.count if batch.builder is None else batch.builder.count for batch in batches)
+    if records:
+        where = ", ".join(sorted({f"{batch.topic}-{batch.partition}" for batch in batches})[:10])
+        last = next((f"; last error: {batch.last_error}" for batch in batches if batch.last_error is not None), "")
+        log.error("%d records for %s may be lost: %s%s", records, where, why, last)
 
 
 async def all_done(batches: list[Batch], timeout_ms: float | None) -> None:

@@ -4,10 +4,11 @@ A plan moves as little as it can: replicas stay where they are, unless their bro
 rack with more of them than need be. What is missing goes to the broker with the fewest. Then first replicas are made even, which moves no
 data. All in the order of the partitions and brokers, so that the same question has the same answer.
 
-The files are those of Kafka's kafka-reassign-partitions.sh::
+The files are those of Kafka's kafka-reassign-partitions.sh and kafka-leader-election.sh::
 
     {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2,3]},...]}       a plan
     {"version":1,"topics":[{"topic":"orders"},...]}                                            topics to plan for
+    {"partitions":[{"topic":"orders","partition":0},...]}                                      partitions to elect leaders of
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ class _Placed(msgspec.Struct):
     topic: str
     partition: int
     replicas: tuple[int, ...]
-    log_dirs: tuple[str, ...] = ()
 
 
 class _PlanFile(msgspec.Struct):
@@ -38,13 +38,23 @@ class _Named(msgspec.Struct):
     topic: str
 
 
+class _Partition(msgspec.Struct):
+    topic: str
+    partition: int
+
+
+class _PartitionsFile(msgspec.Struct):
+    partitions: list[_Partition]
+
+
 class _TopicsFile(msgspec.Struct):
     topics: list[_Named]
     version: int = 1
 
 
 def read_plan(data: str | bytes) -> Plan:
-    """Raises: ValueError, for what is no plan, names a partition twice, or wishes for log directories."""
+    """Log directories in a plan are left out: each broker chooses its own. Raises: ValueError, for what is no plan, or names a partition
+    twice."""
     try:
         read = msgspec.json.decode(data, type=_PlanFile)
     except msgspec.DecodeError as error:
@@ -56,8 +66,6 @@ def read_plan(data: str | bytes) -> Plan:
         tp = TopicPartition(one.topic, one.partition)
         if tp in plan:
             raise ValueError(f"{tp} stands twice in this plan")
-        if any(directory != "any" for directory in one.log_dirs):
-            raise ValueError(f"{tp}: a broker chooses the log directory itself; leave log_dirs out, or any")
         plan[tp] = one.replicas
     return plan
 
@@ -68,6 +76,14 @@ def read_topics(data: str | bytes) -> list[str]:
         return [one.topic for one in msgspec.json.decode(data, type=_TopicsFile).topics]
     except msgspec.DecodeError as error:
         raise ValueError(f"this is no list of topics: {error}") from None
+
+
+def read_partitions(data: str | bytes) -> list[TopicPartition]:
+    """Raises: ValueError."""
+    try:
+        return [TopicPartition(one.topic, one.partition) for one in msgspec.json.decode(data, type=_PartitionsFile).partitions]
+    except msgspec.DecodeError as error:
+        raise ValueError(f"this is no list of partitions: {error}") from None
 
 
 def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, object]:

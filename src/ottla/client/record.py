@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-Deserializer = Callable[[bytes | None], Any]
+from ottla.client.options import ConsumerOptions
+from ottla.client.serializers import as_deserializer, close_all
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
@@ -23,8 +23,24 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def deserialized(record: ConsumerRecord, key: Deserializer | None, value: Deserializer | None) -> ConsumerRecord:
-    """The record with what the user makes of its key and value. Raises what these raise."""
-    if key is None and value is None:
-        return record
-    return msgspec.structs.replace(record, key=key(record.key) if key else record.key, value=value(record.value) if value else record.value)
+class Deserializers:
+    """What the user makes of keys and values; `serializers` says in which forms they may be given."""
+
+    def __init__(self, options: ConsumerOptions, key: Any, value: Any) -> None:
+        settings = {spec.attribute: getattr(options, spec.attribute) for spec in options.SPECS.values()}
+        self._key = as_deserializer(key, settings, is_key=True)
+        self._value = as_deserializer(value, settings, is_key=False)
+        self._closeable = (key, value)
+        #: Records stay as they came.
+        self.none = self._key is None and self._value is None
+
+    def __call__(self, record: ConsumerRecord) -> ConsumerRecord:
+        """The record with its key and value deserialized. Raises what deserializers raise."""
+        headers = list(record.headers)
+        key = record.key if self._key is None else self._key(record.topic, headers, record.key)
+        value = record.value if self._value is None else self._value(record.topic, headers, record.value)
+        return msgspec.structs.replace(record, key=key, value=value)
+
+    def close(self) -> None:
+        """No record will come any more."""
+        close_all(*self._closeable)

@@ -42,6 +42,13 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
+class ElectionType(IntEnum):
+    """Who may be elected: the first replica, if it is in sync; or any that is alive, where none in sync is left."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
 class Resource(msgspec.Struct, frozen=True, order=True):
     """A thing with settings: a topic by name, a broker by id, the cluster's default for brokers by the empty name."""
 

@@ -26,6 +26,7 @@ from ottla.client.errors import METADATA_IS_STALE, BrokerIncompatible
 from ottla.client.inflight import InFlight
 from ottla.client.network import Network, Peer, failure
 from ottla.client.options import ProducerOptions
+from ottla.client.producer_metrics import Figures, ProducerMetrics, Standing
 from ottla.net.link import LinkBroken
 from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 from ottla.wire.messages import (
@@ -56,6 +57,7 @@ class Sender:
         self.lock = lock
         #: Time of the next step if nothing happens before; a thread may read it to save a wake-up.
         self.next_step_ms = float("-inf")
+        self.metrics = ProducerMetrics()
         #: Called after each step in which batches got their outcome: memory is free again.
         self.settled: Callable[[], None] = lambda: None
         self._options = options
@@ -68,6 +70,8 @@ class Sender:
         self._id_wanted_at_ms = float("-inf")
         self._id_task: asyncio.Task[None] | None = None
         self._id_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, network.rng)
+        #: Version of the cluster's picture that the accumulator knows.
+        self._learned = network.cluster.version
         #: By node: it asked not to be sent anything before.
         self._muted_until_ms: dict[int, float] = {}
         self._closed = False
@@ -90,7 +94,11 @@ class Sender:
             return
         self.next_step_ms = _INFINITE
         now_ms = self.network.clock_ms()
+        cluster = self.network.cluster
         with self.lock:
+            if self._learned != cluster.version:
+                self._learned = cluster.version
+                self.accumulator.learned(cluster.topics)
             next_ms = self.accumulator.expire(now_ms)
         if self._options.enable_idempotence and self.accumulator.producer is None:
             next_ms = min(next_ms, self._want_producer_id(now_ms))
@@ -102,8 +110,25 @@ class Sender:
                 self._scheduled = self._loop.call_later(max(next_ms - now_ms, 0) / 1000, self._step)
 
     def _tell(self) -> None:
-        self.accumulator.tell()
+        now_ms = self.network.clock_ms()
+        for batch in self.accumulator.tell():
+            if batch.error is not None:
+                self.metrics.failed(batch, now_ms)
         self.settled()
+
+    def figures(self) -> dict[str, dict[str, float] | dict[str, Figures]]:
+        """All metrics, as they are now."""
+        now_ms = self.network.clock_ms()
+        accumulator = self.accumulator
+        standing = Standing(
+            self._options.buffer_memory,
+            accumulator.used_bytes,
+            self._in_flight.total,
+            self.network.connections,
+            self.network.cluster.age_ms(now_ms),
+            accumulator.splits,
+        )
+        return self.metrics.figures(standing, now_ms)
 
     def _drain(self, now_ms: float) -> float:
         """Send all that may be sent; gives the time to look again."""
@@ -157,6 +182,7 @@ class Sender:
             at_most = NAMES_UNTIL if any(self.network.cluster.topic_id(batch.topic) == NO_TOPIC_ID for batch in batches) else 1000
             version = peer.version(ProduceRequest, at_least=self._at_least, at_most=at_most)
             request, expected = self._request(batches, by_id=version > NAMES_UNTIL)
+            self.metrics.sent(batches, now_ms := self.network.clock_ms())
             if self._acks == 0:
                 peer.link.send(request, version)
                 self._outcomes([(batch, None, -1) for batch in batches])
@@ -169,7 +195,7 @@ class Sender:
             self._fail(batches, error)
             return
         self._in_flight.sent(node_id)
-        answer.add_done_callback(partial(self._answered, peer, version, expected))
+        answer.add_done_callback(partial(self._answered, peer, version, now_ms, expected))
 
     def _request(self, batches: list[Batch], *, by_id: bool) -> tuple[ProduceRequest, dict[tuple[str | bytes, int], Batch]]:
         topics: dict[str, TopicProduceData] = {}
@@ -187,7 +213,12 @@ class Sender:
         return ProduceRequest(acks=self._acks, timeout_ms=self._options.request_timeout_ms, topic_data=list(topics.values())), expected
 
     def _answered(
-        self, peer: Peer, version: int, expected: dict[tuple[str | bytes, int], Batch], answer: asyncio.Future[ProduceResponse]
+        self,
+        peer: Peer,
+        version: int,
+        sent_ms: float,
+        expected: dict[tuple[str | bytes, int], Batch],
+        answer: asyncio.Future[ProduceResponse],
     ) -> None:
         self._in_flight.answered(peer.node_id)
         broken = answer.exception()
@@ -196,8 +227,10 @@ class Sender:
             self._fail(list(expected.values()), why)
             return
         response = answer.result()
+        now_ms = self.network.clock_ms()
+        self.metrics.answered(peer.node_id, now_ms - sent_ms, response.throttle_time_ms, now_ms)
         if response.throttle_time_ms > 0 and version >= THROTTLED_BY_CLIENT_SINCE:
-            self._muted_until_ms[peer.node_id] = self.network.clock_ms() + response.throttle_time_ms
+            self._muted_until_ms[peer.node_id] = now_ms + response.throttle_time_ms
         endpoints = [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
         outcomes: list[tuple[Batch, KafkaError | None, int]] = []
         for topic in response.responses:
@@ -231,7 +264,8 @@ class Sender:
                 if error is None:
                     self.accumulator.succeeded(batch, base_offset, batch.append_time_ms)
                     continue
-                self.accumulator.failed(batch, error, now_ms)
+                if self.accumulator.failed(batch, error, now_ms) and batch.parts is None:
+                    self.metrics.retried(batch, now_ms)
                 if error.code in METADATA_IS_STALE:
                     self.network.cluster.invalidate()
         self._tell()

@@ -1,15 +1,16 @@
 """The blocking producer, for code without an event loop; its loop runs in a thread of its own. `sync_consumer` and `sync_admin` are the
 others.
 
-`send()` does not go through that thread: it fills the accumulator under a lock and wakes the sender only when that has
-something new to do, so a record costs a microsecond or two. Everything else is carried over to the loop and waited for, which Ctrl-C
-interrupts.
+`send()` does not go through that thread. Nearly every record only has to be put into an open batch, which is one call of compiled code;
+what that does not do is done under a lock, and the sender is woken only when it has something new to do. Everything else is carried over
+to the loop and waited for, which Ctrl-C interrupts.
 
 Any thread may use a producer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,18 +22,21 @@ from typing import Any, Self, TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
 from ottla.client.batches import Batch, BlockingDelivery, DeliveryCallback
-from ottla.client.cluster import TopicInfo
 from ottla.client.errors import AlreadyClosed
 from ottla.client.interceptors import ProducerRecord
-from ottla.client.loop_thread import LoopThread, close_at_exit
+from ottla.client.loop_thread import FORKED, Forked, LoopThread, close_at_exit, tell_of_forks
 from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
-from ottla.client.outgoing import Outgoing, check_bytes
-from ottla.client.producer import Headers, all_done, buffer_exhausted, partitions_of
+from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers
+from ottla.client.producer import Headers, all_done, buffer_exhausted, partitions_of, tell_of_loss
 from ottla.client.sender import Sender
-from ottla.records import partition_for_key
+from ottla.records import NATIVE
 
 T = TypeVar("T")
+#: Threads that wait for memory are woken when no more than this share of it is taken ...
+FULL_SHARE = 0.875
+#: ... or when there has been any for so long.
+FULL_MS = 5
 
 
 class Producer:
@@ -61,19 +65,26 @@ class Producer:
             partitioner=partitioner,
             interceptors=interceptors,
         )
-        self._plain = self._outgoing.plain
         self._choice = self._outgoing.choice
-        self._keys_decide = self._choice is None and not self.options.partitioner_ignore_keys
-        self._lock = threading.Lock()
+        lock = threading.Lock()
+        self._lock: threading.Lock | Forked = lock
         #: Shares the lock: told when batches got their outcome, so that memory may be free.
-        self._room = threading.Condition(self._lock)
-        self._accumulator = Accumulator(self.options, rng)
+        self._room = threading.Condition(lock)
+        self._accumulator = Accumulator(self.options, rng, give=BlockingDelivery, clock_ns=time_ns)
+        #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
+        self._at_once: Callable[..., BlockingDelivery | None] = never
+        if NATIVE and self._choice is None:
+            self._at_once = self._accumulator.open.put
+        #: The same where the record is as the user gave it.
+        self._quickly: Callable[..., BlockingDelivery | None] = self._at_once if self._outgoing.plain else never
         self._closed = False
+        self._forked = False
         self._waking = False
-        self._waiting = 0
+        self._telling: asyncio.TimerHandle | None = None
         self._thread = LoopThread("ottla-producer")
         self._network, self._sender = self._thread.run(lambda: self._begin(rng))
         close_at_exit(self)
+        tell_of_forks(self)
 
     def _begin(self, rng: Random) -> tuple[Network, Sender]:
         network = Network(self.options, rng=rng)
@@ -82,9 +93,21 @@ class Producer:
         return network, sender
 
     def _tell_waiting(self) -> None:
-        if self._waiting:
-            with self._room:
-                self._room.notify_all()
+        """Wake those who wait for memory, once there is enough of it to be worth a change of threads, or after a moment."""
+        if not self._sender.metrics.waiting_threads:
+            return
+        used = self._accumulator.used_bytes
+        if used <= self.options.buffer_memory * FULL_SHARE:
+            self._tell_now()
+        elif used < self.options.buffer_memory and self._telling is None:
+            self._telling = self._thread.loop.call_later(FULL_MS / 1000, self._tell_now)
+
+    def _tell_now(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        with self._room:
+            self._room.notify_all()
 
     def _wake(self) -> None:
         if not self._waking:
@@ -122,61 +145,61 @@ class Producer:
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
         be had; what serializers raise.
         """
-        if self._plain and on_delivery is None:
-            return self._put(topic, value, key, headers, partition, timestamp_ms)
-        record = self._outgoing.take(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
-        try:
-            delivery = self._put(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
-        except Exception as error:
-            self._outgoing.refused(record, error)
-            raise
-        self._outgoing.follow(delivery, on_delivery)
+        if on_delivery is None:
+            delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+            if delivery is not None:
+                return delivery
+        return self._send(ProducerRecord(topic, value, key, headers, partition, timestamp_ms), on_delivery)
+
+    def _send(self, record: ProducerRecord, on_delivery: DeliveryCallback | None) -> BlockingDelivery:
+        """`send`, with everything that a record may need: the user's own parts, metadata, a new batch, memory."""
+        outgoing = self._outgoing
+        if not outgoing.plain:
+            record = outgoing.take(record)
+        delivery: BlockingDelivery | None = self._at_once(
+            record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms
+        )
+        if delivery is None:
+            try:
+                delivery = self._put(record)
+            except Exception as error:
+                outgoing.refused(record, error)
+                raise
+        outgoing.follow(delivery, on_delivery)
         return delivery
 
-    def _put(
-        self, topic: str, value: Any, key: Any, headers: Headers | None, partition: int | None, timestamp_ms: int | None
-    ) -> BlockingDelivery:
-        if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000
-        if (value is not None and value.__class__ is not bytes) or (key is not None and key.__class__ is not bytes):
-            check_bytes(key, value)
+    def _put(self, record: ProducerRecord) -> BlockingDelivery:
+        topic, partition = record.topic, record.partition
+        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else record.timestamp_ms
+        value, key = plain_bytes("value", record.value), plain_bytes("key", record.key)
+        headers = plain_headers(record.headers)
         info = self._network.cluster.topics.get(topic)
         left_ms: float = self.options.max_block_ms
         if info is None or (partition is not None and not 0 <= partition < len(info.partitions)):
             began_ms = monotonic_ms()
             self._thread.call(partitions_of(self._network, topic, partition, left_ms))
             info = self._network.cluster.topics[topic]
-            left_ms -= monotonic_ms() - began_ms
-        if partition is None:
-            if self._choice is not None:
-                partition = self._choice(topic, key, value, info)
-            elif key is not None and self._keys_decide:
-                partition = partition_for_key(key, len(info.partitions))
-        if headers is None:
-            headers = ()
-        with self._lock:
-            added = self._accumulator.add(topic, partition, timestamp_ms, key, value, headers, info)
-        if added is None:
-            added = self._begun((topic, partition, timestamp_ms, key, value, headers), info, left_ms)
-        return BlockingDelivery(added[0], added[1], timestamp_ms)
+            waited_ms = monotonic_ms() - began_ms
+            left_ms -= waited_ms
+            self._sender.metrics.metadata_wait_ns += int(waited_ms * 1e6)
+        if partition is None and self._choice is not None:
+            partition = self._choice(topic, key, value, info)
+        accumulator = self._accumulator
 
-    def _begun(
-        self, record: tuple[str, int | None, int, Bytes | None, Bytes | None, Headers], info: TopicInfo, left_ms: float
-    ) -> tuple[Batch, int]:
-        """Begin a batch with a record, when there is memory for it, and wake the sender. Another thread may have begun one meanwhile."""
-
-        def attempt() -> tuple[Batch, int] | None:
-            return self._accumulator.add(*record, info) or self._accumulator.begin(*record, monotonic_ms(), info)
+        def attempt() -> BlockingDelivery | None:
+            # Another thread may have begun a batch meanwhile.
+            added = accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+            return added or accumulator.begin(topic, partition, timestamp_ms, key, value, headers, monotonic_ms(), info)  # type: ignore[no-any-return]
 
         with self._lock:
             if self._closed:
                 raise AlreadyClosed("the producer is closed")
-            begun = attempt()
-        if begun is None:
-            begun = self._when_room(attempt, left_ms)
-        if self._accumulator.closed_one or self._sender.next_step_ms > monotonic_ms() + self.options.linger_ms:
+            given = attempt()
+        if given is None:
+            given = self._when_room(attempt, left_ms)
+        if accumulator.closed_one or self._sender.next_step_ms > monotonic_ms() + self.options.linger_ms:
             self._wake()
-        return begun
+        return given
 
     def send_batch(self, topic: str, partition: int, batch: Bytes) -> BlockingDelivery:
         """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
@@ -210,10 +233,14 @@ class Producer:
         with self._lock:
             waiting = self._accumulator.close_open()
         self._wake()
+        began_ns = time.monotonic_ns()
         self._thread.call(all_done(waiting, timeout_ms))
+        self._sender.metrics.flush_ns += time.monotonic_ns() - began_ns
 
     def close(self, timeout_ms: float | None = None) -> None:
         """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
+        if self._forked:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -233,24 +260,49 @@ class Producer:
             pass
         finally:
             self._sender.close()
+            tell_of_loss(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
             with self._room:
                 self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
                 self._room.notify_all()
             self._accumulator.tell()
             await self._network.close()
 
+    def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
+        """What the producer counts, under Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics`
+        by topic and broker, then by name. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """
+        return self._sender.figures()
+
+    def close_at_exit(self, timeout_ms: float) -> None:
+        """Close at the end of the interpreter, and say what failed, since nobody will ask any more."""
+        waiting = self._accumulator.incomplete()
+        self.close(timeout_ms)
+        failed = [batch for batch in waiting if batch.error is not None and not isinstance(batch.error, AlreadyClosed)]
+        if failed:
+            tell_of_loss(failed, f"they failed while the interpreter ended: {failed[0].error}")
+
+    def forked(self) -> None:
+        """This is a child process now: nothing here will ever be sent."""
+        self._forked = True
+        self._at_once = self._quickly = never
+        self._lock = Forked()
+        self._accumulator.forget(AlreadyClosed(FORKED))
+
     def _when_room(self, append: Callable[[], T | None], limit_ms: float) -> T:
         if self._thread.here:
             # Room is made by this very thread.
             limit_ms = 0
+        began_ns = time.monotonic_ns()
         deadline = time.monotonic() + limit_ms / 1000
+        metrics = self._sender.metrics
         with self._room:
-            self._waiting += 1
+            metrics.waiting_threads += 1
             try:
                 while True:
                     self._wake()
                     left = deadline - time.monotonic()
                     if left <= 0 or not self._room.wait(left):
+                        metrics.buffer_exhausted += 1
                         raise buffer_exhausted(self._accumulator, self.options)
                     if self._closed:
                         raise AlreadyClosed("the producer is closed")
@@ -258,4 +310,5 @@ class Producer:
                     if added is not None:
                         return added
             finally:
-                self._waiting -= 1
+                metrics.waiting_threads -= 1
+                metrics.buffer_wait_ns += time.monotonic_ns() - began_ns

@@ -171,6 +171,16 @@ class Admin:
         """Partitions whose replicas are being added or removed, of all or of those given."""
         return self._call(lambda: self._aio.list_partition_reassignments(partitions, timeout_ms=timeout_ms))
 
+    def elect_leaders(
+        self,
+        partitions: Iterable[Partition] | None = None,
+        *,
+        election_type: r.ElectionType = r.ElectionType.PREFERRED,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, Outcome[None]]:
+        """Have partitions led by their preferred replica again, or, where no replica in sync is left, by any: then records may be lost."""
+        return self._call(lambda: self._aio.elect_leaders(partitions, election_type=election_type, timeout_ms=timeout_ms))
+
     def list_groups(
         self, *, states: Iterable[g.GroupState | str] = (), types: Iterable[g.GroupType | str] = (), timeout_ms: float | None = None
     ) -> list[g.GroupListing]:

@@ -25,7 +25,7 @@ from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.offsets import OffsetAndTime
 from ottla.client.raw_fetch import RawFetch
 from ottla.client.rebalance import CommitCallback, RebalanceListener
-from ottla.client.record import ConsumerRecord, Deserializer
+from ottla.client.record import ConsumerRecord
 
 T = TypeVar("T")
 #: A call into the user's code: what to call, and the future that awaits it; None: there is nothing more to call.
@@ -41,8 +41,8 @@ class Consumer:
     def __init__(
         self,
         *topics: str,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Any = None,
+        value_deserializer: Any = None,
         listener: RebalanceListener | None = None,
         rng: Random | None = None,
         **settings: Any,

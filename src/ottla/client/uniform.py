@@ -16,25 +16,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING
 
 from ottla.client.cluster import NOBODY, TopicInfo
-
-if TYPE_CHECKING:
-    from ottla.client.partition_queue import PartitionQueue
-
-
-class Sticky:
-    """Where a topic's records go now."""
-
-    __slots__ = ("info", "left", "queue")
-
-    def __init__(self, queue: PartitionQueue, left: int, info: TopicInfo) -> None:
-        self.queue = queue
-        #: Bytes until it may move; below 0: it waits for its batch to be full.
-        self.left = left
-        #: What was known of the topic when this was chosen.
-        self.info = info
 
 
 def choose(

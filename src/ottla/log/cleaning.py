@@ -43,7 +43,7 @@ from ottla.records.retain import emptied, map_batch, retain, with_horizon
 
 ENTRY_BYTES = 24
 #: Batches read at once at most: small ones cost Python's time rather than the device's, and that is taken from the event loop.
-BATCHES_MAX = 64
+BATCHES_MAX = 128
 _SPAN_MAX = (1 << 31) - 1
 
 

@@ -575,3 +575,4 @@ def murmur2(data):
 include "_native_build.pxi"
 include "_native_columns.pxi"
 include "_native_compact.pxi"
+include "_native_open.pxi"

@@ -1,18 +1,20 @@
 """The record codec in plain Python: twin of the compiled ``_native``, function for function, fault for fault.
 
 It serves where there is no C compiler, and it is the readable statement of what the compiled one does. ``_pure_read``, ``_pure_build``,
-``_pure_columns`` and ``_pure_compact`` hold its parts; a property test holds the twins equal.
+``_pure_columns``, ``_pure_compact`` and ``_pure_open`` hold its parts; a property test holds the twins equal.
 """
 
 from ottla.records._pure_build import Builder, murmur2
 from ottla.records._pure_columns import ColumnEncoder, decode_columns, partition_column
 from ottla.records._pure_compact import OffsetMap, keep_records, map_records, shift_timestamps
+from ottla.records._pure_open import OpenBatches
 from ottla.records._pure_read import check_records, decode_records, keyless_records, records_outside
 
 __all__ = [
     "Builder",
     "ColumnEncoder",
     "OffsetMap",
+    "OpenBatches",
     "check_records",
     "decode_columns",
     "decode_records",

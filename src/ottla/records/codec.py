@@ -22,6 +22,7 @@ else:
 Builder = _codec.Builder
 ColumnEncoder = _codec.ColumnEncoder
 OffsetMap = _codec.OffsetMap
+OpenBatches = _codec.OpenBatches
 check_records = _codec.check_records
 decode_columns = _codec.decode_columns
 decode_records = _codec.decode_records

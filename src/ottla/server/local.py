@@ -181,7 +181,10 @@ def _changed(spec: Spec, wish: Wish, directory: Path) -> Spec:
     if wish.brokers is not None and wish.brokers < len(brokers):
         raise CannotStart(f"{directory} holds a cluster of {len(brokers)} brokers, and none of them can be left out")
     host, port = parse_address(brokers[max(brokers)], name="--listen")
-    for number in range(len(brokers) + 1, (wish.brokers or 0) + 1):
+    added = range(len(brokers) + 1, (wish.brokers or 0) + 1)
+    if added and (wish.listen or "").endswith(":0"):
+        port = free_row(host, len(added)) - 1
+    for number in added:
         port += 1
         brokers[number] = address_text((host, port))
     return Spec(spec.zookeeper, spec.zookeeper_nodes, brokers, {**spec.settings, **wish.settings})

@@ -238,7 +238,10 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
 
     def registration_of(self, broker: int) -> int:
         """The broker epoch under which this broker is in the ISR; -1 when it is not, or nobody knows."""
-        return dict(zip(self.isr, self.isr_epochs, strict=False)).get(broker, -1)
+        for member, epoch in zip(self.isr, self.isr_epochs, strict=False):
+            if member == broker:
+                return epoch
+        return -1
 
     def eligible_since(self, broker: int) -> int:
         """The broker epoch under which this broker left the ISR and stayed eligible; -1 when it is not, or nobody knows."""

@@ -97,6 +97,8 @@ def _append(
         leader = node.partitions.leaders.get((name, data.index)) or node.partitions.leader(name, data.index)  # type: ignore[call-overload]
         if name in INTERNAL:
             raise errors.InvalidTopic(f"{name} is an internal topic; only brokers write to it")
+        if node.leaving.refuses(leader, call.body.acks):
+            raise errors.NotLeaderOrFollower(f"broker {node.broker_id} is about to stop, and hands {leader.partition} over")
         space = node.space.get(leader.directory.root)
         if space is not None and space.free_bytes < node.options.disk_reserve_bytes:
             _refuse_space(node, leader)

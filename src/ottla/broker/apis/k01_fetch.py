@@ -6,24 +6,34 @@ limits; the batch that contains the offset is sent whole. Sessions as in ``fetch
 
 A follower, which names its replica id, reads up to the log end, on disk or not; where it reads from tells what it has on disk, which may
 raise the high watermark, and bring it into the ISR. It must be a replica, of the registration that its request names, and of the leader's
-epoch. Replication throttles (``throttle.py``) may keep records from one that is not in sync.
+epoch. In a session it says so of each partition that is awake; of one that sleeps it has all there is. Replication throttles
+(``throttle.py``) may keep records from one that is not in sync.
+
+A consumer that names its rack (from version 11 on) may read from a follower, up to the high watermark that this one knows; an offset beyond
+its log is OFFSET_NOT_AVAILABLE. With RackAwareReplicaSelector a leader sends it to a follower in its rack (``selection.py``), with no
+records. Followers are then told of a higher high watermark at once.
 
 Versions: topics by id from 13 on. read_committed stops at the last stable offset.
 
-Differences from Kafka: a follower whose offset lies before the log start is told that start with the error. Source: KIP-73, KIP-74,
-KIP-227, KIP-320, KIP-516, KIP-903.
+Differences from Kafka: a consumer that names no rack, and so was sent to no follower, is told by one that it does not lead. A follower
+whose offset lies before the log start is told that start with the error.
+
+Source: KIP-73, KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-903.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.broker.apis.leaders import endpoints_of, leader_hint
 from ottla.broker.events import RequestArrived
-from ottla.broker.fetch_sessions import Context, Wanted, rotated
+from ottla.broker.fetch_sessions import Context, Session, Wanted
+from ottla.broker.follower import Follower
 from ottla.broker.handlers import handles
 from ottla.broker.leader import Leader
 from ottla.broker.purgatory import Parked
+from ottla.broker.reading import Read
+from ottla.broker.selection import RACK_AWARE, replica_near
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.fetch import (
@@ -42,6 +52,7 @@ if TYPE_CHECKING:
 BY_ID_SINCE = 13
 HINTS_SINCE = 16
 SESSIONS_SINCE = 7
+RACKS_SINCE = 11
 #: A follower that asks for the same so many times may have been sent damaged bytes: they are looked at, and after as many times again.
 STUCK_AT, STUCK_EVERY = 3, 16
 
@@ -57,17 +68,46 @@ def refuse(call: RequestArrived, error: KafkaError) -> FetchResponse:
     return FetchResponse(responses=topics)
 
 
+@dataclass(slots=True)
+class Reader:
+    """Who fetches: a follower, or (replica -1) a consumer, and what it may be given."""
+
+    replica: int
+    epoch: int
+    isolation_level: int
+    #: A consumer that may be sent to a follower: it says where it is. Any other at a follower has to look for the leader.
+    roams: bool
+    #: Where to send it to a replica nearby; empty where this broker does not.
+    rack: str
+
+    @classmethod
+    def of(cls, node: "Node", call: RequestArrived) -> Self:
+        request: FetchRequest = call.body
+        replica = replica_of(request)
+        roams = replica < 0 and call.api_version >= RACKS_SINCE and request.rack_id != ""
+        near = roams and node.options.replica_selector_class in RACK_AWARE
+        return cls(replica, request.replica_state.replica_epoch, request.isolation_level, roams, request.rack_id if near else "")
+
+
 @handles(FetchRequest, (4, 18), refuse=refuse)
 def fetch(node: "Node", call: RequestArrived) -> Any:
     request: FetchRequest = call.body
-    if replica_of(request) >= 0:
-        _note_follower(node, call)
+    reader = Reader.of(node, call)
+    if reader.replica >= 0:
+        _check_registration(node, reader)
     by_id = call.api_version >= BY_ID_SINCE
-    context = node.sessions.begin(request, by_id=by_id, now_ms=node.now_ms, rng=node.rng)
-    found = _read_all(node, request, context)
-    if request.max_wait_ms <= 0 or not context.wanted or found.urgent or found.bytes >= _enough(node, request):
+    context = node.sessions.begin(
+        request, by_id=by_id, now_ms=node.now_ms, rng=node.rng, replica=reader.replica, replica_epoch=reader.epoch
+    )
+    active = context.active()
+    if reader.replica >= 0:
+        for wanted in active:
+            _note_follower(node, reader, wanted)
+    found = _read_all(node, request, reader, context, active)
+    waits = bool(active) if context.session is None else True
+    if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(node, request):
         return _response(node, call, context, found)
-    return _wait(node, call, context, found)
+    return _wait(node, call, reader, context, found)
 
 
 def replica_of(request: FetchRequest) -> int:
@@ -75,27 +115,44 @@ def replica_of(request: FetchRequest) -> int:
     return max(request.replica_id, request.replica_state.replica_id)
 
 
-def _note_follower(node: "Node", call: RequestArrived) -> None:
-    """A follower says what it has. Raises: StaleBrokerEpoch, when it has been registered anew since."""
-    request: FetchRequest = call.body
-    replica, epoch = replica_of(request), request.replica_state.replica_epoch
-    registered = node.image.brokers.get(BrokerId(replica))
-    if registered is not None and 0 <= epoch < registered.epoch:
-        raise errors.StaleBrokerEpoch(f"broker {replica} is registered under epoch {registered.epoch}, not {epoch}")
-    for topic in request.topics:
-        name = node.image.topics_by_id.get(TopicId(topic.topic_id)) if call.api_version >= BY_ID_SINCE else None
-        for ask in topic.partitions:
-            leader = node.partitions.leaders.get(TopicPartition(name.name if name else topic.topic, ask.partition))
-            if leader is None or replica not in leader.insync.standings or ask.current_leader_epoch != leader.epoch:
-                continue
-            if not leader.agrees(ask.fetch_offset, ask.last_fetched_epoch):
-                continue
-            if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=epoch, now_ms=node.now_ms):
-                node.purgatory.poke(leader.partition)
-            if leader.insync.standings[replica].stuck % STUCK_EVERY == STUCK_AT:
-                node.inspections.begin(leader, ask.fetch_offset, whole=False)
-            if replica not in leader.insync.maximal or leader.insync.standings[replica].lost_records:
-                node.isr_changes.look(leader)
+def _check_registration(node: "Node", reader: Reader) -> None:
+    """Raises: StaleBrokerEpoch, when the follower has been registered anew since."""
+    registered = node.image.brokers.get(BrokerId(reader.replica))
+    if registered is not None and 0 <= reader.epoch < registered.epoch:
+        raise errors.StaleBrokerEpoch(f"broker {reader.replica} is registered under epoch {registered.epoch}, not {reader.epoch}")
+
+
+def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
+    """A follower says what it has."""
+    ask, replica = wanted.ask, reader.replica
+    partition = wanted.partition or _partition(node, wanted)
+    leader = node.partitions.leaders.get(partition) if partition is not None else None
+    if leader is None or replica not in leader.insync.standings or ask.current_leader_epoch != leader.epoch:
+        return
+    if not leader.agrees(ask.fetch_offset, ask.last_fetched_epoch):
+        return
+    if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=reader.epoch, now_ms=node.now_ms):
+        node.purgatory.poke(leader.partition)
+    standing = leader.insync.standings[replica]
+    if standing.stuck % STUCK_EVERY == STUCK_AT and not _held_up(node, leader, replica):
+        node.inspections.begin(leader, ask.fetch_offset, whole=False)
+    if replica not in leader.insync.maximal or standing.lost_records:
+        node.isr_changes.look(leader)
+
+
+def _partition(node: "Node", wanted: Wanted) -> TopicPartition | None:
+    """The partition asked for; None while nobody knows its topic."""
+    if isinstance(wanted.topic, str):
+        return TopicPartition(wanted.topic, wanted.ask.partition)
+    found = node.image.topics_by_id.get(TopicId(wanted.topic))
+    return TopicPartition(found.name, wanted.ask.partition) if found is not None else None
+
+
+def follower_woke(node: "Node", session: Session, wanted: Wanted) -> None:
+    """A partition that slept in a follower's session has news: until the last request of the session the follower had all of it."""
+    leader = node.partitions.leaders.get(wanted.partition) if wanted.partition is not None else None
+    if leader is not None:
+        leader.insync.had_all(session.replica, session.used_ms)
 
 
 @dataclass(slots=True)
@@ -117,56 +174,82 @@ def _enough(node: "Node", request: FetchRequest) -> int:
     return min(request.min_bytes, _bytes_max(node, request))
 
 
-def _read_all(node: "Node", request: FetchRequest, context: Context) -> Found:
+def _read_all(node: "Node", request: FetchRequest, reader: Reader, context: Context, active: list[Wanted]) -> Found:
     found = Found([], 0, urgent=False)
     left = _bytes_max(node, request)
-    for wanted in context.wanted:
-        data = _read(node, request, wanted, left, at_least_one=found.bytes == 0)
+    for wanted in active:
+        if context.session is not None and wanted.partition is None and (partition := _partition(node, wanted)) is not None:
+            node.sessions.watch(context.session, wanted, partition)
+        data = _read(node, reader, wanted, left, at_least_one=found.bytes == 0)
         found.answers.append((wanted, data))
         size = len(data.records) if data.records is not None else 0
         found.bytes += size
         left = max(0, left - size)
-        found.urgent |= _urgent(data)
+        found.urgent |= _urgent(data) or _awaits_watermark(node, reader, wanted, data.high_watermark)
     return found
 
 
 def _urgent(data: PartitionData) -> bool:
-    return data.error_code != 0 or data.diverging_epoch.epoch != -1
+    return data.error_code != 0 or data.diverging_epoch.epoch != -1 or data.preferred_read_replica >= 0
 
 
-def _read(node: "Node", request: FetchRequest, wanted: Wanted, left: int, *, at_least_one: bool) -> PartitionData:
+def _awaits_watermark(node: "Node", reader: Reader, wanted: Wanted, high_watermark: int) -> bool:
+    """Whether consumers may wait at a follower for a high watermark that it has not been told."""
+    return reader.replica >= 0 and high_watermark > wanted.high_watermark >= 0 and node.options.replica_selector_class in RACK_AWARE
+
+
+def _held(node: "Node", reader: Reader, wanted: Wanted) -> Leader | Follower:
+    """The replica to read from. Raises: KafkaError."""
+    name, number = _name(node, wanted.topic), wanted.ask.partition
+    held = node.partitions.readable(name, number) if reader.roams else node.partitions.leader(name, number)
+    held.check_epoch(wanted.ask.current_leader_epoch)
+    if reader.replica >= 0 and isinstance(held, Leader) and reader.replica not in held.insync.standings:
+        raise errors.NotLeaderOrFollower(f"broker {reader.replica} is no follower of {held.partition}")
+    return held
+
+
+def _read(node: "Node", reader: Reader, wanted: Wanted, left: int, *, at_least_one: bool) -> PartitionData:
     ask = wanted.ask
+    wanted.quiet = False
     try:
-        leader = node.partitions.leader(_name(node, wanted.topic), ask.partition)
-        leader.check_epoch(ask.current_leader_epoch)
-        replica = replica_of(request)
-        if replica >= 0 and replica not in leader.insync.standings:
-            raise errors.NotLeaderOrFollower(f"broker {replica} is no follower of {leader.partition}")
-        held_up = _held_up(node, leader, replica)
-        read = leader.read(
+        held = _held(node, reader, wanted)
+        near = replica_near(node.image, held, node.broker_id, reader.rack, ask.fetch_offset) if isinstance(held, Leader) else -1
+        # What another replica is to give is not given here.
+        nothing = near >= 0 or _held_up(node, held, reader.replica)
+        read = held.read(
             ask.fetch_offset,
-            max_bytes=0 if held_up else min(ask.partition_max_bytes, left),
-            at_least_one=at_least_one and not held_up,
-            isolation_level=request.isolation_level,
+            max_bytes=0 if nothing else min(ask.partition_max_bytes, left),
+            at_least_one=at_least_one and not nothing,
+            isolation_level=reader.isolation_level,
             last_fetched_epoch=ask.last_fetched_epoch,
-            replica=replica >= 0,
+            replica=reader.replica >= 0,
         )
     except errors.OffsetOutOfRange as error:
         refused = _refused(ask.partition, error)
-        if replica_of(request) >= 0:
-            refused.log_start_offset = leader.log.start_offset
+        if reader.replica >= 0:
+            refused.log_start_offset = held.log.start_offset
         return refused
-    except errors.CorruptMessage as error:
-        node.inspections.begin(leader, ask.fetch_offset, whole=False)
-        return _refused(ask.partition, error)
     except KafkaError as error:
+        if isinstance(error, errors.CorruptMessage):
+            node.inspections.begin(held, ask.fetch_offset, whole=False)
         return _refused(ask.partition, error)
+    wanted.quiet = read.records is None and read.diverging is None and near < 0 and ask.fetch_offset >= _end(held, reader)
+    return _data(ask.partition, read, near)
+
+
+def _end(held: Leader | Follower, reader: Reader) -> int:
+    """The offset at which there is nothing for this reader."""
+    return held.log.end_offset if reader.replica >= 0 else held.readable_end(reader.isolation_level)
+
+
+def _data(partition: int, read: Read, near: int) -> PartitionData:
     data = PartitionData(
-        partition_index=ask.partition,
+        partition_index=partition,
         high_watermark=read.high_watermark,
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
         aborted_transactions=None,
+        preferred_read_replica=near,
         records=b"" if read.records is None else read.records,
     )
     if read.aborted is not None:
@@ -176,9 +259,9 @@ def _read(node: "Node", request: FetchRequest, wanted: Wanted, left: int, *, at_
     return data
 
 
-def _held_up(node: "Node", leader: Leader, replica: int) -> bool:
+def _held_up(node: "Node", leader: Leader | Follower, replica: int) -> bool:
     """Whether a follower gets nothing for now; ``replica`` -1 is a consumer, who always does. Source: KIP-73."""
-    if replica < 0 or replica in leader.insync.isr:
+    if replica < 0 or not isinstance(leader, Leader) or replica in leader.insync.isr:
         return False
     return node.throttles.sends_at_ms(leader.partition) > node.now_ms
 
@@ -200,27 +283,26 @@ def _refused(partition: int, error: KafkaError) -> PartitionData:
 
 def _response(node: "Node", call: RequestArrived, context: Context, found: Found) -> FetchResponse:
     response = FetchResponse(session_id=context.session_id)
-    served = []
+    session = context.session
     by_id = call.api_version >= BY_ID_SINCE
     misled: list[TopicPartition] = []
     for wanted, data in found.answers:
-        if context.session is not None and not wanted.news(data) and context.incremental:
+        quiet = session is not None and not wanted.news(data) and context.incremental
+        if session is not None:
+            session.told(wanted, served=bool(data.records))
+        if data.records and replica_of(call.body) >= 0:
+            node.throttles.sent(TopicPartition(_name(node, wanted.topic), wanted.ask.partition), len(data.records))
+        if quiet:
             continue
         if call.api_version >= HINTS_SINCE and data.error_code in (errors.NotLeaderOrFollower.code, errors.FencedLeaderEpoch.code):
             partition = TopicPartition(_name(node, wanted.topic), wanted.ask.partition)
             data.current_leader = leader_hint(node, partition)
             misled.append(partition)
-        if data.records:
-            served.append((wanted.topic, wanted.ask.partition))
-            if replica_of(call.body) >= 0:
-                node.throttles.sent(TopicPartition(_name(node, wanted.topic), wanted.ask.partition), len(data.records))
         last = response.responses[-1] if response.responses else None
         if last is None or (last.topic_id if by_id else last.topic) != wanted.topic:
             last = FetchableTopicResponse(**{"topic_id" if by_id else "topic": wanted.topic})  # type: ignore[arg-type]
             response.responses.append(last)
         last.partitions.append(data)
-    if context.session is not None:
-        rotated(context.session, served)
     if misled:
         response.node_endpoints = endpoints_of(node, call, misled)
     return response
@@ -229,58 +311,81 @@ def _response(node: "Node", call: RequestArrived, context: Context, found: Found
 # Waiting for bytes.
 
 
-def _wait(node: "Node", call: RequestArrived, context: Context, found: Found) -> Any:
+def _wait(node: "Node", call: RequestArrived, reader: Reader, context: Context, found: Found) -> Any:
     """What comes to a partition is added to what the others have: only when that may be enough are all of them read again."""
-    request: FetchRequest = call.body
-    enough = _enough(node, request)
-    asked: dict[TopicPartition, list[Wanted]] = {}
-    #: Bytes that each partition has for this answer, as of its last change.
-    held: dict[TopicPartition, int] = {}
-    for wanted, data in found.answers:
-        partition = TopicPartition(_name(node, wanted.topic), wanted.ask.partition)
-        asked.setdefault(partition, []).append(wanted)
-        held[partition] = held.get(partition, 0) + len(data.records or b"")
-    total = found.bytes
-    #: Partitions, or (for followers) what was appended to them.
-    poked: list[Any] = []
-    keys: list[Any] = list(asked)
-    if replica_of(request) >= 0:
-        keys += [("appended", partition) for partition in asked]
+    waiting = Waiting(node, call, reader, context, found)
+    if context.session is not None:
+        context.session.stirred = []
+        parked = Parked((context.session,), waiting.ready, waiting.finish)
+    else:
+        parked = Parked(waiting.keys(), waiting.ready, waiting.finish, waiting.poked)
+    return node.park(call, parked, node.now_ms + call.body.max_wait_ms)
 
-    def ready() -> bool:
-        nonlocal total
-        key = poked.pop()
-        partition = key if isinstance(key, TopicPartition) else key[1]
+
+class Waiting:
+    """A fetch that waits: what it has so far, by partition, and what happened to which since it looked last."""
+
+    __slots__ = ("_asked", "_call", "_context", "_held", "_node", "_reader", "_request", "_total", "poked")
+
+    def __init__(self, node: "Node", call: RequestArrived, reader: Reader, context: Context, found: Found) -> None:
+        self._node, self._call, self._reader, self._context = node, call, reader, context
+        self._request: FetchRequest = call.body
+        #: Bytes that each has for this answer, as of its last change.
+        self._held = {wanted: len(data.records or b"") for wanted, data in found.answers}
+        self._total = found.bytes
+        #: Without a session: by partition, and what was poked: partitions, or (for followers) what was appended to them.
+        self._asked: dict[TopicPartition, list[Wanted]] = {}
+        self.poked: list[Any] = []
+
+    def keys(self) -> list[Any]:
+        for wanted in self._held:
+            partition = TopicPartition(_name(self._node, wanted.topic), wanted.ask.partition)
+            self._asked.setdefault(partition, []).append(wanted)
+        appended = [("appended", partition) for partition in self._asked] if self._reader.replica >= 0 else []
+        return [*self._asked, *appended]
+
+    def ready(self) -> bool:
+        node, reader, request = self._node, self._reader, self._request
+        stirred = self._stirred()
+        enough = _enough(node, request)
         if enough <= 1:
-            return any(_stirred(node, request, wanted) for wanted in asked[partition])
-        now = 0
-        for wanted in asked[partition]:
-            data = _read(node, request, wanted, _bytes_max(node, request), at_least_one=True)
+            return any(_has_news(node, reader, wanted) for wanted in stirred)
+        for wanted in stirred:
+            data = _read(node, reader, wanted, _bytes_max(node, request), at_least_one=True)
             if _urgent(data):
                 return True
-            now += len(data.records or b"")
-        total += now - held[partition]
-        held[partition] = now
-        if total < enough:
+            now = len(data.records or b"")
+            self._total += now - self._held.get(wanted, 0)
+            self._held[wanted] = now
+        if self._total < enough:
             return False
-        all_of_it = _read_all(node, request, context)
+        all_of_it = self._read_all()
         return all_of_it.urgent or all_of_it.bytes >= enough
 
-    def finish(expired: bool) -> None:
-        node.answer(call, _response(node, call, context, _read_all(node, request, context)))
+    def finish(self, expired: bool) -> None:
+        self._node.answer(self._call, _response(self._node, self._call, self._context, self._read_all()))
 
-    return node.park(call, Parked(keys, ready, finish, poked), node.now_ms + request.max_wait_ms)
+    def _read_all(self) -> Found:
+        return _read_all(self._node, self._request, self._reader, self._context, self._context.active())
+
+    def _stirred(self) -> list[Wanted]:
+        session = self._context.session
+        if session is not None:
+            stirred, session.stirred = session.stirred, []
+            return list(dict.fromkeys(stirred))
+        key = self.poked.pop()
+        return self._asked[key if isinstance(key, TopicPartition) else key[1]]
 
 
-def _stirred(node: "Node", request: FetchRequest, wanted: Wanted) -> bool:
+def _has_news(node: "Node", reader: Reader, wanted: Wanted) -> bool:
     """Whether a partition has something to tell: a byte, an error, or another leader."""
     ask: FetchPartition = wanted.ask
     try:
-        leader = node.partitions.leader(_name(node, wanted.topic), ask.partition)
-        leader.check_epoch(ask.current_leader_epoch)
+        held = _held(node, reader, wanted)
     except KafkaError:
         return True
-    if _held_up(node, leader, replica_of(request)):
-        return ask.fetch_offset < leader.log.start_offset
-    end = leader.log.end_offset if replica_of(request) >= 0 else leader.readable_end(request.isolation_level)
-    return end > ask.fetch_offset or ask.fetch_offset < leader.log.start_offset
+    if _awaits_watermark(node, reader, wanted, held.high_watermark):
+        return True
+    if _held_up(node, held, reader.replica):
+        return ask.fetch_offset < held.log.start_offset
+    return _end(held, reader) > ask.fetch_offset or ask.fetch_offset < held.log.start_offset

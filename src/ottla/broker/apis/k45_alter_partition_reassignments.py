@@ -78,7 +78,8 @@ def _write(node: "Node", pending: Writes, name: str, asked: list[Asked], *, may_
                 moves[wish.partition_index] = move
         changed = writes(node.image.topics[name], moves) if moves else []
         told = [TopicPartition(name, wish.partition_index) for wish, answer in asked if not answer.error_code]
-        return changed + (taken_out(node.image, told) if node.image.wished else [])
+        # In this order, so that nobody sees the change while the store still wishes for something else.
+        return (taken_out(node.image, told) if node.image.wished else []) + changed
 
     def done(error: KafkaError | None) -> None:
         for _, answer in asked:

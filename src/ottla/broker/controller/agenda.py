@@ -23,6 +23,7 @@ from ottla.broker.controller import election
 from ottla.broker.controller.topics import MULTI_BYTES, size_of
 from ottla.broker.image import Topic
 from ottla.broker.purgatory import Parked
+from ottla.log.options import TopicOptions
 from ottla.store import layout
 
 if TYPE_CHECKING:
@@ -91,8 +92,11 @@ class Agenda:
         decided: list[TopicPartition] = []
         ops: list[Op] = []
         size = 0
+        options: dict[str, TopicOptions] = {}
         for partition in list(self._open)[:PORTION]:
-            wanted = self._decide(partition, preferred=self._open.pop(partition))
+            if partition.topic not in options:
+                options[partition.topic] = self._node.topic_options(partition.topic)
+            wanted = self._decide(partition, options[partition.topic], preferred=self._open.pop(partition))
             if wanted:
                 decided.append(partition)
                 ops += wanted
@@ -101,14 +105,13 @@ class Agenda:
                     break
         return decided, ops
 
-    def _decide(self, partition: TopicPartition, *, preferred: bool) -> list[Op]:
+    def _decide(self, partition: TopicPartition, options: TopicOptions, *, preferred: bool) -> list[Op]:
         image = self._node.image
         topic = image.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.replicas or topic.name in image.deleting:
             return []
         if partition.partition not in topic.states:
             return births(self._node, topic, partition.partition)
-        options = self._node.topic_options(topic.name)
         state = election.election(image, topic, partition.partition, options=options)
         if state is None and preferred:
             state = election.preferred(image, topic, partition.partition, options=options)

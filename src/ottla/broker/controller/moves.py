@@ -1,20 +1,23 @@
 """Moves of partitions at the controller: completed as soon as they can be, and begun for tools that wish for them by way of the store.
 
-Nothing is remembered here: what moves stands in the topics' nodes, so a new controller goes on with a first look. One round of writes is
-under way at a time, a ``multi`` for each topic; what changes meanwhile is looked at when it ends.
+Nothing is remembered here but what to look at: what moves stands in the topics' nodes, so a new controller goes on with a look at
+everything. A partition is looked at when its state changes, so that thousands that move cost no more than what happens to them; once a
+second those of changed topics are, since an assignment may be heard after the state that goes with it. One round of writes is under way at
+a time, a ``multi`` for each topic.
 
 ``/admin/reassign_partitions`` is how tools older than KIP-455 ask. Each partition in it is begun like any other, and leaves the node when
 it has the replicas wished for, or cannot have them; the node goes with the last. A request for the same partition takes it out of the node.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
-from ottla.base.ports import Op, StoreErrorKind, StoreResult
+from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects
 from ottla.broker.controller.reassignment import Move, begun, completed, is_moving, target_of, writes
-from ottla.broker.image import Change, Image
+from ottla.broker.image import Change, Image, Topic
 from ottla.store import layout
 from ottla.wire.errors import KafkaError
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
     from ottla.broker.node import Node
 
-#: Partitions of a topic changed by one multi: besides their states it holds the whole assignment of the topic.
+#: Partitions changed by one multi: besides their states it holds the whole assignment of the topic.
 MOVES_AT_ONCE = 1_000
 
 
@@ -32,10 +35,16 @@ class Moves:
     def __init__(self, node: "Node", controller: "Controller") -> None:
         self._node = node
         self._controller = controller
+        #: To look at, in order.
+        self._pending: dict[TopicPartition, None] = {}
+        #: Topics to look at with the next tick.
+        self._changed: dict[str, None] = {}
+        #: Look at everything with the next tick.
+        self._everything = False
+        #: Look which wishes of the store are done with.
+        self._settle = False
         #: Writes whose answer is still to come.
         self._open = 0
-        self._failed: set[StoreErrorKind] = set()
-        self._retry = False
 
     def changed(self, change: Change) -> None:
         """The image took in a change of the store."""
@@ -43,70 +52,96 @@ class Moves:
         match change:
             case ("partition", TopicPartition() as partition):
                 topic = image.topics.get(partition.topic)
-                if topic is not None and is_moving(topic, partition.partition):
-                    self.look()
+                if topic is not None and (is_moving(topic, partition.partition) or partition in image.wished):
+                    self._pending[partition] = None
             case ("topic", str() as name):
-                if image.wished or ((found := image.topics.get(name)) is not None and (found.adding or found.removing)):
-                    self.look()
-            case ("broker" | "reassignment", _):
-                self.look()
+                self._changed[name] = None
+            case ("broker", _):
+                self._everything = True
+            case ("reassignment", _):
+                self._pending.update(dict.fromkeys(image.wished))
+                self._settle = True
+        self._go_on()
 
     def tick(self) -> None:
-        """Time passed: try again what the store did not answer."""
-        if self._retry:
-            self._retry = False
+        """Time passed: look again, and try again what the store did not answer."""
+        image = self._node.image
+        if self._everything:
             self.look()
+            return
+        for name in self._changed:
+            topic = image.topics.get(name)
+            if topic is not None:
+                self._pending.update(dict.fromkeys(_moving(topic)))
+        self._pending.update(dict.fromkeys(partition for partition in image.wished if partition.topic in self._changed))
+        self._changed.clear()
+        self._settle = True
+        self._go_on()
 
     def look(self) -> None:
-        """Complete what can be completed, begin what is wished for. Does nothing while this broker is not the controller."""
-        if self._open or not self._controller.active:
+        """Look at everything: complete what can be completed, begin what is wished for."""
+        image = self._node.image
+        self._everything = False
+        for topic in image.topics.values():
+            self._pending.update(dict.fromkeys(_moving(topic)))
+        self._pending.update(dict.fromkeys(image.wished))
+        self._settle = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._controller.active:
+            self._pending.clear()
             return
         image = self._node.image
-        rounds = [ops for ops in (self._due(name) for name in list(image.topics)) if ops]
-        settled = [] if rounds else self._settled_wishes()
-        if settled:
-            rounds.append(taken_out(image, settled))
-        self._open, self._failed = len(rounds), set()
-        for ops in rounds:
-            self._controller.write(ops, self._answered)
-
-    def _answered(self, result: StoreResult) -> None:
-        self._open -= 1
-        if result.error is not None:
-            self._failed.add(result.error)
-        if self._open:
-            return
-        if self._failed <= {"version", "missing", "exists"}:
-            # Whatever somebody else was faster with, the image shows by now.
-            self.look()
-        else:
-            self._retry = True
-
-    def _due(self, name: str) -> list[Op]:
-        """What to write for one topic now."""
-        image = self._node.image
-        topic = image.topics[name]
-        moves: dict[int, Move] = {}
-        for number in {**topic.adding, **topic.removing}:
-            done = completed(image, topic, number) if number in topic.replicas else None
-            if done is not None:
-                moves[number] = done
-        for partition, wish in image.wished.items():
-            if partition.topic == name and partition.partition not in moves and partition.partition in topic.states:
-                try:
-                    move = begun(image, topic, partition.partition, wish)
-                except KafkaError:
-                    continue
+        while self._pending and not self._open:
+            due: dict[str, dict[int, Move]] = {}
+            for partition in list(self._pending)[:MOVES_AT_ONCE]:
+                del self._pending[partition]
+                move = self._decide(partition)
                 if move is not None:
-                    moves[partition.partition] = move
-        return writes(topic, dict(list(moves.items())[:MOVES_AT_ONCE])) if moves else []
+                    due.setdefault(partition.topic, {})[partition.partition] = move
+            self._open = len(due)
+            for name, moves in due.items():
+                looked = [TopicPartition(name, number) for number in moves]
+                self._controller.write(writes(image.topics[name], moves), partial(self._answered, looked))
+        if self._settle and not self._open:
+            self._settle = False
+            ops = taken_out(image, self._settled_wishes())
+            if ops:
+                self._open = 1
+                self._controller.write(ops, partial(self._answered, list(image.wished)))
+
+    def _answered(self, looked: Iterable[TopicPartition], result: StoreResult) -> None:
+        self._open -= 1
+        if result.error in ("version", "missing", "exists"):
+            # Somebody else was faster; the image shows by now with what.
+            self._pending.update(dict.fromkeys(looked))
+            self._settle = True
+        elif result.error is not None:
+            self._everything = True
+        self._go_on()
+
+    def _decide(self, partition: TopicPartition) -> Move | None:
+        image, number = self._node.image, partition.partition
+        topic = image.topics.get(partition.topic)
+        if topic is None or number not in topic.states or number not in topic.replicas:
+            return None
+        done = completed(image, topic, number)
+        if done is not None or partition not in image.wished:
+            return done
+        try:
+            return begun(image, topic, number, image.wished[partition])
+        except KafkaError:
+            self._settle = True
+            return None
 
     def _settled_wishes(self) -> list[TopicPartition]:
         """Wishes of the store that have come true, or cannot."""
-        image, settled = self._node.image, []
+        image = self._node.image
+        settled: list[TopicPartition] = []
         for partition, wish in image.wished.items():
             topic = image.topics.get(partition.topic)
-            if topic is None or partition.partition not in topic.states:
+            if topic is None or partition.partition not in topic.states or topic.name in image.deleting:
                 self._refuse(partition, "there is no such partition")
             elif target_of(topic, partition.partition) != wish:
                 try:
@@ -114,21 +149,25 @@ class Moves:
                 except KafkaError as error:
                     self._refuse(partition, str(error))
                 else:
+                    self._pending[partition] = None
                     continue
             elif is_moving(topic, partition.partition):
                 continue
             settled.append(partition)
         if not image.wished and layout.REASSIGN_PARTITIONS in image.versions:
             self._node.effects.append(effects.Warn(message=f"{layout.REASSIGN_PARTITIONS} names no partition, or cannot be read; it goes"))
-            settled.append(TopicPartition("", -1))
         return settled
 
     def _refuse(self, partition: TopicPartition, reason: str) -> None:
         self._node.effects.append(effects.Warn(message=f"{layout.REASSIGN_PARTITIONS} wishes to move {partition}: {reason}"))
 
 
+def _moving(topic: Topic) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for number in {**topic.adding, **topic.removing}]
+
+
 def taken_out(image: Image, partitions: Iterable[TopicPartition]) -> list[Op]:
-    """What makes the store wish for these partitions no more."""
+    """What makes the store wish for these partitions no more; a node that wishes for nothing goes."""
     version = image.versions.get(layout.REASSIGN_PARTITIONS)
     gone = set(partitions)
     if version is None or (image.wished and not gone & set(image.wished)):

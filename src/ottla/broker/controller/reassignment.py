@@ -22,9 +22,9 @@ Source: KIP-455, KIP-860 (insisting on the replication factor); Kafka's ReplicaA
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ottla.base.ids import BrokerId, LeaderEpoch
+from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from ottla.base.ports import Op
-from ottla.broker.controller.election import is_sound
+from ottla.broker.controller.election import is_fit, is_leaving, is_sound
 from ottla.broker.image import NO_LEADER, Image, Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
@@ -69,7 +69,7 @@ def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, facto
 
     Raises: UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor.
     """
-    state = _state_of(topic, number)
+    state = _state_of(image, topic, number)
     target, origin = tuple(wish), origin_of(topic, number)
     _check(image, target, origin)
     factor = len(target_of(topic, number))
@@ -79,12 +79,14 @@ def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, facto
         return None
     adding, removing = without(target, origin), without(origin, target)
     unwanted = without(topic.replicas[number], (*target, *origin))
-    if not any(is_sound(image, state, broker) for broker in without(state.isr, unwanted)):
+    partition = TopicPartition(topic.name, number)
+    if not any(_counts(image, partition, state, broker) for broker in without(state.isr, unwanted)):
         # Nobody else can lead: the log of these must not go.
         needed = without(state.isr, without(state.isr, unwanted))
         removing, unwanted = (*removing, *needed), without(unwanted, needed)
     replicas = (*target, *removing)
-    return _done(image, state, target) or Move(replicas, adding, removing, _changed(image, state, replicas, without(state.isr, unwanted)))
+    changed = _changed(image, partition, state, replicas, without(state.isr, unwanted))
+    return _done(image, partition, state, target) or Move(replicas, adding, removing, changed)
 
 
 def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str], bool]) -> Move:
@@ -92,12 +94,13 @@ def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str
 
     Raises: UnknownTopicOrPartition, NoReassignmentInProgress, InvalidReplicaAssignment when only brokers that were being added can lead.
     """
-    state = _state_of(topic, number)
+    state = _state_of(image, topic, number)
     if not is_moving(topic, number):
         raise errors.NoReassignmentInProgress(f"{topic.name}-{number} does not move")
     replicas = origin_of(topic, number)
     isr = without(state.isr, without(topic.replicas[number], replicas))
-    sound = [broker for broker in state.isr if is_sound(image, state, broker)]
+    partition = TopicPartition(topic.name, number)
+    sound = [broker for broker in state.isr if _counts(image, partition, state, broker)]
     if not isr or (sound and not set(sound) & set(isr)):
         alive = [broker for broker in replicas if broker in image.brokers]
         if not unclean(topic.name) or not alive:
@@ -105,21 +108,27 @@ def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str
                 f"only {list(state.isr)} have all of {topic.name}-{number}; going back to {list(replicas)} would be an unclean election"
             )
         return Move(replicas, (), (), _led_by(image, state, alive[0]))
-    return Move(replicas, (), (), _changed(image, state, replicas, isr))
+    return Move(replicas, (), (), _changed(image, partition, state, replicas, isr))
 
 
 def completed(image: Image, topic: Topic, number: int) -> Move | None:
-    """The partition with the replicas of its target only; None while it does not move, or one of them is not in sync."""
+    """The partition with the replicas of its target only; None while it does not move, one of them is not in sync, or the topic is on its
+    way out."""
     state = topic.states.get(number)
-    if state is None or not is_moving(topic, number):
+    if state is None or not is_moving(topic, number) or topic.name in image.deleting:
         return None
-    return _done(image, state, target_of(topic, number))
+    return _done(image, TopicPartition(topic.name, number), state, target_of(topic, number))
 
 
-def _done(image: Image, state: PartitionState, target: Sequence[int]) -> Move | None:
-    if not all(is_sound(image, state, broker) for broker in target):
+def _done(image: Image, partition: TopicPartition, state: PartitionState, target: Sequence[int]) -> Move | None:
+    if not all(_counts(image, partition, state, broker) for broker in target):
         return None
-    return Move(tuple(target), (), (), _changed(image, state, target, without(state.isr, without(state.isr, target))))
+    return Move(tuple(target), (), (), _changed(image, partition, state, target, without(state.isr, without(state.isr, target))))
+
+
+def _counts(image: Image, partition: TopicPartition, state: PartitionState, broker: int) -> bool:
+    """In the ISR, alive since it was counted in, and fit."""
+    return is_sound(image, state, broker) and is_fit(image, partition, state, broker)
 
 
 def _check(image: Image, target: Sequence[int], origin: Sequence[int]) -> None:
@@ -132,18 +141,20 @@ def _check(image: Image, target: Sequence[int], origin: Sequence[int]) -> None:
         raise errors.InvalidReplicaAssignment(f"no broker {dead[0]} is alive; there are {list(image.brokers)}")
 
 
-def _state_of(topic: Topic, number: int) -> PartitionState:
+def _state_of(image: Image, topic: Topic, number: int) -> PartitionState:
     state = topic.states.get(number)
-    if state is None or number not in topic.replicas:
+    if state is None or number not in topic.replicas or topic.name in image.deleting:
         raise errors.UnknownTopicOrPartition(f"there is no partition {topic.name}-{number}")
     return state
 
 
-def _changed(image: Image, state: PartitionState, replicas: Sequence[int], isr: Sequence[int]) -> PartitionState:
-    """A later epoch with a smaller ISR, under the same leader if it stays; else under the first replica that can lead."""
+def _changed(image: Image, partition: TopicPartition, state: PartitionState, replicas: Sequence[int], isr: Sequence[int]) -> PartitionState:
+    """A later epoch with a smaller ISR, under the same leader if it stays; else under the first replica that can lead, rather one whose
+    broker is not about to stop."""
     leader = state.leader
     if leader != NO_LEADER and leader not in isr:
-        leader = next((broker for broker in replicas if broker in isr and is_sound(image, state, broker)), NO_LEADER)
+        able = [broker for broker in replicas if broker in isr and _counts(image, partition, state, broker)]
+        leader = min(able, key=lambda broker: is_leaving(image, broker), default=NO_LEADER)
     elr = tuple(broker for broker in state.elr if broker in replicas)
     return PartitionState(
         leader=leader,

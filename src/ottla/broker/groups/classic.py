@@ -68,7 +68,8 @@ class ClassicGroup:
         self.since_ms: int | None = None
         self.members = Members()
         self.sessions = Sessions(self._shard, self._lost)
-        #: Member ids given out that nobody has joined with yet, with the deadline for that.
+        #: Member ids given out that nobody has joined with yet, with the deadline for that. They count towards no limit, as in Kafka:
+        #: whoever asks again after a broken connection would be kept out by its former self.
         self.pending: dict[str, Parked] = {}
         #: Members of this generation that have not sent SyncGroup.
         self._unsynced: dict[str, None] = {}

@@ -1,0 +1,148 @@
+"""Followers fetch in sessions: idle partitions cost nothing, and none is forgotten for it. Source: KIP-227."""
+
+from typing import Any
+
+import pytest
+from cluster import Broker, Cluster, batch, fetch_request, produce
+
+from ottla.base.ids import TopicPartition
+from ottla.base.units import SECOND_MS
+from ottla.broker import effects
+from ottla.wire import errors
+from ottla.wire.messages.fetch import FetchRequest
+
+T0 = TopicPartition("t", 0)
+
+
+class Heard:
+    """Fetches between brokers, as they are asked."""
+
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requests: list[tuple[int, FetchRequest]] = []
+        ask_peer = Broker._ask_peer
+
+        def ask(broker: Broker, effect: effects.Ask) -> None:
+            if isinstance(effect.message, FetchRequest):
+                self.requests.append((broker.broker_id, effect.message))
+            ask_peer(broker, effect)
+
+        monkeypatch.setattr(Broker, "_ask_peer", ask)
+
+    def named(self) -> int:
+        """Partitions named in all of them, and forget them."""
+        count = sum(len(topic.partitions) for _, request in self.requests for topic in request.topics)
+        self.requests = []
+        return count
+
+
+def a_cluster(partitions: int = 1, replicas: int = 2, **configs: str) -> tuple[Cluster, Broker]:
+    cluster = Cluster(brokers=replicas)
+    leader = cluster.topic(partitions=partitions, replicas=replicas, configs={key.replace("_", "."): text for key, text in configs.items()})
+    cluster.pass_ms(1500)
+    return cluster, leader
+
+
+def followed(cluster: Cluster) -> tuple[Broker, Any]:
+    return next(
+        (broker, broker.node.partitions.followers[T0]) for broker in cluster.brokers.values() if T0 in broker.node.partitions.followers
+    )
+
+
+def state_isr(cluster: Cluster) -> set[int]:
+    state = cluster.controller.node.image.state(T0)
+    assert state is not None
+    return set(state.isr)
+
+
+def test_idle_partitions_are_named_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, leader = a_cluster(partitions=20)
+    heard = Heard(cluster, monkeypatch)
+    cluster.pass_ms(10 * SECOND_MS)
+    assert len(heard.requests) >= 20 and heard.named() == 0
+    assert produce(leader, batch(b"a")).error_code == 0
+    cluster.pass_ms(SECOND_MS)
+    assert heard.named() == 1, "the one that moved on"
+
+
+def test_idle_partitions_are_looked_at_by_nobody() -> None:
+    cluster, leader = a_cluster(partitions=20)
+    (session,) = [one for one in leader.node.sessions._sessions.values() if one.replica >= 0]
+    assert len(session.wanted) >= 10 and not session.awake
+    assert produce(leader, batch(b"a"), acks=1).error_code == 0
+    cluster.pass_ms(SECOND_MS)
+    assert not session.awake, "all is told again"
+    assert followed(cluster)[1].high_watermark == 1
+
+
+def test_a_follower_that_had_nothing_to_fetch_for_long_is_not_late_with_the_next_record() -> None:
+    cluster, leader = a_cluster()
+    cluster.pass_ms(120 * SECOND_MS)
+    cluster.flushing = False
+    produce(leader, batch(b"a"), acks=1)
+    cluster.pass_ms(20 * SECOND_MS)
+    assert state_isr(cluster) == {1, 2}, "when the record came it had everything"
+
+
+def test_a_follower_that_fell_silent_while_idle_is_late_from_then_on() -> None:
+    cluster, leader = a_cluster()
+    follower, _ = followed(cluster)
+    follower.halted = "stopped in the middle"
+    cluster.pass_ms(25 * SECOND_MS)
+    produce(leader, batch(b"a"), acks=1)
+    cluster.pass_ms(2 * SECOND_MS)
+    assert state_isr(cluster) == {1, 2}
+    cluster.pass_ms(6 * SECOND_MS)
+    assert state_isr(cluster) == {leader.broker_id}, "thirty seconds after it was heard last"
+
+
+def test_a_leader_that_forgot_the_session_is_asked_for_everything_at_once() -> None:
+    cluster, leader = a_cluster(partitions=4)
+    leader.node.sessions.__init__(1000, 1000)  # type: ignore[misc]
+    leader.node.sessions.poke = leader.node.purgatory.poke
+    leader.node.purgatory.heard = leader.node.sessions.heard
+    assert produce(leader, batch(b"a"), acks=1).error_code == 0
+    cluster.pass_ms(SECOND_MS)
+    assert followed(cluster)[1].log.end_offset == 1
+
+
+def test_a_partition_that_leads_elsewhere_leaves_the_session() -> None:
+    cluster, leader = a_cluster(partitions=4, replicas=3)
+    cluster.kill(leader.broker_id)
+    cluster.pass_ms(3 * SECOND_MS)
+    for broker in cluster.brokers.values():
+        for session in broker.node.sessions._sessions.values():
+            if session.replica in cluster.brokers:
+                assert {wanted.partition for wanted in session.wanted.values()} <= set(broker.node.partitions.leaders)
+
+
+def test_a_follower_that_is_registered_anew_has_no_other_session() -> None:
+    cluster, leader = a_cluster()
+    follower, _ = followed(cluster)
+    for _ in range(3):
+        cluster.restart(follower.broker_id)
+        cluster.pass_ms(1500)
+    assert len([one for one in leader.node.sessions._sessions.values() if one.replica == follower.broker_id]) == 1
+
+
+def test_followers_have_sessions_although_consumers_took_all_the_slots() -> None:
+    cluster = Cluster(brokers=2, settings={"max.incremental.fetch.session.cache.slots": "0"})
+    leader = cluster.topic(replicas=2)
+    cluster.pass_ms(1500)
+    assert leader.ask(fetch_request(session_epoch=0), 12).session_id == 0
+    assert [one.replica for one in leader.node.sessions._sessions.values()] == [3 - leader.broker_id]
+
+
+def test_a_leader_that_stepped_down_and_up_again_in_its_epoch_hears_where_its_followers_are() -> None:
+    """The follower has nothing new to say, and the leader knows nothing any more."""
+    cluster, leader = a_cluster()
+    assert produce(leader, batch(b"a")).error_code == 0
+    cluster.pass_ms(1000)
+    leader.session.suspend()
+    cluster.run()
+    assert T0 not in leader.node.partitions.leaders
+    leader.session.resume()
+    cluster.run()
+    assert leader.leader("t").epoch == 0
+    cluster.pass_ms(1000)
+    assert leader.leader("t").insync.standings[3 - leader.broker_id].position == 1
+    assert produce(leader, batch(b"b")).error_code == errors.NONE
