@@ -85,20 +85,7 @@ class ClusterHistory:
         if "clock jumps" in chosen:
             for machine in self.machines.values():
                 machine.epoch_ms = EPOCH_MS + rng.randint(-SKEW_MS, SKEW_MS)
-        self.passing = PassingTopics(self.world, self.network, self.machines)
-        self.witness.gone = self.passing.gone
-        more: dict[str, Callable[[], None]] = {GROWTH: self._grow, PASSING: self.passing.happen, MOVE: self._move, ELECTION: self._elect}
-        self.faults = ClusterFaults(
-            self.world,
-            self.machines,
-            self.store,
-            self.links,
-            self.network,
-            chosen,
-            more,
-            at_rest=lambda: not self._restless(),
-            gentle=self.gentle,
-        )
+        self.faults = self._faults(chosen)
         self.configs = {
             "min.insync.replicas": "2",
             "segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
@@ -109,6 +96,22 @@ class ClusterHistory:
         }
         self.caching = self.configs.get("write.caching") == "true"
         self._producers = 0
+
+    def _faults(self, chosen: Sequence[str]) -> ClusterFaults:
+        self.passing = PassingTopics(self.world, self.network, self.machines)
+        self.witness.gone = self.passing.gone
+        more: dict[str, Callable[[], None]] = {GROWTH: self._grow, PASSING: self.passing.happen, MOVE: self._move, ELECTION: self._elect}
+        return ClusterFaults(
+            self.world,
+            self.machines,
+            self.store,
+            self.links,
+            self.network,
+            chosen,
+            more,
+            at_rest=lambda: not self._restless(),
+            gentle=self.gentle,
+        )
 
     def run(self) -> Verdict:
         """Live through the whole history."""

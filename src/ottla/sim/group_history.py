@@ -87,17 +87,7 @@ class GroupHistory:
         chosen = rng.sample(kinds, rng.randint(1, len(kinds)))
         #: Whether what a user sent before it hung up may be carried out later.
         self._late = "late requests" in chosen
-        more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in MEMBER_FAULTS}  # type: ignore[misc]
-        more[GROWTH] = self._grow
-        self.stage: Stage
-        self.faults: Faults | ClusterFaults
-        if brokers is None:
-            disk = SimDisk(now_ms=lambda: self.world.now_ms)
-            machine = Machine(self.world, MemoryStore(), disk, texts, performer)
-            self.stage, self.faults = OneBroker(machine), Faults(self.world, machine, self.network, chosen, more)
-        else:
-            stage = Brokers(self.world, self.network, texts, performer, brokers, TOPIC)
-            self.stage, self.faults = stage, stage.faults(chosen, more)
+        self._set_stage(texts, performer, brokers, chosen)
         self.scene = Scene(self.stage)
         self.stage.last_look(self._hold_against_replay)
         configs = {"segment.bytes": str(rng.choice((10_000, 1 << 20))), "retention.ms": "-1"}
@@ -119,6 +109,19 @@ class GroupHistory:
         self.checkers: list[GroupChecker] = [OneOwner(self._lawful), CommittedIsKept(), ZombiesAreFenced(), NothingIsSkipped()]
         #: Besides, for groups that stay with the classic protocol.
         self._generations = GenerationsAreDisjoint()
+
+    def _set_stage(self, texts: dict[str, str], performer: Performer | None, brokers: int | None, chosen: Sequence[str]) -> None:
+        more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in MEMBER_FAULTS}  # type: ignore[misc]
+        more[GROWTH] = self._grow
+        self.stage: Stage
+        self.faults: Faults | ClusterFaults
+        if brokers is None:
+            disk = SimDisk(now_ms=lambda: self.world.now_ms)
+            machine = Machine(self.world, MemoryStore(), disk, texts, performer)
+            self.stage, self.faults = OneBroker(machine), Faults(self.world, machine, self.network, list(chosen), more)
+        else:
+            stage = Brokers(self.world, self.network, texts, performer, brokers, TOPIC)
+            self.stage, self.faults = stage, stage.faults(chosen, more)
 
     def _settings(self) -> dict[str, str]:
         rng = self.world.rng("profile")
