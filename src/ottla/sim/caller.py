@@ -18,7 +18,27 @@ from ottla.wire.messages import API
 RETRY_MS = 50
 REQUEST_TIMEOUT_MS = 5_000
 #: The version of each API that simulated users speak.
-VERSIONS = {0: 12, 1: 12, 2: 7, 8: 9, 9: 9, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 19: 5, 20: 5, 22: 4, 37: 3, 42: 2, 45: 1, 47: 0, 68: 1}
+VERSIONS = {
+    0: 12,
+    1: 12,
+    2: 7,
+    8: 9,
+    9: 9,
+    10: 6,
+    11: 9,
+    12: 4,
+    13: 5,
+    14: 5,
+    19: 5,
+    20: 5,
+    22: 4,
+    37: 3,
+    42: 2,
+    43: 2,
+    45: 1,
+    47: 0,
+    68: 1,
+}
 #: The key of each API, by the class of its requests.
 KEYS: dict[type[Any], int] = {schema.request: key for key, schema in API.items()}
 

@@ -22,7 +22,9 @@ CLUSTER_FAULT_KINDS = (
     "power cut",
     "power cut of some",
     "power cut everywhere",
+    "disk lost",
     "stop",
+    "leave",
     "rolling restart",
     "pause",
     "long pause",
@@ -46,7 +48,7 @@ CLUSTER_FAULT_KINDS = (
     "late requests",
 )
 #: Those in which a process ends.
-ENDINGS = frozenset(("kill", "power cut", "power cut of some", "power cut everywhere", "stop", "rolling restart", "fsync fails"))
+ENDINGS = frozenset(("kill", "power cut", "power cut of some", "power cut everywhere", "stop", "leave", "rolling restart", "fsync fails"))
 #: How far a broker's calendar may be wrong: less than what a producer's timestamps may be ahead.
 SKEW_MS = 30 * MINUTE_MS
 
@@ -64,9 +66,11 @@ class ClusterFaults:
         kinds: Sequence[str],
         more: Mapping[str, Callable[[], None]] | None = None,
         *,
-        may_end: Callable[[], bool] = lambda: True,
+        at_rest: Callable[[], bool],
+        gentle: bool = False,
     ) -> None:
-        """``more`` are kinds that a story has of its own, each with what it does; ``may_end`` whether a process may end now."""
+        """``more`` are kinds that a story has of its own, each with what it does. ``at_rest``: whether all is in order, and so no broker is
+        needed; a disk is lost only then, and, where faults are ``gentle``, processes end only then."""
         self._world = world
         self._rng = world.rng("faults")
         self._machines = machines
@@ -79,7 +83,9 @@ class ClusterFaults:
             "power cut": self._power_cut,
             "power cut of some": lambda machine: self._power_cut_of(self._rng.randint(1, len(machines) - 1)),
             "power cut everywhere": lambda machine: self._power_cut_of(len(machines)),
+            "disk lost": self._lose_disk,
             "stop": self._stop,
+            "leave": self._leave,
             "rolling restart": lambda machine: self._roll(list(machines.values())),
             "pause": lambda machine: machine.pause(self._rng.choice((100, 1_000, 3_000, 6_000))),
             "long pause": lambda machine: machine.pause(self._rng.choice((10_000, 30_000, 120_000))),
@@ -103,7 +109,8 @@ class ClusterFaults:
             "late requests": lambda machine: self._bad_network(slow=0.3, loss=self._rng.choice((0.02, 0.2)), lateness=1.0),
         }
         self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
-        self._may_end = may_end
+        self._at_rest = at_rest
+        self._gentle = gentle
         #: How many there were.
         self.count = 0
         self.over = False
@@ -116,7 +123,8 @@ class ClusterFaults:
         if self.over:
             return
         kind, machine = self._rng.choice(self._kinds), self._rng.choice(list(self._machines.values()))
-        if kind not in ENDINGS or self._may_end():
+        waits = kind == "disk lost" or (self._gentle and kind in ENDINGS)
+        if not waits or self._at_rest():
             self.count += 1
             self._world.note(f"fault: {kind}, {machine.broker_id}")
             self._acts[kind](machine)
@@ -169,17 +177,31 @@ class ClusterFaults:
         for machine in hit:
             self._restart_later(machine)
 
+    def _lose_disk(self, machine: ClusterMachine) -> None:
+        machine.lose_disk()
+        self._restart_later(machine)
+
     def _stop(self, machine: ClusterMachine) -> None:
         machine.stop()
         self._restart_later(machine)
 
+    def _leave(self, machine: ClusterMachine) -> None:
+        """It hands over first, and is started again when it has gone."""
+        machine.leave()
+        self._start_when_gone(machine, machine.incarnation, self._rng.choice((1, 50, 700)))
+
+    def _start_when_gone(self, machine: ClusterMachine, incarnation: int, down_ms: int) -> None:
+        if machine.node is None:
+            self._world.after(down_ms, lambda: self._start(machine))
+        elif machine.incarnation == incarnation:
+            self._world.after(100, lambda: self._start_when_gone(machine, incarnation, down_ms))
+
     def _roll(self, left: list[ClusterMachine]) -> None:
-        """One after the other is stopped and started, whatever else goes on."""
+        """One after the other leaves and comes back, whatever else goes on."""
         if not left or self.over:
             return
-        left[0].stop()
-        self._world.after(50, lambda: self._start(left[0]))
-        self._later((400, 1_200), lambda: self._roll(left[1:]))
+        self._leave(left[0])
+        self._later((600, 1_500), lambda: self._roll(left[1:]))
 
     # Links.
 

@@ -32,10 +32,17 @@ BEGUN_BY_MS = 20_000
 #: From the end of the faults, when everybody is awake, until nothing is left to do.
 SETTLED_BY_MS = 60_000
 #: What this story has beside the faults of every cluster.
-GROWTH, PASSING, MOVE = "topic grows", "topic comes or goes", "partition moves"
-CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE)
+GROWTH, PASSING, MOVE, ELECTION = "topic grows", "topic comes or goes", "partition moves", "preferred election"
+CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE, ELECTION)
 #: A follower is out of sync soon, so that histories see it.
-SETTINGS = {"ottla.disk.reserve.bytes": "65536", "replica.lag.time.max.ms": "1000", "replica.fetch.wait.max.ms": "200", **CLEANER}
+SETTINGS = {
+    "ottla.disk.reserve.bytes": "65536",
+    "replica.lag.time.max.ms": "1000",
+    "replica.fetch.wait.max.ms": "200",
+    "controlled.shutdown.retry.backoff.ms": "300",
+    "leader.imbalance.check.interval.seconds": "2",
+    **CLEANER,
+}
 
 
 class ClusterHistory:
@@ -49,10 +56,11 @@ class ClusterHistory:
         kinds: Sequence[str] = CLUSTER_KINDS,
         configs: Mapping[str, str] | None = None,
         brokers: int | None = None,
+        gentle: bool | None = None,
         kinds_max: int = 8,
     ) -> None:
         """``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from, of which a history has
-        ``kinds_max`` at most; ``configs`` are overrides of every topic."""
+        ``kinds_max`` at most; ``configs`` are overrides of every topic; ``gentle`` as below, of one history in seven by default."""
         self.world = World(seed)
         rng = self.world.rng("profile")
         self.complaints: list[str] = []
@@ -69,26 +77,15 @@ class ClusterHistory:
             self.machines, self.store, lambda topic: all(topic != each.name or not each.compacted for each in self.topics)
         )
         #: What is in the page cache counts as durable; processes end only when all is in order, for then no one end loses anything.
-        self.gentle = not configs and rng.random() < 0.15
+        odds = rng.random()
+        self.gentle = not configs and odds < 0.15 if gentle is None else gentle
         chosen = rng.sample(kinds, rng.randint(1, min(kinds_max, len(kinds))))
         if self.gentle:
             chosen = [kind for kind in chosen if kind not in ("power cut of some", "power cut everywhere")] or ["power cut"]
         if "clock jumps" in chosen:
             for machine in self.machines.values():
                 machine.epoch_ms = EPOCH_MS + rng.randint(-SKEW_MS, SKEW_MS)
-        self.passing = PassingTopics(self.world, self.network, self.machines)
-        self.witness.gone = self.passing.gone
-        more: dict[str, Callable[[], None]] = {GROWTH: self._grow, PASSING: self.passing.happen, MOVE: self._move}
-        self.faults = ClusterFaults(
-            self.world,
-            self.machines,
-            self.store,
-            self.links,
-            self.network,
-            chosen,
-            more,
-            may_end=lambda: not self.gentle or not self._restless(),
-        )
+        self.faults = self._faults(chosen)
         self.configs = {
             "min.insync.replicas": "2",
             "segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
@@ -99,6 +96,22 @@ class ClusterHistory:
         }
         self.caching = self.configs.get("write.caching") == "true"
         self._producers = 0
+
+    def _faults(self, chosen: Sequence[str]) -> ClusterFaults:
+        self.passing = PassingTopics(self.world, self.network, self.machines)
+        self.witness.gone = self.passing.gone
+        more: dict[str, Callable[[], None]] = {GROWTH: self._grow, PASSING: self.passing.happen, MOVE: self._move, ELECTION: self._elect}
+        return ClusterFaults(
+            self.world,
+            self.machines,
+            self.store,
+            self.links,
+            self.network,
+            chosen,
+            more,
+            at_rest=lambda: not self._restless(),
+            gentle=self.gentle,
+        )
 
     def run(self) -> Verdict:
         """Live through the whole history."""
@@ -183,6 +196,9 @@ class ClusterHistory:
         state = self.witness.state(partition)
         if state is not None and state.leader >= 0 and rng.random() < 0.5:
             self.faults.slow(self.machines[BrokerId(state.leader)], hear_ms=2_000, for_ms=(3_000,))
+
+    def _elect(self) -> None:
+        self.world.rng("elections").choice(self.topics).elect()
 
     def _wait(self, within_ms: int, done: Callable[[], bool], otherwise: str) -> None:
         if not self.world.run(self.world.now_ms + within_ms, done):

@@ -156,6 +156,28 @@ class ClusterMachine(Machine):
             for _ in self._session.pending:
                 self._store_speaks(self._session)
 
+    def leave(self) -> None:
+        """A clean stop after others took over what they could, as a server does it."""
+        if self.node is None:
+            return
+        incarnation = self.incarnation
+        self.hear(events.StopAsked())
+
+        def look() -> None:
+            if self.node is None or self.incarnation != incarnation:
+                return
+            if self.node.leaving.over:
+                self.stop()
+            else:
+                self._later(10, look)
+
+        self._later(10, look)
+
+    def lose_disk(self) -> None:
+        """The machine is replaced by one with an empty disk."""
+        self._end("disk lost")
+        self.disk = SimDisk(now_ms=lambda: self.world.now_ms)
+
     def stop(self) -> None:
         session = self._session
         super().stop()

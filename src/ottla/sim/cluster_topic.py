@@ -31,6 +31,8 @@ from ottla.wire.messages import (
     AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
+    ElectLeadersRequest,
+    ElectLeadersRequestTopicPartitions,
     ReassignablePartition,
     ReassignableTopic,
 )
@@ -141,6 +143,13 @@ class ClusterTopic:
         caller = Caller(self._world, self._network, self._entrance(-1), "operator")
         caller.call(request, 45, lambda response: caller.hang_up())
         return TopicPartition(self.name, number)
+
+    def elect(self) -> None:
+        """Somebody has the preferred replicas lead."""
+        asked = ElectLeadersRequestTopicPartitions(topic=self.name, partitions=list(range(self.partitions)))
+        caller = Caller(self._world, self._network, self._entrance(-1), "operator")
+        request = ElectLeadersRequest(election_type=0, topic_partitions=[asked], timeout_ms=1_000)
+        caller.call(request, 43, lambda response: caller.hang_up())
 
     @property
     def done(self) -> bool:

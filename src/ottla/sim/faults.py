@@ -41,6 +41,8 @@ class Faults:
         #: How many there were.
         self.count = 0
         self._over = False
+        #: In this story nobody is waited for.
+        self.asleep_until_ms = 0
 
     def plan(self) -> None:
         """The next one comes."""

@@ -9,15 +9,11 @@ from outside and deletes. Whenever the broker's process ends, its coordinator is
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from ottla.broker.coordinator import State
-from ottla.broker.groups.classic import ClassicGroup
-from ottla.broker.groups.consumer import ServedConsumerGroup
 from ottla.broker.node import Node
-from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
+from ottla.sim.brokers import Brokers
 from ottla.sim.caller import Caller
 from ottla.sim.checkers import ALL, Checker
 from ottla.sim.checkers.groups import (
@@ -29,6 +25,8 @@ from ottla.sim.checkers.groups import (
     Write,
     ZombiesAreFenced,
 )
+from ottla.sim.checkers.heard import HistoryIsSound
+from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS, ClusterFaults
 from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
 from ottla.sim.history import CLEANER, HEALED_BY_MS, READ_BY_MS, Verdict, read_log
@@ -37,6 +35,8 @@ from ottla.sim.members import Member
 from ottla.sim.network import Network
 from ottla.sim.outsiders import Auditor, Bookkeeper
 from ottla.sim.replayed import differences
+from ottla.sim.seats import Seat, SimGroup
+from ottla.sim.stage import OneBroker, Scene, Stage
 from ottla.sim.users import TOPIC, Admin, Producer
 from ottla.sim.world import World
 from ottla.store.memory import MemoryStore
@@ -48,101 +48,11 @@ SETTLED_BY_MS = 30_000
 MEMBER_FAULTS = ("member killed", "member paused", "member leaves", "member lost", "member replaced", "member joins")
 GROWTH = "topic grows"
 GROUP_FAULT_KINDS = (*FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS, GROWTH)
-STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
+CLUSTER_GROUP_KINDS = (*CLUSTER_FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS, GROWTH)
 #: What members of a group speak: one protocol, or each life its own.
 PROTOCOLS = (("classic",), ("classic",), ("consumer",), ("classic", "consumer"))
 LEDGER = "ledger"
-MEMBERS_MAX = 5
 PARTITIONS_MAX = 6
-
-
-class Seat:
-    """A member as its user thinks of it: one life after the other, of which a former one may not know that it is over."""
-
-    def __init__(self, story: "GroupHistory", group: "SimGroup", number: int, *, static: bool) -> None:
-        self._story = story
-        self._group = group
-        self._name = f"{group.name}.{number}"
-        self._instance = f"{group.name}-{number}" if static else ""
-        self.lives: list[Member] = []
-
-    @property
-    def living(self) -> list[Member]:
-        return [life for life in self.lives if not life.dead]
-
-    def begin(self) -> None:
-        """Another life, beside the former one if that is not over."""
-        story, number = self._story, len(self.lives)
-        name = f"{self._name}.{number}"
-        rng = story.world.rng(name)
-        options = self._group.options(rng.choice(self._group.protocols), self._instance)
-        life = Member(story.world, story.network, story.machine, story, options, name=name, rng=rng)
-        story.members[name] = life
-        story.seats[name] = self
-        self.lives.append(life)
-
-    def begin_unless_alive(self) -> None:
-        if not self.living:
-            self.begin()
-
-
-class SimGroup:
-    """A group with its seats."""
-
-    def __init__(self, story: "GroupHistory", name: str, *, protocols: Sequence[str]) -> None:
-        rng = story.world.rng("profile")
-        self.name = name
-        self.protocols = protocols
-        self._strategy = rng.choice(STRATEGIES)
-        self._session_ms = rng.choice((600, 1_000, 2_000))
-        self._rebalance_ms = rng.choice((1_000, 3_000))
-        self._story = story
-        self.static = rng.random() < 0.4
-        self.seats: list[Seat] = []
-        for _ in range(rng.randint(1, 4)):
-            self.grow()
-
-    def grow(self) -> None:
-        """Someone new comes."""
-        if len(self.seats) < MEMBERS_MAX:
-            self.seats.append(Seat(self._story, self, len(self.seats), static=self.static))
-            self.seats[-1].begin()
-
-    @property
-    def living(self) -> list[Member]:
-        return [life for seat in self.seats for life in seat.living]
-
-    def options(self, protocol: str, instance: str) -> ConsumerOptions:
-        own: dict[str, Any] = {}
-        if protocol == "classic":
-            own = {
-                "session_timeout_ms": self._session_ms,
-                "heartbeat_interval_ms": self._session_ms // 4,
-                "partition_assignment_strategy": self._strategy,
-            }
-        return from_keywords(
-            ConsumerOptions,
-            {
-                "group_id": self.name,
-                "group_instance_id": instance,
-                "group_protocol": protocol,
-                "max_poll_interval_ms": self._rebalance_ms,
-                "request_timeout_ms": 1_500,
-                "retry_backoff_ms": 20,
-                "retry_backoff_max_ms": 200,
-                **own,
-            },
-        )
-
-    def settled(self, ends: dict[int, int]) -> bool:
-        """Whether each partition has one reader, who has read all of it."""
-        living = self.living
-        owned = sorted(partition for member in living for partition in member.owned)
-        return (
-            owned == sorted(ends)
-            and all(member.machine.settled for member in living)
-            and all(member.positions.get(partition) == ends[partition] for member in living for partition in member.owned)
-        )
 
 
 class GroupHistory:
@@ -156,9 +66,11 @@ class GroupHistory:
         seed: int,
         *,
         performer: Performer | None = None,
-        kinds: Sequence[str] = GROUP_FAULT_KINDS,
+        kinds: Sequence[str] = (),
         protocols: Sequence[Sequence[str]] = PROTOCOLS,
+        brokers: int | None = None,
     ) -> None:
+        """``brokers``: how many a cluster has; None for one broker that is no cluster. Without ``kinds`` there are all of them."""
         self.world = World(seed)
         rng = self.world.rng("profile")
         self._protocols = protocols
@@ -166,18 +78,24 @@ class GroupHistory:
         self.complaints: list[str] = []
         self.acknowledged_count = 0
         self.network = Network(self.world)
-        disk = SimDisk(now_ms=lambda: self.world.now_ms)
-        self.machine = Machine(self.world, MemoryStore(), disk, self._settings(), performer)
-        self.machine.last_look = self._hold_against_replay
+        texts = self._settings()
         self._partitions = rng.randint(1, 4)
+        if brokers is None:
+            kinds = kinds or GROUP_FAULT_KINDS
+        else:
+            kinds = kinds or CLUSTER_GROUP_KINDS
         chosen = rng.sample(kinds, rng.randint(1, len(kinds)))
         #: Whether what a user sent before it hung up may be carried out later.
         self._late = "late requests" in chosen
-        more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in MEMBER_FAULTS}  # type: ignore[misc]
-        more[GROWTH] = self._grow
-        self.faults = Faults(self.world, self.machine, self.network, chosen, more)
+        self._set_stage(texts, performer, brokers, chosen)
+        self.scene = Scene(self.stage)
+        self.stage.last_look(self._hold_against_replay)
         configs = {"segment.bytes": str(rng.choice((10_000, 1 << 20))), "retention.ms": "-1"}
-        self.admin = Admin(self.world, self.network, self.machine, self.partitions, configs)
+        if self.stage.replicas > 1:
+            configs["min.insync.replicas"] = "2"
+        self.admin = Admin(
+            self.world, self.network, self.stage.entrance(-1), self._partitions, configs, replication_factor=self.stage.replicas
+        )
         self.producers: list[Producer] = []
         self.groups: list[SimGroup] = []
         #: All members that ever were, by name.
@@ -186,10 +104,24 @@ class GroupHistory:
         self.auditor: Auditor | None = None
         self.bookkeeper: Bookkeeper | None = None
         self._open_writes: list[Write] = []
-        self.log_checkers: list[Checker] = [kind() for kind in ALL]
+        # Members read on where the group was, not where they were themselves.
+        self.log_checkers: list[Checker] = [kind() for kind in ALL if kind is not HistoryIsSound]
         self.checkers: list[GroupChecker] = [OneOwner(self._lawful), CommittedIsKept(), ZombiesAreFenced(), NothingIsSkipped()]
         #: Besides, for groups that stay with the classic protocol.
         self._generations = GenerationsAreDisjoint()
+
+    def _set_stage(self, texts: dict[str, str], performer: Performer | None, brokers: int | None, chosen: Sequence[str]) -> None:
+        more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in MEMBER_FAULTS}  # type: ignore[misc]
+        more[GROWTH] = self._grow
+        self.stage: Stage
+        self.faults: Faults | ClusterFaults
+        if brokers is None:
+            disk = SimDisk(now_ms=lambda: self.world.now_ms)
+            machine = Machine(self.world, MemoryStore(), disk, texts, performer)
+            self.stage, self.faults = OneBroker(machine), Faults(self.world, machine, self.network, list(chosen), more)
+        else:
+            stage = Brokers(self.world, self.network, texts, performer, brokers, TOPIC)
+            self.stage, self.faults = stage, stage.faults(chosen, more)
 
     def _settings(self) -> dict[str, str]:
         rng = self.world.rng("profile")
@@ -212,23 +144,28 @@ class GroupHistory:
 
     def run(self) -> Verdict:
         """Live through the whole history."""
-        self.machine.start()
+        self.stage.start()
         self._run(HEALED_BY_MS, lambda: self.admin.done, "the topic was never created")
         self._people()
         self.faults.plan()
         self.world.run(self.world.now_ms + FAULTS_UNTIL_MS)
         self.faults.heal()
         self.calm = True
+        self.world.run(max(self.world.now_ms, self.faults.asleep_until_ms))
         for group in self.groups:
             if not group.living:
                 group.seats[0].begin()
         self._run(HEALED_BY_MS, lambda: all(producer.done for producer in self.producers), "producers did not finish after the faults")
         self._run(SETTLED_BY_MS, self._settled, "groups did not settle after the faults")
         self._finish()
-        problems = [*self.complaints, *(problem for checker in self._all_checkers() for problem in checker.problems[:3])]
+        problems = [
+            *self.complaints,
+            *self.stage.problems(),
+            *(problem for checker in self._all_checkers() for problem in checker.problems[:3]),
+        ]
         return Verdict(
             seed=self.world.seed,
-            story="groups",
+            story="groups" if isinstance(self.stage, OneBroker) else "cluster-groups",
             problems=problems,
             tail=list(self.world.tail),
             trace_hash=self.world.trace_hash(),
@@ -243,7 +180,7 @@ class GroupHistory:
             producer = Producer(
                 self.world,
                 self.network,
-                self.machine,
+                self.stage.entrance(partition),
                 self,
                 number=partition,
                 partition=partition,
@@ -254,8 +191,8 @@ class GroupHistory:
             self.producers.append(producer)
         for number in range(rng.randint(1, 2)):
             self.groups.append(SimGroup(self, f"group{number}", protocols=rng.choice(self._protocols)))
-        self.bookkeeper = Bookkeeper(self.world, self.network, self.machine, self, LEDGER)
-        self.auditor = Auditor(self.world, self.network, self.machine, self, [*(group.name for group in self.groups), LEDGER])
+        self.bookkeeper = Bookkeeper(self.world, self.network, self.stage, self, LEDGER)
+        self.auditor = Auditor(self.world, self.network, self.stage, self, [*(group.name for group in self.groups), LEDGER])
 
     def _run(self, within_ms: int, done: Callable[[], bool], otherwise: str) -> None:
         if not self.world.run(self.world.now_ms + within_ms, done):
@@ -292,18 +229,13 @@ class GroupHistory:
         count = self.partitions + 1
         if count <= PARTITIONS_MAX and not any(group.static and "classic" in group.protocols for group in self.groups):
             wish = CreatePartitionsTopic(name=TOPIC, count=count, assignments=None)
-            caller = Caller(self.world, self.network, self.machine, "operator")
+            caller = Caller(self.world, self.network, self.stage.entrance(-1), "operator")
             caller.call(CreatePartitionsRequest(topics=[wish], timeout_ms=1_000), 37, lambda response: caller.hang_up())
 
     # The end.
 
-    def _ends(self) -> dict[int, int]:
-        node = self.machine.node
-        leaders = node.partitions.leaders if node is not None else {}
-        return {tp.partition: leader.high_watermark for tp, leader in leaders.items() if tp.topic == TOPIC}
-
     def _settled(self) -> bool:
-        ends = self._ends()
+        ends = self.scene.ends()
         return len(ends) == self.partitions and all(group.settled(ends) for group in self.groups)
 
     def _finish(self) -> None:
@@ -312,21 +244,17 @@ class GroupHistory:
         for group in self.groups:
             for member in group.living:
                 member.kill()
-        if self.machine.node is None:
-            self.complaints.append("the broker is down at the end")
-            return
-        self.machine.power_cut()
-        self.machine.start()
-        self._run(READ_BY_MS, lambda: self.machine.node is not None and self.machine.node.ready, "the broker did not come back at the end")
+        self.stage.power_cut()
+        self._run(READ_BY_MS, self.stage.ready, "the broker did not come back at the end")
         auditor, wanted = self.auditor, {group.name for group in self.groups} | {LEDGER}
         auditor.heard.clear()
         self._run(READ_BY_MS, lambda: auditor.heard >= wanted, "committed offsets could not be asked for at the end")
-        node = self.machine.node
-        if node is None:
-            return
-        self._hold_against_replay(node)
+        for broker in self.stage.brokers:
+            node = self.stage.node(broker)
+            if node is not None:
+                self._hold_against_replay(node)
         try:
-            final = {tp.partition: read_log(leader.log) for tp, leader in node.partitions.leaders.items() if tp.topic == TOPIC}
+            final = {partition: read_log(log) for partition, log in self.scene.logs().items()}
         except (RecordsError, LogError) as error:
             self.complaints.append(f"a log cannot be read back: {error}")
             return
@@ -350,24 +278,11 @@ class GroupHistory:
 
     def _lawful(self, name: str) -> bool | None:
         """Whether the coordinator would take a commit from a member now; None when there is no coordinator."""
-        node = self.machine.node
         member = self.members[name]
-        number = node.groups.partition_of(member.group) if node is not None else None
-        shard = node.groups.shards.get(number) if node is not None and number is not None else None
-        if shard is None or shard.state is not State.ACTIVE:
-            return None
-        member_id, epoch = member.machine.committing
-        group = shard.machine.by_id.get(member.group)
-        if isinstance(group, ClassicGroup):
-            return member_id in group.members.by_id and group.generation == epoch
-        if isinstance(group, ServedConsumerGroup):
-            found = group.told.members.get(member_id)
-            return found is not None and found.epoch == epoch
-        return False
+        return self.scene.takes(member.group, *member.machine.committing)
 
     def _look_at_topic(self) -> None:
-        node = self.machine.node
-        topic = node.image.topics.get(TOPIC) if node is not None else None
+        topic = self.scene.topic()
         if topic is not None:
             self._topic_id: bytes = topic.topic_id
             self._partitions = max(self._partitions, len(topic.replicas))

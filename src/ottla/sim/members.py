@@ -24,9 +24,9 @@ from ottla.client.options import ConsumerOptions
 from ottla.client.reconciliation import Reconciliation
 from ottla.records.errors import RecordsError
 from ottla.sim.caller import KEYS, RETRY_MS, VERSIONS, Caller
-from ottla.sim.machine import Machine
 from ottla.sim.network import Network
 from ottla.sim.reading import decoded
+from ottla.sim.stage import Callers, Stage
 from ottla.sim.world import Gate, World
 from ottla.wire import errors
 from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGroupRequest, SyncGroupRequest
@@ -87,7 +87,7 @@ class Member:
     """One life of one member of a group."""
 
     def __init__(
-        self, world: World, network: Network, broker: Machine, history: GroupListener, options: ConsumerOptions, *, name: str, rng: Random
+        self, world: World, network: Network, stage: Stage, history: GroupListener, options: ConsumerOptions, *, name: str, rng: Random
     ) -> None:
         self.name = name
         self.group = options.group_id
@@ -102,8 +102,10 @@ class Member:
         else:
             made = assignors_from(list(options.partition_assignment_strategy))
             self.machine = Membership(options, made, rng, lambda topic: history.partitions)
-        self._coordinator = Caller(world, network, broker, name)
-        self._fetching = Caller(world, network, broker, name)
+        self._stage = stage
+        #: Connections to coordinators, and those for all else, by broker.
+        self._coordinating = Callers(world, network, stage, name)
+        self._fetching = Callers(world, network, stage, name)
         self.dead = False
         self._leaving = False
         self._gate = Gate(world)
@@ -129,8 +131,8 @@ class Member:
             self.dead = True
             self._world.note(f"{self.name} dies")
             self._history.died(self)
-            for caller in (self._coordinator, self._fetching):
-                caller.hang_up()
+            for callers in (self._coordinating, self._fetching):
+                callers.hang_up()
 
     def pause(self, duration_ms: int) -> None:
         """SIGSTOP, and SIGCONT after a while."""
@@ -185,6 +187,12 @@ class Member:
 
         return wait
 
+    @property
+    def _coordinator(self) -> Caller:
+        """To whom it takes for its coordinator."""
+        place = self.machine.coordinator.place
+        return self._coordinating.to(place.node_id if place is not None else self._stage.anyone())
+
     # The membership machine's postman.
 
     def _pump(self) -> None:
@@ -204,7 +212,7 @@ class Member:
 
     def _carry(self, call: Call) -> None:
         key = KEYS[call.request]
-        caller = self._coordinator if call.to_coordinator else self._fetching
+        caller = self._coordinator if call.to_coordinator else self._fetching.to(self._stage.anyone())
         if call.request in (JoinGroupRequest, SyncGroupRequest):
             self._patience_ms[call] = call.timeout_ms
 
@@ -318,7 +326,7 @@ class Member:
             yield self._sleep(self._rng.choice((10, 50)))
             return []
         size = self._rng.choice((1, 2000, 1 << 20))
-        asked = dict(self.positions)
+        leader, asked = self._stage.readable(self.positions, self._rng)
         partitions = [FetchPartition(partition=each, fetch_offset=at, partition_max_bytes=size) for each, at in asked.items()]
         request = FetchRequest(
             max_wait_ms=self._rng.choice((0, 100, 300)),
@@ -326,12 +334,12 @@ class Member:
             session_epoch=-1,
             topics=[FetchTopic(topic=self._history.topic, partitions=partitions)],
         )
-        response = yield self._ask(self._fetching, request, FETCH, self.options.request_timeout_ms)
+        response = yield self._ask(self._fetching.to(leader), request, FETCH, self.options.request_timeout_ms)
         found: list[tuple[int, int, bytes]] = []
         for data in response.responses[0].partitions if response is not None and response.responses else ():
             partition = data.partition_index
             if data.error_code:
-                if data.error_code == errors.OffsetOutOfRange.code:
+                if data.error_code == errors.OffsetOutOfRange.code and self._stage.leads(leader, partition):
                     self._history.complaint(f"{self.name}: offset {asked[partition]} of partition {partition} is out of range")
                 continue
             try:

@@ -10,9 +10,9 @@ from ottla.client.commits import OffsetAndMetadata
 from ottla.client.coordinator_search import COORDINATOR_MOVED
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.sim.caller import RETRY_MS, VERSIONS, Caller
-from ottla.sim.machine import Machine
 from ottla.sim.members import UNCLEAR, GroupListener
 from ottla.sim.network import Network
+from ottla.sim.stage import Callers, Stage
 from ottla.sim.world import World
 from ottla.wire import errors
 from ottla.wire.messages import DeleteGroupsRequest, FindCoordinatorRequest
@@ -24,24 +24,28 @@ NOBODY = ("", -1)
 class Outsider:
     """A connection, and the habit of looking for a coordinator where there is none."""
 
-    def __init__(self, world: World, network: Network, broker: Machine, history: GroupListener, name: str) -> None:
+    def __init__(self, world: World, network: Network, stage: Stage, history: GroupListener, name: str) -> None:
         self._world = world
         self._history = history
         self._rng: Random = world.rng(name)
-        self._caller = Caller(world, network, broker, name)
+        self._stage = stage
+        self._callers = Callers(world, network, stage, name)
         self._cluster = Cluster(max_age_ms=60_000)
         self._partitions = [TopicPartition(history.topic, partition) for partition in range(history.partitions)]
 
+    def _to(self, group: str) -> Caller:
+        return self._callers.to(self._stage.coordinator_of(group))
+
     def _look_for(self, group: str, code: int) -> None:
         if code in COORDINATOR_MOVED:
-            self._caller.call(FindCoordinatorRequest(coordinator_keys=[group]), FIND, lambda response: None)
+            self._to(group).call(FindCoordinatorRequest(coordinator_keys=[group]), FIND, lambda response: None)
 
 
 class Auditor(Outsider):
     """Asks for the offsets of all groups, one after the other, for ever."""
 
-    def __init__(self, world: World, network: Network, broker: Machine, history: GroupListener, groups: list[str]) -> None:
-        super().__init__(world, network, broker, history, "auditor")
+    def __init__(self, world: World, network: Network, stage: Stage, history: GroupListener, groups: list[str]) -> None:
+        super().__init__(world, network, stage, history, "auditor")
         self._options = [from_keywords(ConsumerOptions, {"group_id": group}) for group in groups]
         #: Groups that gave an answer since this was emptied.
         self.heard: set[str] = set()
@@ -64,15 +68,15 @@ class Auditor(Outsider):
         def lost() -> None:
             self._world.after(RETRY_MS, lambda: self._ask(place))
 
-        if not self._caller.call(request, OFFSETS, answered, lost=lost):
+        if not self._to(options.group_id).call(request, OFFSETS, answered, lost=lost):
             lost()
 
 
 class Bookkeeper(Outsider):
     """Keeps offsets under a group that nobody joins; now and then it deletes the group, offsets and all."""
 
-    def __init__(self, world: World, network: Network, broker: Machine, history: GroupListener, group: str) -> None:
-        super().__init__(world, network, broker, history, "bookkeeper")
+    def __init__(self, world: World, network: Network, stage: Stage, history: GroupListener, group: str) -> None:
+        super().__init__(world, network, stage, history, "bookkeeper")
         self._options = from_keywords(ConsumerOptions, {"group_id": group})
         self._entries = 0
         self.closed = False
@@ -128,7 +132,7 @@ class Bookkeeper(Outsider):
                 self._history.commit_answered(ticket, partition, "unclear")
             self._again()
 
-        if not self._caller.call(request, key, answered, lost=lost):
+        if not self._to(self._options.group_id).call(request, key, answered, lost=lost):
             for partition in partitions:
                 self._history.commit_answered(ticket, partition, "refused")
             self._again()

@@ -1,0 +1,66 @@
+"""Groups in a simulated cluster: coordinators move with the leaders of __consumer_offsets, and nothing that was committed is lost."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ottla.broker import coordinator
+from ottla.sim.group_history import CLUSTER_GROUP_KINDS, GroupHistory
+from ottla.sim.sweep import report, run_seed
+
+#: What moves coordinators.
+MOVING = ("kill", "session lost", "leave", "cut off", "member killed", "slow disk")
+
+
+@pytest.mark.parametrize("first", range(0, 12, 4))
+def test_groups_settle_and_keep_their_offsets_whatever_happens_to_their_coordinators(first: int) -> None:
+    for seed in range(first, first + 4):
+        verdict = run_seed(seed, "cluster-groups")
+        assert not verdict.problems, report(verdict)
+        assert verdict.acknowledged > 0, f"seed {seed} tested nothing"
+
+
+def test_offsets_are_kept_in_three_copies_and_coordinators_move() -> None:
+    history = GroupHistory(1, kinds=MOVING, brokers=3)
+    verdict = history.run()
+    assert not verdict.problems, report(verdict)
+    states = [
+        path
+        for path in history.stage.store.tree.nodes
+        if path.startswith("/brokers/topics/__consumer_offsets/") and path.endswith("/state")
+    ]
+    assert states
+    assert all(b'"leader_epoch":0,' not in history.stage.store.tree.nodes[path].data for path in states)
+
+
+def test_faults_of_groups_in_a_cluster_are_those_of_both() -> None:
+    assert {"kill", "silent link", "member paused", "topic grows"} <= set(CLUSTER_GROUP_KINDS)
+
+
+def test_answering_a_commit_before_the_followers_have_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator.Shard, "committed", lambda self, of: None)
+    for seed in range(500):
+        problems = GroupHistory(seed, kinds=("kill", "session lost", "cut off"), brokers=3).run().problems
+        if problems:
+            assert any("committed offset" in problem for problem in problems)
+            return
+    pytest.fail("nobody misses it")
+
+
+@pytest.mark.slow
+def test_a_story_of_groups_in_a_cluster_is_the_same_whatever_the_hash_seed() -> None:
+    def hashes(hash_seed: str) -> list[str]:
+        code = "from ottla.sim.sweep import run_seed\nfor seed in range(15): print(seed, run_seed(seed, 'cluster-groups').trace_hash)"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    first = hashes("1")
+    assert len({line.split()[1] for line in first}) == 15, "different seeds tell different stories"
+    assert first == hashes("4242")
