@@ -11,7 +11,7 @@ from typing import Any
 from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import records
-from ottla.sim.checkers import ALL, COMPACTED, Checker
+from ottla.sim.checkers import COMPACTED, IN_ORDER, Checker
 from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
 from ottla.sim.keyed import value_of
@@ -60,7 +60,7 @@ class History:
         rng = self.world.rng("profile")
         odds = self.world.rng("compaction")
         self.compacted = odds.random() < 0.25 if compacted is None else compacted
-        self.checkers: list[Checker] = [kind() for kind in (COMPACTED if self.compacted else ALL)]
+        self.checkers: list[Checker] = [kind() for kind in (COMPACTED if self.compacted else IN_ORDER)]
         self.complaints: list[str] = []
         self.acknowledged_count = 0
         self.network = Network(self.world)

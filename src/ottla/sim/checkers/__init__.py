@@ -23,10 +23,12 @@ ALL: tuple[type[Checker], ...] = (
     OffsetsAreNeverReused,
     OrderIsKept,
     WatermarkNeverFalls,
-    HistoryIsSound,
 )
+
+#: Where every reader reads its partition from the start on, alone.
+IN_ORDER: tuple[type[Checker], ...] = (*ALL, HistoryIsSound)
 
 #: Of a compacted topic, which has gaps by right.
 COMPACTED: tuple[type[Checker], ...] = (LastValueIsKept, NoDuplicates, OffsetsStay, WatermarkNeverFalls)
 
-__all__ = ["ALL", "COMPACTED", "Checker"]
+__all__ = ["ALL", "COMPACTED", "IN_ORDER", "Checker"]
