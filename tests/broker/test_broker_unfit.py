@@ -214,6 +214,8 @@ def test_a_directory_that_is_missing_is_noticed_and_an_old_copy_that_returns_is_
     assert held(cluster[again.broker_id]) == [b"0", b"1", b"2", b"more"]
     replica = cluster[again.broker_id].node.partitions.replica(T0)
     assert replica is not None and replica.directory.root == kept.root and len(state_of(cluster).isr) == 3
+    (aside,) = [name for name in cluster[again.broker_id].disks[lost.root].listdir() if name.endswith("-stray")]
+    assert any("set aside" in warning and aside in warning for warning in cluster[again.broker_id].warnings), "it is not thrown away"
 
 
 def test_a_log_that_was_never_on_disk_is_not_taken_for_lost() -> None:
@@ -237,6 +239,29 @@ def test_a_partition_of_one_replica_begins_anew_since_nobody_else_has_anything()
     assert now.leader("t").log.end_offset == 0 and T0 in now.node.partitions.anew
     assert "impaired_replicas" not in registration(cluster, now.broker_id)
     assert "missing-checkpoint" not in now.disks["disk0"].listdir("t-0")
+
+
+def test_the_only_log_that_is_out_of_sight_is_waited_for() -> None:
+    cluster, leader = a_cluster(replicas=1, disks=2)
+    broken = cluster.kill(leader.broker_id)
+    lost, kept = sorted(broken.disks.values(), key=lambda disk: "t-0" not in disk.listdir())
+    now = start(cluster, broken, kept.restart())
+    assert state_of(cluster).leader == -1 and T0 in now.node.partitions.offline and "t-0" not in now.disks[kept.root].listdir()
+    again = cluster.kill(now.broker_id)
+    now = start(cluster, again, lost.restart(), *(disk.restart() for disk in again.disks.values()))
+    assert values(fetch(now).records) == [b"0", b"1", b"2"]
+
+
+def test_the_only_log_is_not_set_aside_for_an_empty_one() -> None:
+    """The disk was replaced, the partition began anew, and then the old disk was found again."""
+    cluster, leader = a_cluster(replicas=1, disks=2)
+    broken = cluster.kill(leader.broker_id)
+    lost, kept = sorted(broken.disks.values(), key=lambda disk: "t-0" not in disk.listdir())
+    now = start(cluster, broken, kept.restart(), empty(cluster, "new"))
+    assert now.leader("t").log.end_offset == 0
+    again = cluster.kill(now.broker_id)
+    now = start(cluster, again, lost.restart(), *(disk.restart() for disk in again.disks.values()))
+    assert values(fetch(now).records) == [b"0", b"1", b"2"]
 
 
 # Records that the medium changed.

@@ -314,6 +314,22 @@ def test_logs_that_are_out_of_sight_are_told(start: Any, tmp_path: Path) -> None
     assert "no log of 2 partitions in" in err and "They begin anew, empty: t-" in err
 
 
+def test_a_server_starts_without_a_log_directory_that_a_disk_refuses(start: Any, tmp_path: Path) -> None:
+    server = start("--set", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}")
+    topic = CreatableTopic(name="t", num_partitions=4, replication_factor=1)
+    Client(server.addresses[0]).ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5, CreateTopicsResponse)
+    server.stop()
+    (tmp_path / "b").rename(tmp_path / "elsewhere")
+    (tmp_path / "b").write_text("what is left of a disk")
+    server = start("--set", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}")
+    _, _, err = server.stop()
+    assert f"cannot use the directory {tmp_path / 'b'}" in err and "starts without it" in err
+    assert not list((tmp_path / "a").glob("*-stray")) and len(list((tmp_path / "a").glob("t-*"))) == 2, "what is only there is waited for"
+    (tmp_path / "b").unlink()
+    (tmp_path / "elsewhere").rename(tmp_path / "b")
+    assert "starts without it" not in start("--set", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}").stop()[2]
+
+
 def test_a_directory_of_another_broker_is_refused(start: Any, tmp_path: Path) -> None:
     start("--set", f"log.dirs={tmp_path / 'logs'}").stop()
     code, err = refused(

@@ -17,7 +17,7 @@ from errno import ENOSPC
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
-from ottla.broker import effects
+from ottla.broker import effects, stock
 from ottla.broker.follower import Follower
 from ottla.broker.image import Topic
 from ottla.broker.leader import Leader
@@ -106,29 +106,15 @@ class Partitions:
         for topic in self._node.image.topics.values():
             for number, replicas in topic.replicas.items():
                 partition = TopicPartition(topic.name, number)
-                if me in replicas and partition not in self.anew and all(partition not in directory.logs for directory in self._working()):
-                    self.anew[partition] = None
-        self._settle()
+                unseen = me in replicas and partition not in self.anew and partition not in self.offline
+                if unseen and all(partition not in directory.logs for directory in self._working()):
+                    self._note_anew(partition, topic)
+        stock.settle(self._node, self._working())
 
-    def _settle(self) -> None:
-        """Of a partition that two directories have, one of them was away meanwhile; its copy is an old one."""
-        directories = self._newest_first()
-        seen: set[TopicPartition] = set()
-        for directory in directories:
-            for partition in [partition for partition in directory.logs if partition in seen]:
-                with self.guarded(directory):
-                    self._node.effects.append(effects.Remove(directory=directory.root, paths=(directory.remove(partition),)))
-            seen |= set(directory.logs)
-        ids = sorted(directory.directory_id for directory in directories)
-        generation = max((directory.identity.generation for directory in directories), default=0)
-        if any(list(directory.identity.siblings or ()) != ids for directory in directories):
-            generation += 1
-        for directory in directories:
-            with self.guarded(directory):
-                directory.settle(ids, generation, self._node.wall_ms)
-
-    def _newest_first(self) -> list[LogDirectory]:
-        return sorted(self._working(), key=lambda directory: -directory.identity.generation)
+    def _note_anew(self, partition: TopicPartition, topic: Topic) -> None:
+        """One that this broker is only about to get has no log yet, and nobody misses it."""
+        if self._node.broker_id not in topic.adding.get(partition.partition, ()):
+            self.anew[partition] = None
 
     # What the image says.
 
@@ -149,13 +135,10 @@ class Partitions:
     def _replicas_changed(self, topic: Topic) -> None:
         node = self._node
         for number, replicas in topic.replicas.items():
-            partition = TopicPartition(topic.name, number)
-            leader = self.leaders.get(partition)
-            if leader is not None and node.broker_id in replicas:
-                adding = topic.adding.get(number, ())
-                if (leader.replicas, leader.adding) != (replicas, adding):
-                    leader.follow_replicas(replicas, adding, node.now_ms)
-                    node.purgatory.poke(partition)
+            leader, adding = self.leaders.get(TopicPartition(topic.name, number)), topic.adding.get(number, ())
+            if leader is not None and node.broker_id in replicas and (leader.replicas, leader.adding) != (replicas, adding):
+                leader.follow_replicas(replicas, adding, node.now_ms)
+                node.purgatory.poke(leader.partition)
         self._leave(topic)
 
     def _leave(self, topic: Topic) -> None:
@@ -163,17 +146,14 @@ class Partitions:
         node = self._node
         if node.epoch is None or not node.standing.connected or node.stopping:
             return
-        for number, replicas in topic.replicas.items():
-            if node.broker_id in replicas:
-                continue
-            partition = TopicPartition(topic.name, number)
+        gone = [TopicPartition(topic.name, number) for number, replicas in topic.replicas.items() if node.broker_id not in replicas]
+        for partition in gone:
             if self.offline.pop(partition, None) is not None:
                 self._roomless.pop(partition, None)
                 node.unfit.changed()
             for directory in self._working():
-                log = directory.logs.get(partition)
                 # A power cut may have taken the note of the topic's id.
-                if log is not None and log.topic_id in (topic.topic_id, NO_TOPIC_ID):
+                if partition in directory.logs and directory.logs[partition].topic_id in (topic.topic_id, NO_TOPIC_ID):
                     self._drop(directory, partition)
 
     def state_changed(self, partition: TopicPartition) -> None:
@@ -326,10 +306,8 @@ class Partitions:
         node.fetchers.follow(follower)
 
     def _find(self, partition: TopicPartition, topic: Topic) -> tuple[LogDirectory, Log] | None:
-        for directory in self._newest_first():
-            log = directory.logs.get(partition)
-            if log is None:
-                continue
+        for directory in stock.holders(self._working(), partition, len(topic.replicas.get(partition.partition, ()))):
+            log = directory.logs[partition]
             if log.topic_id == NO_TOPIC_ID:
                 log.assign_topic_id(topic.topic_id)
             if log.topic_id == topic.topic_id:
@@ -340,13 +318,16 @@ class Partitions:
 
     def _create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
         """A new log in the emptiest directory that takes it; without one the partition is offline."""
+        if stock.out_of_sight(self._node, partition, topic):
+            self.offline[partition] = "a log directory is missing that may have the only log of it"
+            return None
         reason, full = "none is left", False
-        lost = self._was_lost(partition, topic)
+        lost = stock.was_lost(self._node, partition, topic)
         for directory in sorted(self._working(), key=lambda directory: len(directory.logs)):
             try:
                 log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms, in_place_of_lost=lost)
                 if not self._node.started:
-                    self.anew[partition] = None
+                    self._note_anew(partition, topic)
                 return directory, log
             except OSError as error:
                 reason = str(error)
@@ -359,17 +340,6 @@ class Partitions:
             self._roomless[partition] = None
         self._node.unfit.changed()
         return None
-
-    def _was_lost(self, partition: TopicPartition, topic: Topic) -> bool:
-        """Whether an earlier life of this broker, which the state counts on, had a log with records that is not here."""
-        state = topic.states.get(partition.partition)
-        if self._node.started or state is None or not state.names(self._node.broker_id):
-            return False
-        directories = self._node.directories
-        ids = {directory.directory_id for directory in directories}
-        if any((known := directory.identity.siblings) is None or not ids.issuperset(known) for directory in directories):
-            return True
-        return any(partition in directory.vanished for directory in directories)
 
     def room_measured(self) -> None:
         """There may be room again for logs that found none."""

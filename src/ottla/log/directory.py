@@ -194,11 +194,19 @@ class LogDirectory:
 
     def remove(self, partition: TopicPartition) -> str:
         """Takes a log out and renames its directory; the path, which the caller has removed when nobody sends from it any more."""
+        return self._take_out(partition, names.DELETE_DIRECTORY)
+
+    def set_aside(self, partition: TopicPartition) -> str:
+        """Takes a log out and leaves it to an operator, under another name, which is returned. Raises: OSError."""
+        self.logs[partition].close()
+        return self._take_out(partition, names.STRAY_DIRECTORY)
+
+    def _take_out(self, partition: TopicPartition, ending: str) -> str:
         log = self.logs.pop(partition)
         self.high_watermarks.pop(partition, None)
         self._removed += 1
         unique = blake2b(self.directory_id + log.topic_id + f"{partition}/{self._removed}".encode(), digest_size=16).hexdigest()
-        path = names.delete_directory_name(partition, unique)
+        path = names.delete_directory_name(partition, unique, ending=ending)
         self.disk.rename(log.directory, path)
         return path
 

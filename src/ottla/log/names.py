@@ -19,6 +19,7 @@
         holes-checkpoint                    offset below which compaction may have left holes; Ottla's own, Kafka passes over it
         missing-checkpoint                  offset below which records are missing that were here; also Ottla's own
     orders-3.<32 hex digits>-delete/        a partition on its way out
+    orders-3.<32 hex digits>-stray/         an older copy of a partition, set aside
 
 A file being taken out is first renamed to ``*.deleted``; compaction writes ``*.cleaned``, then ``*.swap``.
 """
@@ -49,6 +50,7 @@ CLEANED = ".cleaned"
 SWAP = ".swap"
 TEMPORARY = ".tmp"
 DELETE_DIRECTORY = "-delete"
+STRAY_DIRECTORY = "-stray"
 
 _NAME_MAX = 255
 
@@ -72,7 +74,7 @@ def partition_of(name: str) -> TopicPartition | None:
     return TopicPartition(topic, int(number))
 
 
-def delete_directory_name(partition: TopicPartition, unique: str) -> str:
+def delete_directory_name(partition: TopicPartition, unique: str, *, ending: str = DELETE_DIRECTORY) -> str:
     """``orders-3.<unique>-delete``, with the topic cut so that the name fits into a directory entry."""
-    suffix = f"-{partition.partition}.{unique}{DELETE_DIRECTORY}"
+    suffix = f"-{partition.partition}.{unique}{ending}"
     return partition.topic[: _NAME_MAX - len(suffix)] + suffix

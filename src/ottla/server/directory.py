@@ -13,6 +13,10 @@ class CannotStart(Exception):
     """Why a server does not start, in one line for the operator, with the remedy."""
 
 
+class UnusableDirectory(CannotStart):
+    """The disk refuses; a server with other log directories starts without this one."""
+
+
 def default_data_directory() -> Path:
     """``$XDG_DATA_HOME/ottla``, by default ``~/.local/share/ottla``."""
     base = os.environ.get("XDG_DATA_HOME")
@@ -39,7 +43,7 @@ class HeldDirectory:
         except OSError as error:
             self.release()
             reason = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
-            raise CannotStart(f"cannot use the directory {self.path}: {reason}; choose another --data-dir") from None
+            raise UnusableDirectory(f"cannot use the directory {self.path}: {reason}; choose another --data-dir") from None
 
     def _sign(self) -> None:
         """Notes who holds it, in place and in a fixed width, so that it needs no new room on a full disk; a new file may go without."""

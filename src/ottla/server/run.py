@@ -24,7 +24,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +44,7 @@ from ottla.net.commons import DUPLICATES_MAX, Commons, Limits
 from ottla.net.listener import Listener, bound_socket
 from ottla.server.addresses import Address, address_text, listener_text, only_listener
 from ottla.server.coordination import Coordination, cluster_id, connection, coordination, read, submitted
-from ottla.server.directory import CannotStart, HeldDirectory
+from ottla.server.directory import CannotStart, HeldDirectory, UnusableDirectory
 from ottla.server.disk import RealDisk
 from ottla.server.observe import Counters, Watchdog
 from ottla.server.peers import Peers
@@ -121,7 +121,7 @@ class Broker:
             told = options.advertised_listeners
             advertised = only_listener(told, name="advertised.listeners") if told else self.address
             self.id = BrokerId(options.broker_id)
-            self.directories = [process.open_logs(Path(path), settings) for path in options.log_dirs]
+            self.directories = process.open_all(options.log_dirs, settings)
         except BaseException:
             self.socket.close()
             raise
@@ -362,6 +362,21 @@ class Process:
         """The brokers' time: from the start of the process on, never back."""
         return (time.monotonic_ns() - self._started_ns) // 1_000_000
 
+    def open_all(self, paths: Sequence[str], settings: Settings) -> list[LogDirectory]:
+        """Opens a broker's log directories; those that a disk refuses are left out, but not all of them. Raises: CannotStart."""
+        opened: list[LogDirectory] = []
+        refused: list[UnusableDirectory] = []
+        for path in paths:
+            try:
+                opened.append(self.open_logs(Path(path), settings))
+            except UnusableDirectory as error:
+                refused.append(error)
+        if not opened:
+            raise refused[0]
+        for refusal in refused:
+            log.warning("%s; the broker starts without it", refusal)
+        return opened
+
     def open_logs(self, path: Path, settings: Settings) -> LogDirectory:
         """Opens a log directory and recovers what needs it. Raises: CannotStart."""
         broker_id = settings.options.broker_id
@@ -377,7 +392,9 @@ class Process:
                 options_for=lambda topic: topic_options(settings, self._image, topic, broker_id),
                 directory_id=secrets.token_bytes(16),
             )
-        except (OSError, LogError) as error:
+        except OSError as error:
+            raise UnusableDirectory(f"cannot open the log directory {path}: {error}") from None
+        except LogError as error:
             raise CannotStart(f"cannot open the log directory {path}: {error}") from None
         self.disks[directory.root] = disk
         for partition, held in directory.logs.items():
