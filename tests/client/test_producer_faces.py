@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
-from memory_cluster import CUT, MemoryCluster
+from memory_cluster import CUT, CUT_AFTER, MemoryCluster
 
 import ottla
 from ottla import ProducerRecord
@@ -236,3 +237,40 @@ async def test_consumers_read_what_serializers_wrote(cluster: MemoryCluster, qui
         consumer.assign(await consumer.partitions_for("t"))
         assert (await consumer.poll(2000))[0].value == ("t", b'{"a":1}', [("h", b"x")])
     assert mine.closed
+
+
+# -- order, whatever happens
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_order_is_kept_over_leader_changes_lost_answers_refusals_and_splits(
+    quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = Random(seed)
+    two = MemoryCluster(nodes=2)
+    two.create("t", 2)
+    monkeypatch.setattr("ottla.client.network.open_link", two.connect)
+
+    def troubled(node: Any, request: Any) -> Any:
+        if chance.random() < 0.1:
+            two.move("t", chance.randrange(2), chance.choice((1, 2)))
+        return CUT if chance.random() < 0.05 else CUT_AFTER if chance.random() < 0.05 else None
+
+    def refused(topic: str, partition: int, header: Any) -> int | None:
+        if header.count > 1 and header.batch_length > 600:
+            return 10
+        return chance.choice((6, 19, 7)) if chance.random() < 0.1 else None
+
+    two.accidents["Produce"] += [troubled] * 200
+    two.batch_accidents += [refused] * 400
+    async with Producer(batch_size=800, linger_ms=0, **quick) as producer:
+        deliveries = []
+        for index in range(400):
+            deliveries.append(await producer.send("t", b"%d" % index * chance.randrange(1, 40), b"%d" % index, partition=index % 2))
+            if chance.random() < 0.1:
+                await asyncio.sleep(0.001)
+        places = [await asyncio.wait_for(delivery, 30) for delivery in deliveries]
+    for partition in (0, 1):
+        keys = [key for key, _, _ in stored(two, "t", partition)]
+        assert keys == [b"%d" % index for index in range(partition, 400, 2)]
+        assert [place.offset for place in places[partition::2]] == list(range(200))
