@@ -410,7 +410,10 @@ def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
     for topic in ("t", "u"):
         commit(broker, "g", topic, 0, 1, joined=member)
     assert delete_offsets(cluster, "t", 0) == errors.GroupSubscribedToTopic.code
+    assert delete_offsets(cluster, "u", 0) == 0
+    end = broker.node.groups.shard_of("g").leader.log.end_offset
     assert delete_offsets(cluster, "u", 0) == delete_offsets(cluster, "u", 3) == 0
+    assert broker.node.groups.shard_of("g").leader.log.end_offset == end, "where there was none nothing is written"
     assert delete_offsets(cluster, "none", 0) == errors.UnknownTopicOrPartition.code
     assert delete_offsets(cluster, "t", 0, group="none") == errors.GroupIdNotFound.code
     assert committed(broker) == committed(cluster.restart(1)) == {("t", 0): (1, -1, "")}
@@ -481,6 +484,17 @@ def test_a_commit_larger_than_the_topic_takes_is_refused_whole() -> None:
     broker = coordinating(cluster)
     assert commit(broker, "g", "t", 0, 1, committed_metadata="x" * 3000) == errors.InvalidCommitOffsetSize.code
     assert committed(broker) == {}
+
+
+def test_a_commit_that_too_few_replicas_would_have_is_refused() -> None:
+    """Line 67."""
+    cluster = cluster_of_groups(brokers=2, min_insync_replicas="2")
+    broker = coordinating(cluster)
+    assert commit(broker, "g", "t", 0, 1) == 0
+    cluster.kill(3 - broker.broker_id)
+    cluster.pass_ms(60_000)
+    assert commit(broker, "g", "t", 0, 2) == errors.CoordinatorNotAvailable.code
+    assert committed(broker, topics={"t": [0]}) == {("t", 0): (1, -1, "")}
 
 
 def test_a_commit_by_somebody_who_hangs_up_is_kept_all_the_same() -> None:

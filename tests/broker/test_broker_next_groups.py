@@ -6,6 +6,7 @@ import pytest
 from cluster import Broker, Cluster
 from groups import cluster_of_groups, commit, committed, coordinating, join, sync
 
+from ottla.broker.coordinator import Shard
 from ottla.broker.groups.consumer import ServedConsumerGroup
 from ottla.broker.groups.consumer_heartbeat import TOGETHER_MAX
 from ottla.wire import errors
@@ -354,6 +355,53 @@ def test_classic_group_moves_over_while_it_runs_and_back_when_the_last_new_membe
     assert [beat(broker, each) for each in (first, second)] in ([27, 27], [22, 22])
 
 
+def test_classic_member_that_only_ever_heartbeats_is_removed_when_its_time_to_join_again_is_over() -> None:
+    cluster = cluster_of_groups()
+    first, second = classic_pair(cluster)
+    broker = coordinating(cluster)
+    a = Member(cluster, "a", "t")
+    for _ in range(5):
+        a.beat()
+        assert [beat(broker, each) for each in (first, second)] == [27, 27]
+        cluster.pass_ms(5_000)
+    rejoined(broker, second)
+    for _ in range(8):
+        a.beat()
+        beat(broker, first)
+        cluster.pass_ms(5_000)
+    assert first.member_id not in {each.member_id for each in described(cluster).members}, "its rebalance timeout is a minute"
+
+
+def test_member_whose_removal_could_not_be_written_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of_groups()
+    Member(cluster, "a", "t").beat()
+    refusals = [1, 2]
+
+    def write(shard: Any, of: str, records: Any, **others: Any) -> None:
+        if refusals:
+            refusals.pop()
+            raise errors.CoordinatorNotAvailable("not now")
+        kept(shard, of, records, **others)
+
+    kept = Shard.write
+    monkeypatch.setattr(Shard, "write", write)
+    cluster.pass_ms(46_000)
+    assert [each.member_id for each in described(cluster).members] == ["a"]
+    cluster.pass_ms(2_000)
+    assert described(cluster).members == [] and not refusals
+
+
+def test_group_whose_protocol_a_newcomer_does_not_take_over_keeps_its_offsets() -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    Member(cluster, "a", "t").beat()
+    Member(cluster, "a", "t").send(member_epoch=-1)
+    commit(broker, "g", "t", 0, 7)
+    assert join(broker, member="x", protocols=(("range", SUBSCRIPTION),)).answer.error_code == errors.UnknownMemberId.code
+    assert committed(broker) == {("t", 0): (7, -1, "")}
+    assert [each[0] for each in listed(broker)] == ["g"], "it is there for as long as they are"
+
+
 def test_group_that_became_classic_meets_and_its_leader_assigns() -> None:
     cluster = cluster_of_groups()
     first, second = classic_pair(cluster)
@@ -409,7 +457,8 @@ def test_classic_members_in_their_first_join_are_sent_to_join_the_group_of_whoev
     static = join(broker, instance="i", protocols=protocols)
     a = Member(cluster, "a", "t")
     a.beat()
-    assert a.reads == [0, 1], "the static member is known by its name"
+    assert a.reads == [0, 1]
+    assert sorted(each.instance_id or each.member_id for each in described(cluster).members) == ["a", "i"], "one is known by its name"
     assert {each.answer.error_code for each in (waiting, static)} == {errors.MemberIdRequired.code}
     again = [
         join(broker, member=waiting.answer.member_id, protocols=protocols).answer,

@@ -3,10 +3,13 @@
 from typing import Any
 
 import pytest
+from groups import cluster_of_groups, coordinating
 
 from ottla.broker.groups import consumer_records as records
 from ottla.broker.groups import consumer_writes as writes
-from ottla.broker.groups.consumer_group import Resolved, TopicSize
+from ottla.broker.groups.consumer_change import Arm, Timer
+from ottla.broker.groups.consumer_deadlines import Deadlines
+from ottla.broker.groups.consumer_group import ConsumerGroup, Resolved, TopicSize
 from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS, Member
 from ottla.broker.groups.records import decode_record, encode_record
 
@@ -83,3 +86,28 @@ def test_record_is_what_kafka_writes(record: tuple[Any, Any], key: str, value: s
 def test_tombstones_of_a_member_let_go_of_its_partitions_before_it_goes() -> None:
     assert [encode_record(*record)[0][:2].hex() for record in writes.member_tombstones("g", "m")] == ["0008", "0007", "0005"]
     assert all(value is None for _, value in writes.member_tombstones("g", "m"))
+
+
+def test_partition_that_another_member_has_by_now_is_not_let_go_by_what_compaction_left_of_the_one_before() -> None:
+    """A compacted log may tell that b took a partition before it tells that a gave it up."""
+    group, topic_id = ConsumerGroup("g"), b"t" * 16
+    for member_id, partitions in (("a", {0, 1}), ("b", {0}), ("a", {1})):
+        member = Member(member_id=member_id, epoch=1, assigned={topic_id: frozenset(partitions)})
+        group.apply(*writes.current_record("g", member))
+    assert [group.owner(topic_id, partition) for partition in (0, 1)] == ["b", "a"]
+
+
+def test_deadline_that_is_brought_forward_is_missed_then() -> None:
+    """As of a static member that comes back with a shorter timeout."""
+    cluster = cluster_of_groups()
+    shard = coordinating(cluster).node.groups.shard_of("g")
+    missed: list[tuple[Timer, str, int]] = []
+    deadlines = Deadlines(shard, lambda timer, member_id, epoch: missed.append((timer, member_id, epoch)))
+    for delay_ms in (50_000, 5_000):
+        deadlines.arm(Arm(Timer.SESSION, "a", delay_ms, 1))
+    cluster.pass_ms(4_900)
+    assert not missed
+    cluster.pass_ms(200)
+    assert missed == [(Timer.SESSION, "a", 1)]
+    cluster.pass_ms(60_000)
+    assert len(missed) == 1

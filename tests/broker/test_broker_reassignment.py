@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from cluster import Cluster, Sent, batch, fetch, produce, produce_request, values
+from groups import cluster_of_groups, commit, committed, coordinating
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from ottla.base.ports import NodeState, Op
@@ -424,6 +425,34 @@ def test_a_broker_that_dies_while_it_is_added_holds_the_move_up_until_it_is_back
     cluster.start(4, gone.texts, [disk.restart() for disk in gone.disks.values()])
     cluster.pass_ms(3 * SECOND_MS)
     assert (moving(cluster), replicas_of(cluster), holders(cluster)) == ([], [4, 2], [2, 4])
+
+
+def test_a_broker_that_starts_while_it_is_added_misses_nothing() -> None:
+    cluster = a_cluster((1, 2))
+    gone = cluster.kill(4)
+    broker = cluster.start(4, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    stop_copying(cluster, 4)
+    broker.halted = "it does nothing of what it should"
+    move(cluster, (4, 2))
+    gone = cluster.kill(4)
+    assert cluster.start(4, gone.texts, [disk.restart() for disk in gone.disks.values()]).node.partitions.anew == {}
+    cluster.cut.clear()
+    cluster.pass_ms(3 * SECOND_MS)
+    assert replicas_of(cluster) == [4, 2]
+
+
+def test_groups_go_with_the_partition_that_keeps_them() -> None:
+    cluster = cluster_of_groups(3, offsets_topic_replication_factor="1")
+    first = coordinating(cluster)
+    assert commit(first, "g", "t", 0, 7) == 0
+    target = next(number for number in cluster.brokers if number != first.broker_id)
+    kept = next(partition for partition in first.node.partitions.leaders if partition.topic == "__consumer_offsets")
+    for number in range(2):
+        move(cluster, (target,), topic=kept.topic, partition=number)
+    cluster.pass_ms(3 * SECOND_MS)
+    assert coordinating(cluster).broker_id == target
+    assert committed(coordinating(cluster)) == {("t", 0): (7, -1, "")}
+    assert kept not in first.node.partitions.followers and target in holders(cluster, kept)
 
 
 def test_the_leader_that_dies_is_followed_by_one_of_the_isr_and_the_move_goes_on() -> None:

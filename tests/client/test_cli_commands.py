@@ -30,7 +30,9 @@ def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
 
 def test_every_command_is_there_and_says_what_it_does() -> None:
     found = dict(commands(main))
-    assert {("serve",), ("topic", "create"), ("cluster",)} <= set(found)
+    assert {("serve",), ("topic", "create"), ("cluster",), ("cluster", "up"), ("cluster", "reassign", "plan"), ("cluster", "elect")} <= set(
+        found
+    )
     silent = [path for path, command in found.items() if not command.help]
     assert not silent
 

@@ -247,6 +247,29 @@ async def test_a_commit_is_tried_again_while_that_may_help(cluster: MemoryCluste
     assert offset(cluster) == 10
 
 
+async def test_a_commit_of_an_epoch_that_has_passed_is_made_again_in_the_present_one(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    async with Consumer("t", **settings(quick, {"group_protocol": "consumer"}, enable_auto_commit=False)) as consumer:
+        await consumer.poll(5000)
+        cluster.accidents["OffsetCommit"].append(lambda node, request: refused(request, 113))
+        await consumer.commit()
+    assert offset(cluster) == 10
+
+
+@BOTH
+async def test_who_asks_where_the_group_is_says_who_it_is_and_wants_only_what_is_settled(
+    cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]
+) -> None:
+    fill(cluster)
+    async with Consumer("t", **settings(quick, how)) as consumer:
+        await consumer.poll(5000)
+        me = consumer.group_metadata()
+    asked = cluster.sent(m.OffsetFetchRequest)[0]
+    (group,) = asked.groups
+    assert asked.require_stable
+    assert (group.member_id, group.member_epoch) == ((me.member_id, me.generation_id) if how else (None, -1))
+
+
 async def test_a_commit_for_a_deleted_topic_fails_soon_and_says_why(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,7 +84,7 @@ async def test_interceptors_hear_why_a_record_was_not_written(cluster: MemoryClu
 
 async def test_serializers_make_bytes_of_keys_and_values_and_may_add_headers(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     class Versioned:
-        def serialize(self, topic: str, data: Any, headers: list[tuple[str, bytes | None]]) -> bytes | None:
+        def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: Any) -> bytes | None:
             headers.append(("version", b"2"))
             return None if data is None else repr(data).encode()
 
@@ -219,7 +219,7 @@ async def test_consumers_read_what_serializers_wrote(cluster: MemoryCluster, qui
     class Mine:
         closed = False
 
-        def deserialize(self, topic: str, data: bytes | None, headers: list[tuple[str, bytes | None]]) -> Any:
+        def deserialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: bytes | None) -> Any:
             return (topic, data, headers)
 
         def close(self) -> None:

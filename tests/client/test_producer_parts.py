@@ -27,7 +27,7 @@ from ottla.records import partition_for_key
 def both(given: Any) -> tuple[Any, Any]:
     write, read = as_serializer(given, {}, is_key=False), as_deserializer(given, {}, is_key=False)
     assert write is not None and read is not None
-    return lambda data: write("t", data, []), lambda data: read("t", data, [])
+    return lambda data: write("t", [], data), lambda data: read("t", [], data)
 
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
@@ -55,7 +55,8 @@ def test_formats_write_and_read_what_kafkas_serializers_do(given: Any, value: An
 
 
 @pytest.mark.parametrize(
-    ("given", "wrong"), [("str", 1), ("int", "1"), ("int", 1 << 63), (Int(16), 40_000), ("float", "x"), ("bytes", "x"), ("uuid", "x")]
+    ("given", "wrong"),
+    [("str", 1), ("str", "\ud800"), ("int", "1"), ("int", 1 << 63), (Int(16), 40_000), ("float", "x"), ("bytes", "x"), ("uuid", "x")],
 )
 def test_a_value_of_the_wrong_kind_is_refused_with_topic_and_format(given: Any, wrong: Any) -> None:
     write, _ = both(given)
@@ -139,7 +140,7 @@ class Signed:
     def configure(self, settings: Any, is_key: bool) -> None:
         self.configured = (settings["client_id"], is_key)
 
-    def serialize(self, topic: str, data: Any, headers: list[tuple[str, bytes | None]]) -> bytes | None:
+    def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: Any) -> bytes | None:
         headers.append(("signed", topic.encode()))
         return b"tombstone" if data is None else str(data).encode()
 
@@ -152,7 +153,7 @@ def test_a_serializer_of_ones_own_is_configured_sees_topic_and_headers_and_none(
     write = as_serializer(mine, {"client_id": "me"}, is_key=True)
     headers: list[tuple[str, bytes | None]] = []
     assert write is not None
-    assert write("t", None, headers) == b"tombstone"
+    assert write("t", headers, None) == b"tombstone"
     assert headers == [("signed", b"t")]
     assert mine.configured == ("me", True)
 
@@ -160,8 +161,8 @@ def test_a_serializer_of_ones_own_is_configured_sees_topic_and_headers_and_none(
 def test_a_function_serializes_what_is_not_none() -> None:
     write, read = as_serializer(str.encode, {}, is_key=False), as_deserializer(bytes.decode, {}, is_key=False)
     assert write is not None and read is not None
-    assert (write("t", "a", []), write("t", None, [])) == (b"a", None)
-    assert (read("t", b"a", []), read("t", None, [])) == ("a", None)
+    assert (write("t", [], "a"), write("t", [], None)) == (b"a", None)
+    assert (read("t", [], b"a"), read("t", [], None)) == ("a", None)
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,21 @@ def test_a_broker_that_was_killed_is_shown_as_down_and_started_again(commands: C
     assert {name for name in before if before[name] != after[name]} == {"broker 2"}
 
 
+def test_a_zookeeper_that_was_killed_is_shown_as_down_and_started_again_and_brokers_go_on(commands: Commands) -> None:
+    bootstrap = commands.up("--brokers", "2")
+    before = commands.pids()
+    os.kill(before["zookeeper 1"], signal.SIGKILL)
+    assert state(commands.status(code=1)) == {"zookeeper 1": False, "broker 1": True, "broker 2": True}
+    assert re.fullmatch(r"ottla: zookeeper started, process \d+\n", commands.run("up").stderr)
+    commands.until_well()
+    after = commands.pids()
+    assert {name for name in before if before[name] != after[name]} == {"zookeeper 1"}
+    with ottla.Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(NewTopic("t", 2, 2))
+    with ottla.Producer(bootstrap_servers=bootstrap) as producer:
+        assert producer.send("t", b"x").result().offset == 0
+
+
 def test_brokers_are_restarted_one_after_another_while_a_writer_goes_on(commands: Commands) -> None:
     bootstrap = commands.up("--zookeeper-nodes", "3", "--set", "min.insync.replicas=2")
     with ottla.Admin(bootstrap_servers=bootstrap) as admin:
@@ -179,6 +194,8 @@ def test_brokers_are_restarted_one_after_another_while_a_writer_goes_on(commands
     assert [int(number) for number in re.findall(r"broker (\d)", said)] == [*sorted({1, 2, 3} - {controller}), controller]
     after = commands.pids()
     assert {name for name in before if before[name] == after[name]} == {"zookeeper 1", "zookeeper 2", "zookeeper 3"}
+    with ottla.Admin(bootstrap_servers=bootstrap) as admin:
+        assert all(one.leader == one.replicas[0] for one in admin.describe_topic("t").partitions)
     assert len(acknowledged) > 300 and not failed
     with ottla.Consumer("t", group_id="g", auto_offset_reset="earliest", bootstrap_servers=bootstrap) as consumer:
         found: list[bytes | None] = []

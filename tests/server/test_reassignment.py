@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from kazoo.client import KazooClient
 from live_load import ConfluentWriter, OttlaWriter, Reader, Writer, running
 from test_cluster import Processes, processes, progress, until
 
@@ -111,6 +112,22 @@ def test_a_move_outlives_the_controller_and_the_broker_that_is_added(cluster: Pr
         reassign(cluster, "execute", "-", "--yes", input=plan("outlived", {0: (3, 1)}))
         reassign(cluster, "verify", "-", "--wait", input=plan("outlived", {0: (3, 1)}))
     until(lambda: holders(cluster, "outlived") == [1, 3])
+
+
+def test_tools_that_know_only_zookeeper_move_partitions_too(cluster: Processes) -> None:
+    a_topic(cluster, "wished", [1, 2], [1, 2])
+    path = "/admin/reassign_partitions"
+    client = KazooClient(cluster.connect)
+    client.start()
+    try:
+        client.create(path, plan("wished", {0: (3, 2), 1: (2, 3)}).encode())
+        until(lambda: client.exists(path) is None)
+        topic = json.loads(client.get("/brokers/topics/wished")[0])
+        assert topic["partitions"] == {"0": [3, 2], "1": [2, 3]} and topic["adding_replicas"] == {}
+    finally:
+        client.stop()
+        client.close()
+    until(lambda: holders(cluster, "wished", 0) == [2, 3])
 
 
 def test_a_throttle_bounds_the_bytes_that_are_copied(cluster: Processes) -> None:

@@ -241,5 +241,5 @@ def test_going_on_after_a_pause_as_if_nothing_had_been_is_caught(monkeypatch: py
 
 
 def test_ending_a_move_before_the_new_replicas_are_in_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, reassignment, "_done", "if not all(is_sound(image, state, broker) for broker in target):", "if False:")
+    change(monkeypatch, reassignment, "_done", "if not all(_counts(image, partition, state, broker) for broker in target):", "if False:")
     assert harm(("partition moves", "kill"), brokers=5)

@@ -108,8 +108,13 @@ class Partitions:
                 partition = TopicPartition(topic.name, number)
                 unseen = me in replicas and partition not in self.anew and partition not in self.offline
                 if unseen and all(partition not in directory.logs for directory in self._working()):
-                    self.anew[partition] = None
+                    self._note_anew(partition, topic)
         stock.settle(self._node, self._working())
+
+    def _note_anew(self, partition: TopicPartition, topic: Topic) -> None:
+        """One that this broker is only about to get has no log yet, and nobody misses it."""
+        if self._node.broker_id not in topic.adding.get(partition.partition, ()):
+            self.anew[partition] = None
 
     # What the image says.
 
@@ -130,13 +135,10 @@ class Partitions:
     def _replicas_changed(self, topic: Topic) -> None:
         node = self._node
         for number, replicas in topic.replicas.items():
-            partition = TopicPartition(topic.name, number)
-            leader = self.leaders.get(partition)
-            if leader is not None and node.broker_id in replicas:
-                adding = topic.adding.get(number, ())
-                if (leader.replicas, leader.adding) != (replicas, adding):
-                    leader.follow_replicas(replicas, adding, node.now_ms)
-                    node.purgatory.poke(partition)
+            leader, adding = self.leaders.get(TopicPartition(topic.name, number)), topic.adding.get(number, ())
+            if leader is not None and node.broker_id in replicas and (leader.replicas, leader.adding) != (replicas, adding):
+                leader.follow_replicas(replicas, adding, node.now_ms)
+                node.purgatory.poke(leader.partition)
         self._leave(topic)
 
     def _leave(self, topic: Topic) -> None:
@@ -144,17 +146,14 @@ class Partitions:
         node = self._node
         if node.epoch is None or not node.standing.connected or node.stopping:
             return
-        for number, replicas in topic.replicas.items():
-            if node.broker_id in replicas:
-                continue
-            partition = TopicPartition(topic.name, number)
+        gone = [TopicPartition(topic.name, number) for number, replicas in topic.replicas.items() if node.broker_id not in replicas]
+        for partition in gone:
             if self.offline.pop(partition, None) is not None:
                 self._roomless.pop(partition, None)
                 node.unfit.changed()
             for directory in self._working():
-                log = directory.logs.get(partition)
                 # A power cut may have taken the note of the topic's id.
-                if log is not None and log.topic_id in (topic.topic_id, NO_TOPIC_ID):
+                if partition in directory.logs and directory.logs[partition].topic_id in (topic.topic_id, NO_TOPIC_ID):
                     self._drop(directory, partition)
 
     def state_changed(self, partition: TopicPartition) -> None:
@@ -328,7 +327,7 @@ class Partitions:
             try:
                 log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms, in_place_of_lost=lost)
                 if not self._node.started:
-                    self.anew[partition] = None
+                    self._note_anew(partition, topic)
                 return directory, log
             except OSError as error:
                 reason = str(error)

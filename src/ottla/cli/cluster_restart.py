@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ottla.cli.cluster_local import data_dir_option, failing, held_cluster
+from ottla.cli.render import admin as connected
 from ottla.cli.words import duration_ms
 
 
@@ -16,7 +17,8 @@ from ottla.cli.words import duration_ms
 @click.option("--patience", metavar="DURATION", default="10m", show_default=True, help="How long to wait for replicas before each step.")
 @data_dir_option
 def command(chosen: tuple[int, ...], patience: str, data_dir: Path) -> None:
-    """Restart brokers one after another, while clients go on: each is stopped only when every replica of every partition is in sync.
+    """Restart brokers one after another, while clients go on: each is stopped only when every replica of every partition is in sync. At the
+    end partitions are led by their preferred replicas.
 
     It ends with an error, and leaves what is left as it is, when replicas do not come in sync in time.
     """
@@ -52,3 +54,6 @@ def command(chosen: tuple[int, ...], patience: str, data_dir: Path) -> None:
             process.await_ready(time.monotonic() + READY_S)
             click.echo(f"ottla: {process.name} restarted, process {process.pid}", err=True)
         settled()
+        # Each broker handed over what it led.
+        with connected(cluster.bootstrap) as admin:
+            admin.elect_leaders()

@@ -50,6 +50,10 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
+#: What `send` may be given to be called with: (metadata, None) or (None, error).
+DeliveryCallback = Callable[[RecordMetadata | None, KafkaError | None], None]
+
+
 class Batch:
     """Records of one partition that travel together."""
 
@@ -110,7 +114,7 @@ class Batch:
         self.refused: dict[int, str] | None = None
         #: What became of a batch that was split: (index of its first record, part), ascending. None: it was not.
         self.parts: list[tuple[int, Batch]] | None = None
-        self._callbacks: deque[Callable[[], None]] = deque()
+        self._callbacks: deque[Callable[[], None] | tuple[DeliveryCallback, int, int]] = deque()
 
     def __repr__(self) -> str:
         return f"<Batch {self.topic}-{self.partition} #{self.sequence} x{self.count or (self.builder.count if self.builder else 0)}>"
@@ -188,6 +192,12 @@ class Batch:
         if self.told:
             self._call()
 
+    def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
+        """`when_done` for one record: (whom to call with its metadata or error, its index, its time)."""
+        self._callbacks.append(callback)
+        if self.told:
+            self._call()
+
     def _call(self) -> None:
         # A callback added while the other thread tells the outcome is popped by one of the two, never by both.
         callbacks = self._callbacks
@@ -197,7 +207,12 @@ class Batch:
             except IndexError:
                 return
             try:
-                callback()
+                if isinstance(callback, tuple):
+                    deliver, index, timestamp_ms = callback
+                    error = self.error_of(index)
+                    deliver(None if error is not None else self.outcome(index, timestamp_ms), error)
+                else:
+                    callback()
             except Exception:
                 log.exception("a callback for records of %s-%s failed", self.topic, self.partition)
 
@@ -231,10 +246,6 @@ class Batch:
         return RecordMetadata(batch.topic, batch.partition, offset, batch.append_time_ms if batch.append_time_ms >= 0 else timestamp_ms)
 
 
-#: What `send` may be given to be called with: (metadata, None) or (None, error).
-DeliveryCallback = Callable[[RecordMetadata | None, KafkaError | None], None]
-
-
 class Delivery(msgspec.Struct, gc=False, eq=False):
     """The promise of one record, for asyncio: await it to get the `RecordMetadata`."""
 
@@ -253,13 +264,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
     def add_delivery_callback(self, callback: DeliveryCallback) -> None:
         """Call `callback(metadata, error)`, one of them None, when the outcome is known, in the thread of the sender; at once if it is."""
-        batch, index, timestamp_ms = self._batch, self._index, self._timestamp_ms
-
-        def tell() -> None:
-            error = batch.error_of(index)
-            callback(None if error is not None else batch.outcome(index, timestamp_ms), error)
-
-        batch.when_done(tell)
+        self._batch.when_delivered((callback, self._index, self._timestamp_ms))
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call `callback(delivery)` when the outcome is known, in the thread of the sender; at once if it is known already."""

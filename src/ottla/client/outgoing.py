@@ -45,13 +45,14 @@ class Outgoing:
 
     def take(self, record: ProducerRecord) -> ProducerRecord:
         """The record as the interceptors want it, key and value serialized. Raises what serializers raise."""
-        record = self.interceptors.on_send(record)
+        if self.interceptors:
+            record = self.interceptors.on_send(record)
         if self._key is None and self._value is None:
             return record
         try:
-            headers = list(record.headers or ())
-            key = record.key if self._key is None else self._key(record.topic, record.key, headers)
-            value = record.value if self._value is None else self._value(record.topic, record.value, headers)
+            headers = list(record.headers) if record.headers else []
+            key = record.key if self._key is None else self._key(record.topic, headers, record.key)
+            value = record.value if self._value is None else self._value(record.topic, headers, record.value)
             return ProducerRecord(record.topic, value, key, headers, record.partition, record.timestamp_ms)
         except Exception as error:
             self.refused(record, error)

@@ -37,8 +37,8 @@ class Deserializers:
     def __call__(self, record: ConsumerRecord) -> ConsumerRecord:
         """The record with its key and value deserialized. Raises what deserializers raise."""
         headers = list(record.headers)
-        key = record.key if self._key is None else self._key(record.topic, record.key, headers)
-        value = record.value if self._value is None else self._value(record.topic, record.value, headers)
+        key = record.key if self._key is None else self._key(record.topic, headers, record.key)
+        value = record.value if self._value is None else self._value(record.topic, headers, record.value)
         return msgspec.structs.replace(record, key=key, value=value)
 
     def close(self) -> None:

@@ -72,9 +72,11 @@ class Producer:
         self._room = threading.Condition(lock)
         self._accumulator = Accumulator(self.options, rng, give=BlockingDelivery, clock_ns=time_ns)
         #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
-        self._quickly: Callable[..., BlockingDelivery | None] = self._accumulator.open.put
-        if not (NATIVE and self._outgoing.plain and self._choice is None):
-            self._quickly = never
+        self._at_once: Callable[..., BlockingDelivery | None] = never
+        if NATIVE and self._choice is None:
+            self._at_once = self._accumulator.open.put
+        #: The same where the record is as the user gave it.
+        self._quickly: Callable[..., BlockingDelivery | None] = self._at_once if self._outgoing.plain else never
         self._closed = False
         self._forked = False
         self._waking = False
@@ -151,13 +153,19 @@ class Producer:
 
     def _send(self, record: ProducerRecord, on_delivery: DeliveryCallback | None) -> BlockingDelivery:
         """`send`, with everything that a record may need: the user's own parts, metadata, a new batch, memory."""
-        record = self._outgoing.take(record)
-        try:
-            delivery = self._put(record)
-        except Exception as error:
-            self._outgoing.refused(record, error)
-            raise
-        self._outgoing.follow(delivery, on_delivery)
+        outgoing = self._outgoing
+        if not outgoing.plain:
+            record = outgoing.take(record)
+        delivery: BlockingDelivery | None = self._at_once(
+            record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms
+        )
+        if delivery is None:
+            try:
+                delivery = self._put(record)
+            except Exception as error:
+                outgoing.refused(record, error)
+                raise
+        outgoing.follow(delivery, on_delivery)
         return delivery
 
     def _put(self, record: ProducerRecord) -> BlockingDelivery:
@@ -276,7 +284,7 @@ class Producer:
     def forked(self) -> None:
         """This is a child process now: nothing here will ever be sent."""
         self._forked = True
-        self._quickly = never
+        self._at_once = self._quickly = never
         self._lock = Forked()
         self._accumulator.forget(AlreadyClosed(FORKED))
 

@@ -20,6 +20,7 @@ from ottla.sim.checkers.checks import (
     OrderIsKept,
 )
 from ottla.sim.checkers.cluster import LatestNeverFalls
+from ottla.sim.checkers.heard import HistoryIsSound
 from ottla.sim.cluster_machine import ClusterMachine
 from ottla.sim.cluster_users import Entrance, Lister, Reader
 from ottla.sim.network import Network
@@ -34,7 +35,14 @@ from ottla.wire.messages import (
     ReassignableTopic,
 )
 
-CHECKERS: tuple[type[Checker], ...] = (AcknowledgedIsKept, NoDuplicates, OffsetsAreDense, OffsetsAreNeverReused, OrderIsKept)
+CHECKERS: tuple[type[Checker], ...] = (
+    AcknowledgedIsKept,
+    NoDuplicates,
+    OffsetsAreDense,
+    OffsetsAreNeverReused,
+    OrderIsKept,
+    HistoryIsSound,
+)
 COMPACTED: tuple[type[Checker], ...] = (LastValueIsKept, NoDuplicates, OffsetsStay)
 PARTITIONS_MAX = 5
 REPLICAS = 3

@@ -14,6 +14,7 @@ from ottla.sim.checkers.checks import (
     OrderIsKept,
     WatermarkNeverFalls,
 )
+from ottla.sim.checkers.heard import HistoryIsSound
 
 ALL: tuple[type[Checker], ...] = (
     AcknowledgedIsKept,
@@ -22,6 +23,7 @@ ALL: tuple[type[Checker], ...] = (
     OffsetsAreNeverReused,
     OrderIsKept,
     WatermarkNeverFalls,
+    HistoryIsSound,
 )
 
 #: Of a compacted topic, which has gaps by right.
