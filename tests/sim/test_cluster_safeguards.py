@@ -73,7 +73,7 @@ def test_not_cutting_off_what_the_leader_never_had_is_caught(monkeypatch: pytest
 
 
 def test_asking_without_the_epoch_of_the_last_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, Fetcher, "_request", "last_fetched_epoch=log.epochs.latest", "last_fetched_epoch=-1")
+    change(monkeypatch, Fetcher, "_topics", "last_fetched_epoch=log.epochs.latest", "last_fetched_epoch=-1")
     assert harm(("kill", "cut off", "session lost"), first=15)
 
 
@@ -124,8 +124,7 @@ def test_committing_without_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_committing_below_min_insync_replicas_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    committed = InSync.committed
-    monkeypatch.setattr(InSync, "committed", lambda self, own, *, min_insync: committed(self, own, min_insync=0))
+    change(monkeypatch, InSync, "committed", "if self.elr or len(self.isr) < min(min_insync, self._factor):", "if False:")
     assert any("which 1 of 2 hold" in problem for problem in harm(("cut off", "cut link", "kill"), first=15))
 
 
@@ -207,7 +206,7 @@ def test_taking_a_broker_that_came_back_for_one_that_was_never_away_is_caught(mo
 
 
 def test_electing_under_the_same_epoch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, election, "election", "epoch = LeaderEpoch(state.leader_epoch + 1)", "epoch = state.leader_epoch")
+    change(monkeypatch, election.Case, "led_by", "LeaderEpoch(before.leader_epoch + 1)", "before.leader_epoch")
     assert any("is led by" in problem or "goes from" in problem for problem in harm())
 
 
