@@ -80,7 +80,7 @@ class Session:
     wanted: dict[Key, Wanted] = field(default_factory=dict)
     awake: dict[Key, Wanted] = field(default_factory=dict)
     #: What was stirred since the fetch that waits looked last.
-    stirred: list[Wanted] = field(default_factory=list)
+    stirred: dict[Wanted, None] = field(default_factory=dict)
 
     def told(self, wanted: Wanted, *, served: bool) -> None:
         """An answer was made for this partition: it sleeps now, or makes room for the others."""
@@ -233,7 +233,7 @@ class FetchSessions:
                 session.awake[wanted.key] = wanted
                 if session.replica >= 0:
                     self.woken(session, wanted)
-            session.stirred.append(wanted)
+            session.stirred[wanted] = None
             self.poke(session)
 
 
