@@ -132,6 +132,15 @@ def test_followers_have_sessions_although_consumers_took_all_the_slots() -> None
     assert [one.replica for one in leader.node.sessions._sessions.values()] == [3 - leader.broker_id]
 
 
+def test_a_session_that_nobody_uses_any_more_does_not_grow() -> None:
+    broker = Cluster().topic()
+    number = broker.ask(fetch_request(session_epoch=0), 12).session_id
+    session = broker.node.sessions._sessions[number]
+    for _ in range(5):
+        produce(broker, batch(b"a"))
+    assert len(session.stirred) == len(session.awake) == 1
+
+
 def test_a_leader_that_stepped_down_and_up_again_in_its_epoch_hears_where_its_followers_are() -> None:
     """The follower has nothing new to say, and the leader knows nothing any more."""
     cluster, leader = a_cluster()

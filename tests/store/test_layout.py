@@ -67,6 +67,43 @@ def test_a_partition_state_tells_its_recovery_only_while_it_lasts() -> None:
     assert layout.decode_partition_state(layout.encode_partition_state(unclean)) == unclean
 
 
+def test_a_partition_state_names_who_is_eligible_and_who_led_last_in_keys_that_kafka_ignores() -> None:
+    state = layout.PartitionState(
+        leader=-1,
+        leader_epoch=LeaderEpoch(9),
+        isr=(2,),
+        isr_epochs=(17,),
+        controller_epoch=4,
+        elr=(3, 1),
+        elr_epochs=(5, 6),
+        last_known_elr=(4,),
+        last_leader=2,
+    )
+    data = layout.encode_partition_state(state)
+    assert as_json(data) == {
+        "version": 1, "leader": -1, "leader_epoch": 9, "controller_epoch": 4, "isr": [2], "isr_broker_epochs": [17],
+        "eligible_leader_replicas": [3, 1], "elr_broker_epochs": [5, 6], "last_known_elr": [4], "last_known_leader": 2,
+    }  # fmt: skip
+    assert layout.decode_partition_state(data) == state
+    assert [state.eligible_since(broker) for broker in (3, 1, 2)] == [5, 6, -1]
+    assert [state.names(broker) for broker in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+def test_a_registration_names_replicas_that_are_not_fit_only_where_there_are_any() -> None:
+    made = layout.BrokerRegistration(
+        host="h",
+        port=1,
+        endpoints=("PLAINTEXT://h:1",),
+        timestamp_ms=0,
+        offline={"a": (0, 2)},
+        impaired={"b": (1,)},
+        clean_since=7,
+    )
+    content = as_json(layout.encode_broker(made))
+    assert (content["offline_replicas"], content["impaired_replicas"], content["clean_since_epoch"]) == ({"a": [0, 2]}, {"b": [1]}, 7)
+    assert layout.decode_broker(layout.encode_broker(made)) == made
+
+
 def test_a_broker_is_registered_as_version_5() -> None:
     made = layout.BrokerRegistration(host="h", port=9092, endpoints=("PLAINTEXT://h:9092",), timestamp_ms=17, rack="r1")
     data = layout.encode_broker(made)

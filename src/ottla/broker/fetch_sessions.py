@@ -80,7 +80,7 @@ class Session:
     wanted: dict[Key, Wanted] = field(default_factory=dict)
     awake: dict[Key, Wanted] = field(default_factory=dict)
     #: What was stirred since the fetch that waits looked last.
-    stirred: list[Wanted] = field(default_factory=list)
+    stirred: dict[Wanted, None] = field(default_factory=dict)
 
     def told(self, wanted: Wanted, *, served: bool) -> None:
         """An answer was made for this partition: it sleeps now, or makes room for the others."""
@@ -140,8 +140,10 @@ class FetchSessions:
         wanted = [Wanted(topic.topic_id if by_id else topic.topic, ask) for topic in request.topics for ask in topic.partitions]
         if request.session_epoch == -1 or not wanted or len(wanted) > self._partitions_max or not self._has_room(now_ms, replica):
             return Context(wanted, 0, None, incremental=False)
-        if replica >= 0:
-            for session in [one for one in self._sessions.values() if one.replica == replica and one.replica_epoch != replica_epoch]:
+        for session in [one for one in self._sessions.values() if one.replica >= 0]:
+            # One of an earlier registration, or of a follower that has nothing left to ask for here.
+            earlier = session.replica == replica and session.replica_epoch != replica_epoch
+            if earlier or now_ms - session.used_ms > IDLE_MS:
                 self._close(session)
         number = rng.randrange(1, INT32_MAX)
         while number in self._sessions:
@@ -198,6 +200,7 @@ class FetchSessions:
         wanted = session.wanted.pop(key, None)
         session.awake.pop(key, None)
         if wanted is not None:
+            session.stirred.pop(wanted, None)
             self._unwatch(session, wanted)
 
     def _close(self, session: Session | None) -> None:
@@ -233,7 +236,7 @@ class FetchSessions:
                 session.awake[wanted.key] = wanted
                 if session.replica >= 0:
                     self.woken(session, wanted)
-            session.stirred.append(wanted)
+            session.stirred[wanted] = None
             self.poke(session)
 
 

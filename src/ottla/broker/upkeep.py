@@ -94,7 +94,8 @@ class Upkeep:
     def _checkpoint(self) -> None:
         for directory in self._node.directories:
             if directory.failed is None:
-                self.checkpoint(directory)
+                with self._node.partitions.guarded(directory):
+                    self.checkpoint(directory)
 
     def _forget_producers(self) -> None:
         for replica in self._node.partitions.replicas():

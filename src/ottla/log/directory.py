@@ -126,7 +126,7 @@ class LogDirectory:
                     directory._adopt(log)
         named = {partition for offsets in (recovery_points, directory.high_watermarks) for partition, offset in offsets.items() if offset}
         directory.vanished = frozenset(named - set(directory.logs))
-        if not directory.clean_start:
+        if not directory.clean_start or any(log.recovered is not None for log in directory.logs.values()):
             directory.write_checkpoints(kinds=("recovery_points", "log_starts"))
         return directory
 
@@ -233,6 +233,8 @@ class LogDirectory:
         if high_watermarks is not None:
             self.high_watermarks.update({p: Offset(offset) for p, offset in high_watermarks.items() if p in self.logs})
         self._named.update(self.logs)
+        for log in self.logs.values():
+            log.note_missing_again()
         files = []
         if "recovery_points" in kinds:
             offsets = {partition: log.checkpoint_offset for partition, log in self.logs.items()}

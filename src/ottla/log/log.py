@@ -422,6 +422,11 @@ class Log:
             if error.errno != ENOSPC:
                 raise
 
+    def note_missing_again(self) -> None:
+        """What a full disk did not take may have room now. Raises: OSError."""
+        if self.missing_below is not None and not self._missing_noted:
+            self.note_missing(self.missing_below)
+
     def recall_missing(self, below: int) -> None:
         """That note was found."""
         self.missing_below, self._missing_noted = Offset(below), True

@@ -315,7 +315,7 @@ def _wait(node: "Node", call: RequestArrived, reader: Reader, context: Context, 
     """What comes to a partition is added to what the others have: only when that may be enough are all of them read again."""
     waiting = Waiting(node, call, reader, context, found)
     if context.session is not None:
-        context.session.stirred = []
+        context.session.stirred = {}
         parked = Parked((context.session,), waiting.ready, waiting.finish)
     else:
         parked = Parked(waiting.keys(), waiting.ready, waiting.finish, waiting.poked)
@@ -371,8 +371,8 @@ class Waiting:
     def _stirred(self) -> list[Wanted]:
         session = self._context.session
         if session is not None:
-            stirred, session.stirred = session.stirred, []
-            return list(dict.fromkeys(stirred))
+            stirred, session.stirred = session.stirred, {}
+            return list(stirred)
         key = self.poked.pop()
         return self._asked[key if isinstance(key, TopicPartition) else key[1]]
 
