@@ -722,7 +722,9 @@ def test_going_back_to_brokers_that_lack_records_needs_unclean_elections() -> No
     image, topic = an_image((3, 1, 2), (3,), adding=(3,), removing=(1, 2), alive=(2, 3))
     with pytest.raises(errors.InvalidReplicaAssignment):
         cancelled(image, topic, 0, unclean=lambda topic: False)
-    assert shown(cancelled(image, topic, 0, unclean=lambda topic: True)) == ((1, 2), (), (), 2, (2,), 6)
+    back = cancelled(image, topic, 0, unclean=lambda topic: True)
+    assert shown(back) == ((1, 2), (), (), 2, (2,), 6)
+    assert back.state.recovering
 
 
 def test_a_leaderless_partition_may_be_moved_and_stays_without_a_leader() -> None:

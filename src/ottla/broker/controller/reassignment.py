@@ -107,7 +107,7 @@ def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str
             raise errors.InvalidReplicaAssignment(
                 f"only {list(state.isr)} have all of {topic.name}-{number}; going back to {list(replicas)} would be an unclean election"
             )
-        return Move(replicas, (), (), _led_by(image, state, alive[0]))
+        return Move(replicas, (), (), _led_uncleanly_by(image, state, alive[0], replicas))
     return Move(replicas, (), (), _changed(image, partition, state, replicas, isr))
 
 
@@ -170,13 +170,14 @@ def _changed(image: Image, partition: TopicPartition, state: PartitionState, rep
     )
 
 
-def _led_by(image: Image, state: PartitionState, leader: int) -> PartitionState:
+def _led_uncleanly_by(image: Image, state: PartitionState, leader: int, replicas: Sequence[int]) -> PartitionState:
     return PartitionState(
         leader=leader,
         leader_epoch=LeaderEpoch(state.leader_epoch + 1),
         isr=(leader,),
         isr_epochs=(image.brokers[BrokerId(leader)].epoch,),
         controller_epoch=image.controller_epoch,
+        recovering=len(replicas) > 1,
     )
 
 
