@@ -97,6 +97,33 @@ def test_an_eligible_replica_leads_when_the_isr_is_gone() -> None:
     assert dict(zip(after.elr, after.elr_epochs, strict=True)) == {1: 7}, "what the last leader had committed it still has"
 
 
+@pytest.mark.parametrize("isr", [{9: 7}, {9: 7, 2: 7}])
+def test_nobody_leads_who_is_no_replica_whatever_the_state_says(isr: dict[int, int]) -> None:
+    """A state may be heard before the assignment that goes with it; who is assigned no more has deleted its log."""
+    image = an_image(a_state(9, isr), {9: 7, 2: 7, 3: 7})
+    after = elected(image)
+    assert after is not None and (after.leader, after.leader_epoch) == (2 if 2 in isr else -1, 6)
+    image.topics["t"].states[0] = after
+    assert elected(image) is None, "and it stays so"
+
+
+def test_the_last_leader_does_not_recover_what_it_is_no_replica_of() -> None:
+    """It was being added, and the move was cancelled while nobody was alive."""
+    image = an_image(a_state(-1, {1: 7}, last_leader=9), {1: 8, 9: 7})
+    after = elected(image, write_caching="true")
+    assert after is None or after.leader != 9
+
+
+def test_the_only_replica_leads_an_unclean_partition_although_it_knows_that_records_are_missing() -> None:
+    """Only a state that says so makes its broker the leader; any other would be decided anew for ever."""
+    image = an_image(a_state(1, {1: 7}), {1: 7}, impaired=(1,))
+    image.topics["t"].replicas[0] = (1,)
+    after = elected(image, unclean_leader_election_enable="true")
+    assert after is not None and (after.leader, after.recovering) == (1, True)
+    image.topics["t"].states[0] = after
+    assert elected(image, unclean_leader_election_enable="true") is None
+
+
 def test_a_member_of_the_isr_comes_before_one_that_is_eligible() -> None:
     after = elected(an_image(a_state(1, {3: 7, 1: 7}, {2: 7}), {2: 7, 3: 7}))
     assert after is not None and (after.leader, after.isr, sorted(after.elr)) == (3, (3,), [1, 2])

@@ -164,6 +164,20 @@ def test_the_node_of_an_operators_tool_is_carried_out_and_goes() -> None:
     assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
 
 
+def test_a_node_of_which_another_change_overtakes_a_partition_is_carried_out_all_the_same() -> None:
+    cluster = a_cluster([1, 2, 3])
+    come_back(cluster, cluster.kill(1))
+    path = layout.partition_state("t", 0)
+    wanted = layout.encode_preferred_election([TopicPartition("t", 0)])
+    other = cluster.store.session()
+    # The controller hears of the operator's wish, and decides, before it hears of the other change.
+    other.submit((Op("create", layout.PREFERRED_ELECTION, wanted),), lambda result: None)
+    other.submit((Op("set", path, cluster.store.tree.nodes[path].data),), lambda result: None)
+    cluster.run()
+    assert leaders(cluster) == [1]
+    assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
+
+
 def test_a_node_that_cannot_be_read_is_warned_of_and_goes() -> None:
     cluster = a_cluster([1, 2, 3])
     write(cluster, layout.PREFERRED_ELECTION, b"all of them, please")

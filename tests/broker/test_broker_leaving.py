@@ -241,6 +241,17 @@ def test_partitions_that_nobody_else_holds_are_not_waited_for() -> None:
     assert states(cluster) == [(1, {1}), (2, {2}), (3, {3})]
 
 
+def test_a_replica_whose_log_directory_failed_is_not_waited_for() -> None:
+    cluster = Cluster(brokers=2, disks=2)
+    leader = cluster.topic(replicas=2)
+    cluster.pass_ms(1500)
+    (other,) = [broker for broker in cluster.brokers.values() if broker is not leader]
+    other.hear(events.DirectoryFailed(directory=other.node.partitions.followers[T0].directory.root, reason="test"))
+    cluster.run()
+    assert states(cluster) == [(leader.broker_id, {leader.broker_id})]
+    assert ask_to_stop(leader).node.leaving.over
+
+
 def test_brokers_that_all_stop_do_not_wait_for_one_another() -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
     cluster.store_speaks = False

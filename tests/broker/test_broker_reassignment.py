@@ -554,6 +554,29 @@ def test_who_is_gone_from_the_assignment_counts_until_a_state_is_without_it() ->
     assert insync.committed(7, min_insync=1) == 7
 
 
+def test_nobody_joins_the_isr_under_an_assignment_that_holds_no_more() -> None:
+    """The controller and the leader heard the state, and not yet the assignment, which is without the one that is to join."""
+    cluster = a_cluster((1, 2, 3))
+    cluster.kill(3)
+    leader, office = cluster[1], cluster.controller
+    topic = office.node.image.topics["t"]
+    cluster.store_speaks = False
+    gone = layout.TopicAssignment(topic_id=topic.topic_id, replicas={0: (1, 2)})
+    cluster.store.session().submit((Op("set", layout.topic("t"), layout.encode_topic(gone), version=topic.version),), lambda result: None)
+    joins = Registration(BrokerId(3), "", 0, None, 77)
+    for broker in (leader, office):
+        broker.node.image.brokers[BrokerId(3)] = joins
+    registered = layout.BrokerRegistration(host="h", port=1, endpoints=(), timestamp_ms=0)
+    cluster.store.session().submit((Op("create", layout.broker(3), layout.encode_broker(registered)),), lambda result: None)
+    leader.leader("t").fetched(3, offset=leader.leader("t").log.end_offset, broker_epoch=77, now_ms=cluster.now_ms)
+    leader.node.isr_changes.look(leader.leader("t"))
+    leader._perform(leader.node.effects)
+    cluster.run()
+    node = cluster.store.tree.nodes[layout.partition_state("t", 0)]
+    assert layout.decode_partition_state(node.data).isr == (1, 2)
+    assert leader.leader("t").insync.maximal == {1, 2, 3}, "it was asked for"
+
+
 def test_who_is_in_the_isr_counts_although_the_assignment_is_heard_later() -> None:
     assert InSync(1, (1,), in_sync(1, 3), 4, 0).committed(7, min_insync=1) == -1
 
@@ -722,7 +745,23 @@ def test_going_back_to_brokers_that_lack_records_needs_unclean_elections() -> No
     image, topic = an_image((3, 1, 2), (3,), adding=(3,), removing=(1, 2), alive=(2, 3))
     with pytest.raises(errors.InvalidReplicaAssignment):
         cancelled(image, topic, 0, unclean=lambda topic: False)
-    assert shown(cancelled(image, topic, 0, unclean=lambda topic: True)) == ((1, 2), (), (), 2, (2,), 6)
+    back = cancelled(image, topic, 0, unclean=lambda topic: True)
+    assert shown(back) == ((1, 2), (), (), 2, (2,), 6)
+    assert back.state.recovering
+
+
+def test_going_back_uncleanly_takes_a_replica_that_works_and_rather_one_that_is_whole() -> None:
+    image, topic = an_image((5, 1, 2, 3), (5,), adding=(5,), removing=(1, 2, 3), alive=(1, 2, 3, 5))
+    image.brokers[BrokerId(1)].offline = frozenset({T0})
+    image.brokers[BrokerId(2)].impaired = frozenset({T0})
+    assert shown(cancelled(image, topic, 0, unclean=lambda topic: True)) == ((1, 2, 3), (), (), 3, (3,), 6)
+
+
+def test_going_back_uncleanly_to_one_replica_that_lacks_records_tells_it_that_it_may_lead() -> None:
+    image, topic = an_image((3, 1), (3,), adding=(3,), removing=(1,), alive=(1, 3))
+    image.brokers[BrokerId(1)].impaired = frozenset({T0})
+    state = cancelled(image, topic, 0, unclean=lambda topic: True).state
+    assert (state.leader, state.recovering) == (1, True)
 
 
 def test_a_leaderless_partition_may_be_moved_and_stays_without_a_leader() -> None:

@@ -13,9 +13,10 @@ moment in most cases and DRAIN_MS at most. Whoever produces with acks=all goes o
 
 The mark stands in the store, so whoever becomes controller meanwhile goes on, and it goes with the registration. A broker waits for a
 partition as long as another live replica that stays could take it, be it that this one has to catch up first; when it is alone, or the
-others leave too, it does not wait. Patience is controlled.shutdown.max.retries times controlled.shutdown.retry.backoff.ms, in which the
-mark is written again as often, in case the store did not take it. After that, or while the store is not heard, the broker stops as one
-that dies would, but for its last answers and clean logs: nothing that was acknowledged with acks=all depends on the handing over.
+others leave too, or their log directories failed, it does not wait. Patience is controlled.shutdown.max.retries times
+controlled.shutdown.retry.backoff.ms, in which the mark is written again as often, in case the store did not take it. After that, or while
+the store is not heard, the broker stops as one that dies would, but for its last answers and clean logs: nothing that was acknowledged with
+acks=all depends on the handing over.
 
 Difference from Kafka with ZooKeeper: the broker asks everybody through the store rather than the controller by ControlledShutdown (key 7);
 it is the mark that Kafka's own quorum keeps with a registration. Source: KIP-841, KIP-631; KAFKA-20554 for draining.
@@ -25,7 +26,6 @@ from typing import TYPE_CHECKING
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.units import SECOND_MS
-from ottla.broker.controller.election import is_leaving
 from ottla.broker.image import Change
 from ottla.broker.leader import Leader
 from ottla.broker.purgatory import Parked
@@ -134,5 +134,7 @@ class Leaving:
         state = image.state(partition)
         if state is None or (state.leader != me and me not in state.isr) or partition.topic in image.deleting:
             return False
-        others = image.topics[partition.topic].replicas[partition.partition]
-        return any(broker != me and BrokerId(broker) in image.brokers and not is_leaving(image, broker) for broker in others)
+        others = [
+            image.brokers.get(BrokerId(broker)) for broker in image.topics[partition.topic].replicas[partition.partition] if broker != me
+        ]
+        return any(other is not None and not other.leaving and partition not in other.offline for other in others)

@@ -219,9 +219,10 @@ class Partitions:
 
     def options_changed(self, topic: str) -> None:
         """The overrides of a topic changed."""
-        options = self._node.topic_options(topic)
-        for replica in self.replicas():
-            if replica.partition.topic == topic:
+        options, known = self._node.topic_options(topic), self._node.image.topics.get(topic)
+        for number in known.replicas if known is not None else ():
+            replica = self.replica(TopicPartition(topic, number))
+            if replica is not None:
                 replica.follow_options(options)
 
     def defaults_changed(self) -> None:

@@ -17,6 +17,7 @@ from ottla.broker.apis.writes import Writes
 from ottla.broker.controller.isr import altered
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.image import Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
@@ -78,12 +79,16 @@ def _alter(
 
     path = layout.partition_state(topic.name, wish.partition_index)
     altering = Op("set", path, layout.encode_partition_state(state), version=wish.partition_epoch)
-    writes.add((*_joining(node, topic.states[wish.partition_index], state), altering), done)
+    writes.add((*_joining(node, topic, topic.states[wish.partition_index], state), altering), done)
     return answer
 
 
-def _joining(node: "Node", before: PartitionState, after: PartitionState) -> list[Op]:
-    """Who is counted in must not have said meanwhile, in its registration, that its replica is not fit."""
+def _joining(node: "Node", topic: Topic, before: PartitionState, after: PartitionState) -> list[Op]:
+    """Who is counted in must not have said meanwhile, in its registration, that its replica is not fit; and must still be assigned: the
+    state may be heard before the assignment that goes with it."""
     brokers = node.image.brokers
     added = [BrokerId(broker) for broker in after.isr if broker not in before.isr]
-    return [Op("check", layout.broker(broker), version=brokers[broker].version) for broker in added]
+    if not added:
+        return []
+    checks = [Op("check", layout.broker(broker), version=brokers[broker].version) for broker in added]
+    return [Op("check", layout.topic(topic.name), version=topic.version), *checks]

@@ -14,7 +14,7 @@ A partition without a state was begun by a creation that did not come to its end
 never had one, it is empty.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
@@ -88,17 +88,18 @@ class Agenda:
             self._timer = Parked((), lambda: False, lambda expired: self.go_on())
             self._node.purgatory.park(self._timer, self._node.now_ms)
 
-    def _portion(self) -> tuple[list[TopicPartition], list[Op]]:
-        decided: list[TopicPartition] = []
+    def _portion(self) -> tuple[dict[TopicPartition, bool], list[Op]]:
+        decided: dict[TopicPartition, bool] = {}
         ops: list[Op] = []
         size = 0
         options: dict[str, TopicOptions] = {}
         for partition in list(self._open)[:PORTION]:
             if partition.topic not in options:
                 options[partition.topic] = self._node.topic_options(partition.topic)
-            wanted = self._decide(partition, options[partition.topic], preferred=self._open.pop(partition))
+            preferred = self._open.pop(partition)
+            wanted = self._decide(partition, options[partition.topic], preferred=preferred)
             if wanted:
-                decided.append(partition)
+                decided[partition] = preferred
                 ops += wanted
                 size += size_of(wanted)
                 if size > MULTI_BYTES:
@@ -125,7 +126,7 @@ class Agenda:
         options = self._node.topic_options(topic.name)
         return election.election(self._node.image, topic, partition.partition, options=options) is not None
 
-    def _write(self, looked: Sequence[TopicPartition], ops: list[Op]) -> None:
+    def _write(self, looked: dict[TopicPartition, bool], ops: list[Op]) -> None:
         self._under_way += 1
         office = self._office
 
@@ -136,14 +137,19 @@ class Agenda:
             if result.error is None:
                 self.go_on()
             elif result.error in ("unavailable", "session"):
-                self.add(looked)
+                self._look_again(looked)
                 self._node.controller.try_again()
             elif result.failed_op >= 0:
                 # The image shows by now what was in the way.
-                self.add(looked)
+                self._look_again(looked)
                 self._make_way(ops[result.failed_op], result)
 
         self._node.controller.write(ops, answered)
+
+    def _look_again(self, looked: dict[TopicPartition, bool]) -> None:
+        """Nothing was written: what was asked for of each partition still is."""
+        for partition, preferred in looked.items():
+            self.add((partition,), preferred=preferred)
 
     def _make_way(self, failed: Op, result: StoreResult) -> None:
         """Operators' tools make a topic's node alone, or leave a partition's node without a state: neither is in our way for long."""

@@ -66,7 +66,7 @@ def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) 
         if broker in (stay or sound):
             return case.led_by(broker, stay or [broker])
     held = case.held()
-    for broker in (case.last_leader, *case.replicas, *state.isr, *state.elr):
+    for broker in (case.last_leader, *case.replicas):
         if broker in state.isr and case.intact(broker, held[broker]):
             return case.led_by(broker, [broker])
     for broker in case.replicas:
@@ -167,7 +167,9 @@ class Case:
     # What is known of its replicas.
 
     def sound(self, broker: int) -> bool:
-        """In the ISR, alive since it was counted in, and fit."""
+        """In the ISR, assigned, alive since it was counted in, and fit. Who is assigned no more has deleted its log, or is about to."""
+        if broker not in self.replicas:
+            return False
         return is_sound(self.image, self.state, broker) and is_fit(self.image, self.partition, self.state, broker)
 
     def works(self, broker: int) -> bool:
@@ -203,7 +205,9 @@ class Case:
 
     @property
     def last_leader(self) -> int:
-        return self.state.leader if self.state.leader >= 0 else self.state.last_leader
+        """Who led last, if it is still a replica."""
+        found = self.state.leader if self.state.leader >= 0 else self.state.last_leader
+        return found if found in self.replicas else NO_LEADER
 
     def _registered(self, broker: int) -> Registration | None:
         return self.image.brokers.get(BrokerId(broker))
@@ -234,7 +238,8 @@ class Case:
             isr=(leader,),
             isr_epochs=(self.image.brokers[BrokerId(leader)].epoch,),
             controller_epoch=self.image.controller_epoch,
-            recovering=len(self.replicas) > 1,
+            # One replica has nobody to settle with; but only so does its broker, which knows that records are missing, lead.
+            recovering=len(self.replicas) > 1 or self.misses_records(leader),
         )
 
     def led_by_nobody(self) -> PartitionState:

@@ -102,12 +102,13 @@ def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str
     partition = TopicPartition(topic.name, number)
     sound = [broker for broker in state.isr if _counts(image, partition, state, broker)]
     if not isr or (sound and not set(sound) & set(isr)):
-        alive = [broker for broker in replicas if broker in image.brokers]
+        alive = [broker for broker in replicas if (found := image.brokers.get(BrokerId(broker))) and partition not in found.offline]
         if not unclean(topic.name) or not alive:
             raise errors.InvalidReplicaAssignment(
                 f"only {list(state.isr)} have all of {topic.name}-{number}; going back to {list(replicas)} would be an unclean election"
             )
-        return Move(replicas, (), (), _led_by(image, state, alive[0]))
+        leader = min(alive, key=lambda broker: partition in image.brokers[BrokerId(broker)].impaired)
+        return Move(replicas, (), (), _led_uncleanly_by(image, partition, state, leader, replicas))
     return Move(replicas, (), (), _changed(image, partition, state, replicas, isr))
 
 
@@ -170,13 +171,16 @@ def _changed(image: Image, partition: TopicPartition, state: PartitionState, rep
     )
 
 
-def _led_by(image: Image, state: PartitionState, leader: int) -> PartitionState:
+def _led_uncleanly_by(
+    image: Image, partition: TopicPartition, state: PartitionState, leader: int, replicas: Sequence[int]
+) -> PartitionState:
     return PartitionState(
         leader=leader,
         leader_epoch=LeaderEpoch(state.leader_epoch + 1),
         isr=(leader,),
         isr_epochs=(image.brokers[BrokerId(leader)].epoch,),
         controller_epoch=image.controller_epoch,
+        recovering=len(replicas) > 1 or partition in image.brokers[BrokerId(leader)].impaired,
     )
 
 
