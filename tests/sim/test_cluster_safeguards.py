@@ -183,6 +183,12 @@ def test_letting_anybody_join_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch)
     assert any("in the ISR" in problem for problem in harm(("kill", "slow disk")))
 
 
+def test_taking_back_whom_a_leader_once_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As was found: a broker whose disk was lost, and that a leader after a suspended session still counted with."""
+    monkeypatch.setattr(InSync, "_stays", lambda self, broker, standing, joins_at: broker in self.maximal)
+    assert any("in the ISR" in problem for problem in harm(first=2266))
+
+
 def test_electing_whoever_is_alive_is_caught() -> None:
     assert harm(
         ("session lost", "kill", "cut off"), first=4, configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}

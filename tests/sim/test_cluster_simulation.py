@@ -17,6 +17,12 @@ def test_a_cluster_loses_nothing_and_settles_whatever_happens(first: int) -> Non
         assert verdict.acknowledged > 0, f"seed {seed} tested nothing"
 
 
+def test_a_broker_with_an_empty_disk_is_not_taken_back_by_a_leader_that_was_suspended() -> None:
+    """As was found: the leader still counted with an ISR that it had once asked for."""
+    verdict = run_seed(2266, "cluster")
+    assert not verdict.problems, report(verdict)
+
+
 @pytest.mark.parametrize("kind", sorted(CLUSTER_KINDS))
 def test_a_cluster_survives_each_kind_of_fault_alone(kind: str) -> None:
     for seed in range(2):

@@ -140,7 +140,7 @@ class InSync:
             standing = self.standings[broker]
             if standing.position < end_offset and now_ms - standing.caught_up_ms > lag_max_ms:
                 continue
-            if broker in self.maximal and not self._refused(broker, standing, sound):
+            if self._stays(broker, standing, joins_at) and not self._refused(broker, standing, sound):
                 if not standing.lost_records:
                     members.append(broker)
             elif standing.position >= joins_at and sound(broker, standing.broker_epoch):
@@ -148,6 +148,11 @@ class InSync:
         if set(members) == set(self.isr) == self.maximal:
             return None
         return tuple(members)
+
+    def _stays(self, broker: int, standing: Standing, joins_at: int) -> bool:
+        """Whether a replica counts as a member already. One that was only asked for has to have what it was asked for with: a leader that
+        goes on in its epoch after a while counts with all that it once asked for, whatever has become of them."""
+        return broker in self.isr or (broker in self.maximal and standing.position >= joins_at)
 
     def _refused(self, broker: int, standing: Standing, sound: Callable[[int, int], bool]) -> bool:
         """Whether a replica that was asked for cannot join any more: its broker has gone, or is about to stop."""

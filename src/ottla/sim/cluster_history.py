@@ -34,6 +34,8 @@ SETTLED_BY_MS = 60_000
 #: What this story has beside the faults of every cluster.
 GROWTH, PASSING, MOVE, ELECTION = "topic grows", "topic comes or goes", "partition moves", "preferred election"
 CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE, ELECTION)
+RACKS = ("a", "b", "c")
+SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 #: A follower is out of sync soon, so that histories see it.
 SETTINGS = {
     "ottla.disk.reserve.bytes": "65536",
@@ -69,8 +71,11 @@ class ClusterHistory:
         self.links = Links(self.world)
         self.machines: dict[BrokerId, ClusterMachine] = {}
         texts = {**SETTINGS, "num.replica.fetchers": str(rng.choice((1, 1, 2)))}
+        #: Brokers are in racks, and readers in a rack read from a replica there.
+        self.racks = self.world.rng("racks").random() < 0.3
         for number in range(1, (brokers or rng.choice((3, 3, 3, 4, 5))) + 1):
-            ClusterMachine(self.world, self.store, texts, self.machines, self.links, performer, broker_id=number)
+            own = {**texts, "broker.rack": RACKS[number % len(RACKS)], "replica.selector.class": SELECTOR} if self.racks else texts
+            ClusterMachine(self.world, self.store, own, self.machines, self.links, performer, broker_id=number)
         wake_all(self.store, self.machines)
         self.topics: list[ClusterTopic] = []
         self.witness = Witness(
@@ -163,6 +168,7 @@ class ClusterHistory:
                 partitions=rng.randint(1, 3),
                 configs=self.configs,
                 compacted=compacted,
+                racks=RACKS if self.racks else ("",),
             )
             self.topics.append(topic)
 

@@ -5,7 +5,7 @@ grow: new partitions get people of their own. Offsets of a compacted topic are j
 broker compacts its own copy.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.sim.caller import Caller
@@ -68,7 +68,10 @@ class ClusterTopic:
         partitions: int,
         configs: Mapping[str, str],
         compacted: bool,
+        racks: Sequence[str] = ("",),
     ) -> None:
+        """``racks``: where readers may be."""
+        self._racks = racks
         self.name = name
         self.partitions = partitions
         self.compacted = compacted
@@ -87,9 +90,11 @@ class ClusterTopic:
 
     def watched(self, partition: int) -> None:
         """A reader and a lister come to a partition."""
-        where, entrance = TopicPartition(self.name, partition), self._entrance(partition)
+        where = TopicPartition(self.name, partition)
+        entrance = Entrance(self._world.rng("entrances"), self._machines, lambda: reader.near if reader.near >= 0 else self._leader(where))
         reader = Reader(self._world, self._network, entrance, self, number=partition, partition=partition, topic=self.name)
         reader.leader_epoch = lambda: self._epoch(where)
+        reader.rack = self._rng.choice(self._racks)
         own, state = self._entrance(partition), lambda: self._witness.state(where)
         Lister(self._world, self._network, own, where, state, self.latest, self._witness.leader_of)
 
@@ -168,14 +173,13 @@ class ClusterTopic:
         state = self._witness.state(partition)
         return state.leader_epoch if state is not None else -1
 
+    def _leader(self, partition: TopicPartition) -> int:
+        state = self._witness.state(partition)
+        return state.leader if state is not None else -1
+
     def _entrance(self, partition: int) -> Entrance:
         where = TopicPartition(self.name, partition)
-
-        def leader() -> int:
-            state = self._witness.state(where)
-            return state.leader if state is not None else -1
-
-        return Entrance(self._world.rng("entrances"), self._machines, leader)
+        return Entrance(self._world.rng("entrances"), self._machines, lambda: self._leader(where))
 
     # Listener.
 

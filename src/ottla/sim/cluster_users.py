@@ -54,11 +54,20 @@ class Entrance:
 
 
 class Reader(Consumer):
-    """A consumer that looks for another broker after an error, and now and then without one."""
+    """A consumer that looks for another broker after an error, and now and then without one; and goes to the replica that it is sent to."""
+
+    #: Where it was sent; -1 for the leader.
+    near = -1
 
     def _answered(self, response: Any) -> None:
         data = response.responses[0].partitions[0] if response.responses else None
-        if data is None or data.error_code or self._rng.random() < RESTLESS:
+        if data is None or data.error_code:
+            self.near = -1
+            self._caller.hang_up()
+        elif data.preferred_read_replica >= 0:
+            self.near = data.preferred_read_replica
+            self._caller.hang_up()
+        elif self._rng.random() < RESTLESS:
             self._caller.hang_up()
         super()._answered(response)
 

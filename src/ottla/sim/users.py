@@ -264,6 +264,8 @@ class Consumer:
         self._asking = False
         #: Of which leader epoch it has heard; -1 for none.
         self.leader_epoch: Callable[[], int] = lambda: NO_EPOCH
+        #: Where it is; empty for who does not say.
+        self.rack = ""
         world.after(self._rng.randint(0, 100), self._ask)
 
     def _ask(self) -> None:

@@ -96,8 +96,9 @@ class Witness:
         return layout.decode_topic(node.data).replicas.get(partition.partition, ()) if node is not None else ()
 
     def registration(self, broker: int) -> int | None:
-        node = self._store.tree.nodes.get(layout.broker(broker))
-        return node.created_zxid if node is not None else None
+        node, machine = self._store.tree.nodes.get(layout.broker(broker)), self._machines.get(BrokerId(broker))
+        running = machine.node.epoch if machine is not None and machine.node is not None else None
+        return running if node is not None and node.created_zxid == running else None
 
     def replica(self, broker: int, partition: TopicPartition) -> Leader | Follower | None:
         machine = self._machines.get(BrokerId(broker))

@@ -24,7 +24,7 @@ class Cluster(Protocol):
         ...
 
     def registration(self, broker: int) -> int | None:
-        """The broker epoch that the store has."""
+        """The broker epoch that the store has, if it is that of the process that runs; a former one's may be there for a while."""
         ...
 
     def replica(self, broker: int, partition: TopicPartition) -> Leader | Follower | None:
