@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from cluster import Broker, Cluster, batch, produce
+from cluster import Broker, Cluster, batch, produce, produce_request
 
 from ottla.base.ports import Op
 from ottla.broker.configs import SPECS_BY_NAME
@@ -379,3 +379,13 @@ def test_version_1_lists_the_types_asked_for_and_all_without_any() -> None:
 
 def test_a_resource_type_that_nobody_knows_is_an_unsupported_version() -> None:
     assert Cluster()[1].ask(ListConfigResourcesRequest(resource_types=[2, 3]), 1).error_code == errors.UnsupportedVersion.code
+
+
+def test_who_waits_for_the_disk_waits_no_longer_once_write_caching_is_on() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.flushing = False
+    waiting = broker.send(produce_request(batch(b"a")), 9)
+    assert waiting.answer is None
+    assert change(broker, ("write.caching", SET, "true")).error_code == 0
+    assert waiting.answer is not None and waiting.answer.responses[0].partition_responses[0].error_code == 0

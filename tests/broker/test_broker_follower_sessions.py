@@ -9,7 +9,9 @@ from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
 from ottla.broker import effects
 from ottla.wire import errors
-from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.messages.fetch import FetchRequest, ReplicaState
 
 T0 = TopicPartition("t", 0)
 
@@ -155,3 +157,29 @@ def test_a_leader_that_stepped_down_and_up_again_in_its_epoch_hears_where_its_fo
     cluster.pass_ms(1000)
     assert leader.leader("t").insync.standings[3 - leader.broker_id].position == 1
     assert produce(leader, batch(b"b")).error_code == errors.NONE
+
+
+def test_what_a_follower_has_of_a_deleted_topic_does_not_count_for_another_of_its_name() -> None:
+    """The follower has not heard yet that the topic went and came again; the leader has, and remembers the partition in its session."""
+    cluster, leader = a_cluster()
+    (other,) = [broker for broker in cluster.brokers.values() if broker is not leader]
+    replica = ReplicaState(replica_id=other.broker_id, replica_epoch=other.node.epoch or 0)
+    assert produce(leader, batch(b"a")).error_code == 0
+    cluster.cut_off(other.broker_id)
+    topic_id = leader.node.image.topics["t"].topic_id
+    late = fetch_request(1, topic=topic_id, session_epoch=0, current_leader_epoch=0, last_fetched_epoch=0, replica_state=replica)
+    session = leader.ask(late, 15).session_id
+    deleted = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
+    assert leader.send(deleted, 6).answer.responses[0].error_code == 0
+    # Which of two brokers leads is chance.
+    wish = CreatableTopic(
+        name="t",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[leader.broker_id, other.broker_id])],
+    )
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    produce(leader, batch(b"b"), acks=1)
+    again = leader.ask(FetchRequest(replica_state=replica, session_id=session, session_epoch=1, max_bytes=1000), 15)
+    assert again.responses[0].partitions[0].error_code == errors.UnknownTopicId.code
+    assert leader.leader("t").high_watermark == 0, "the other one has nothing of this topic"

@@ -5,6 +5,7 @@ from cluster import Broker, Cluster, batch, produce
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from ottla.base.ports import Op
+from ottla.broker import events
 from ottla.broker.controller import agenda
 from ottla.broker.controller.preferred import FIRST_LOOK_MS, imbalanced
 from ottla.broker.image import Image, Registration, Topic
@@ -284,3 +285,16 @@ def test_much_to_look_at_takes_several_steps(monkeypatch: pytest.MonkeyPatch) ->
     assert not office.controller.agenda.idle, "nothing is to be done, but there is more to look at"
     cluster.pass_ms(1000)
     assert office.controller.agenda.idle
+
+
+def test_a_state_that_an_operator_wrote_for_a_partition_that_is_not_there_stops_nobody() -> None:
+    cluster = a_cluster([1, 2, 3])
+    state = cluster.store.tree.nodes[layout.partition_state("t", 0)].data
+    write(cluster, layout.partition("t", 7), b"")
+    write(cluster, layout.partition_state("t", 7), state)
+    assert imbalanced(cluster.controller.node.image, percentage=0) == []
+    assert elect(cluster.controller, 7) == {7: errors.UnknownTopicOrPartition.code}
+    cluster.kill(3)
+    cluster[1].hear(events.StopAsked())
+    cluster.run()
+    assert leaders(cluster)[0] == 2 and all(broker.halted is None for broker in cluster.brokers.values())

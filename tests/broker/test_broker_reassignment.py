@@ -577,6 +577,20 @@ def test_nobody_joins_the_isr_under_an_assignment_that_holds_no_more() -> None:
     assert leader.leader("t").insync.maximal == {1, 2, 3}, "it was asked for"
 
 
+def test_fewer_replicas_need_fewer_in_sync_as_soon_as_the_assignment_is_heard() -> None:
+    cluster = a_cluster((1, 2), configs={"min.insync.replicas": "2"})
+    leader = cluster[1]
+    topic, state = leader.node.image.topics["t"], state_of(cluster)
+    cluster.cut_off(1)
+    assert produce(leader, batch(b"d"), acks=1).error_code == 0
+    alone = msgspec.structs.replace(state, isr=(1,), isr_epochs=state.isr_epochs[:1])
+    leader.hear(events.StoreChanged(state=NodeState(layout.partition_state("t", 0), layout.encode_partition_state(alone), 99)))
+    assert leader.leader("t").high_watermark == 3, "of two replicas both are needed"
+    fewer = layout.TopicAssignment(topic_id=topic.topic_id, replicas={0: (1,)})
+    leader.hear(events.StoreChanged(state=NodeState(layout.topic("t"), layout.encode_topic(fewer), 99)))
+    assert leader.leader("t").high_watermark == 4
+
+
 def test_who_is_in_the_isr_counts_although_the_assignment_is_heard_later() -> None:
     assert InSync(1, (1,), in_sync(1, 3), 4, 0).committed(7, min_insync=1) == -1
 

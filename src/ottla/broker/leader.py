@@ -149,10 +149,16 @@ class Leader(Flushing, Readable):
             self.insync.follow(state, version)
         return self._advance()
 
-    def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> None:
-        """The controller wrote another assignment, of which this broker is a part."""
+    def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> bool:
+        """The controller wrote another assignment, of which this broker is a part; returns whether the high watermark rose."""
         self.replicas, self.adding = tuple(replicas), tuple(adding)
         self.insync.follow_replicas(replicas, adding, now_ms)
+        return self._advance()
+
+    def change_options(self, options: TopicOptions) -> bool:
+        """Other settings hold, by which more may be committed; returns whether the high watermark rose."""
+        self.follow_options(options)
+        return self._advance()
 
     def _lead(self, state: PartitionState, version: int, now_ms: int) -> None:
         self.epoch = state.leader_epoch

@@ -132,7 +132,7 @@ class Leaving:
         """Whether this broker counts in a partition, and another one could go on without it."""
         image, me = self._node.image, self._node.broker_id
         state = image.state(partition)
-        if state is None or (state.leader != me and me not in state.isr) or partition.topic in image.deleting:
+        if state is None or not image.has(*partition) or (state.leader != me and me not in state.isr) or partition.topic in image.deleting:
             return False
         others = [
             image.brokers.get(BrokerId(broker)) for broker in image.topics[partition.topic].replicas[partition.partition] if broker != me

@@ -220,19 +220,25 @@ class Partitions:
     def options_changed(self, topic: str) -> None:
         """The overrides of a topic changed."""
         options, known = self._node.topic_options(topic), self._node.image.topics.get(topic)
-        for number in known.replicas if known is not None else ():
-            replica = self.replica(TopicPartition(topic, number))
+        held = [self.replica(TopicPartition(topic, number)) for number in (known.replicas if known is not None else ())]
+        for replica in held:
             if replica is not None:
-                replica.follow_options(options)
+                self._change_options(replica, options)
 
     def defaults_changed(self) -> None:
         """Broker settings that topics inherit may have changed."""
         found: dict[str, TopicOptions] = {}
-        for replica in self.replicas():
+        for replica in list(self.replicas()):
             options = found.get(replica.partition.topic)
             if options is None:
                 options = found[replica.partition.topic] = self._node.topic_options(replica.partition.topic)
+            self._change_options(replica, options)
+
+    def _change_options(self, replica: Leader | Follower, options: TopicOptions) -> None:
+        if isinstance(replica, Follower):
             replica.follow_options(options)
+        elif replica.change_options(options):
+            self._node.purgatory.poke(replica.partition)
 
     def _lead(self, partition: TopicPartition, state: PartitionState) -> None:
         node = self._node

@@ -129,6 +129,9 @@ def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
     leader = node.partitions.leaders.get(partition) if partition is not None else None
     if leader is None or replica not in leader.insync.standings or ask.current_leader_epoch != leader.epoch:
         return
+    if not isinstance(wanted.topic, str) and wanted.topic != leader.log.topic_id:
+        # It follows an earlier topic of this name, and has nothing of this one.
+        return
     if not leader.agrees(ask.fetch_offset, ask.last_fetched_epoch):
         return
     if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=reader.epoch, now_ms=node.now_ms):

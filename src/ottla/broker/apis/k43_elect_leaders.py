@@ -88,7 +88,7 @@ def _elected(node: "Node", partition: TopicPartition, kind: int) -> PartitionSta
     image, options = node.image, node.topic_options(partition.topic)
     topic = image.topics.get(partition.topic)
     state = topic.states.get(partition.partition) if topic is not None else None
-    if topic is None or state is None:
+    if topic is None or state is None or partition.partition not in topic.replicas:
         raise errors.UnknownTopicOrPartition(f"there is no partition {partition}")
     if kind == PREFERRED:
         first = topic.replicas[partition.partition][0]

@@ -119,9 +119,9 @@ class Agenda:
         return [] if state is None else [change(topic, partition.partition, state)]
 
     def wants(self, partition: TopicPartition) -> bool:
-        """Whether there is something to be done about a partition that has a state."""
+        """Whether there is something to be done about a partition that has a state, and replicas."""
         topic = self._node.image.topics.get(partition.topic)
-        if topic is None or partition.partition not in topic.states:
+        if topic is None or partition.partition not in topic.states or partition.partition not in topic.replicas:
             return False
         options = self._node.topic_options(topic.name)
         return election.election(self._node.image, topic, partition.partition, options=options) is not None

@@ -29,7 +29,7 @@ def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequest
     number = wish.partition_index
     state = topic.states.get(number)
     name = f"{topic.name}-{number}"
-    if state is None:
+    if state is None or number not in topic.replicas:
         raise errors.UnknownTopicOrPartition(f"there is no partition {name}")
     if wish.leader_epoch < state.leader_epoch:
         raise errors.FencedLeaderEpoch(f"{name} is at leader epoch {state.leader_epoch}, not {wish.leader_epoch}")

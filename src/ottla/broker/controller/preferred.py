@@ -40,7 +40,7 @@ def imbalanced(image: Image, *, percentage: int) -> list[TopicPartition]:
         if topic.name in image.deleting:
             continue
         for number, state in topic.states.items():
-            if is_moving(topic, number):
+            if is_moving(topic, number) or number not in topic.replicas:
                 continue
             first = topic.replicas[number][0]
             preferring[first] += 1
