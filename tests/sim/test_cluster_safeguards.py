@@ -191,7 +191,7 @@ def test_taking_back_whom_a_leader_once_asked_for_is_caught(monkeypatch: pytest.
 
 def test_electing_whoever_is_alive_is_caught() -> None:
     assert harm(
-        ("session lost", "kill", "cut off"), first=4, configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+        ("session lost", "kill", "cut off"), first=9, configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     )
 
 
