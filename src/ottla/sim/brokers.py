@@ -105,6 +105,11 @@ class Brokers:
         for path in self.store.tree.nodes:
             partition = layout.partition_state_of(path)
             state = self.witness.state(partition) if partition is not None else None
-            if state is not None and (state.leader < 0 or len(state.isr) != self.replicas):
+            # __consumer_offsets has fewer copies if brokers were down when it was created.
+            if (
+                partition is not None
+                and state is not None
+                and (state.leader < 0 or len(state.isr) != len(self.witness.replicas(partition)))
+            ):
                 return True
         return False
