@@ -25,10 +25,9 @@ def test_a_broker_with_an_empty_disk_is_not_taken_back_by_a_leader_that_was_susp
 
 @pytest.mark.parametrize("kind", sorted(CLUSTER_KINDS))
 def test_a_cluster_survives_each_kind_of_fault_alone(kind: str) -> None:
-    for seed in range(2):
-        verdict = ClusterHistory(seed, kinds=(kind,)).run()
-        assert not verdict.problems, report(verdict)
-        assert verdict.faults > 0
+    verdict = ClusterHistory(1, kinds=(kind,)).run()
+    assert not verdict.problems, report(verdict)
+    assert verdict.faults > 0
 
 
 def test_seeds_make_clusters_of_three_to_five_brokers_and_topics_of_either_kind() -> None:

@@ -282,6 +282,7 @@ class Consumer:
             min_bytes=1,
             session_epoch=-1,
             topics=[FetchTopic(topic=self._topic, partitions=[ask])],
+            rack_id=self.rack,
         )
         self._asking = self._caller.call(request, 1, self._answered)
         if not self._asking:
