@@ -9,6 +9,7 @@ from cluster import Broker, Cluster, batch, produce, produce_request
 from ottla.base.ports import Op
 from ottla.broker.configs import SPECS_BY_NAME
 from ottla.log.options import TopicOptions
+from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import incremental_alter_configs as incremental
@@ -389,3 +390,22 @@ def test_who_waits_for_the_disk_waits_no_longer_once_write_caching_is_on() -> No
     assert waiting.answer is None
     assert change(broker, ("write.caching", SET, "true")).error_code == 0
     assert waiting.answer is not None and waiting.answer.responses[0].partition_responses[0].error_code == 0
+
+
+@pytest.mark.parametrize(("kind", "name"), [("topics", "t"), ("brokers", "1"), ("brokers", "<default>")])
+def test_what_a_tool_wrote_that_cannot_be_read_is_warned_of_and_left_out_of_account(kind: str, name: str) -> None:
+    """Every broker would stop, and stop again when it is started, for one bad word in the store."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    bad = {"retention.ms": "soon", "log.retention.ms": "later", "leader.replication.throttled.rate": "much", "compression.type": "gzip"}
+    ops = (Op("create", layout.config(kind, name), layout.encode_config(bad)),)
+    cluster.store.session().submit(ops, lambda result: None)
+    cluster.run()
+    assert any("left out of account" in warning for warning in broker.warnings)
+    assert produce(broker, batch(b"a")).error_code == 0
+    options = broker.leader("t").options
+    assert (options.retention_ms, options.compression_type) == (TopicOptions().retention_ms, "gzip")
+    assert described(broker, "compression.type").value == "gzip"
+    gone = cluster.kill(1)
+    again = cluster.start(1, gone.texts, [disk.restart() for disk in gone.disks.values()])
+    assert again.node.ready

@@ -438,34 +438,55 @@ def topic_texts(texts: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def unreadable(image: Image, kind: str, name: str) -> dict[str, str]:
+    """Overrides of an entity in the store that cannot be read, with what is wrong: brokers write none such, but other tools may. They
+    count as not given."""
+    specs: Mapping[str, OptionSpec] = {"topics": TopicOptions.SPECS, "groups": GroupOptions.SPECS}.get(kind, SPECS_BY_NAME)
+    wrong: dict[str, str] = {}
+    for setting, text in image.overrides(kind, name).items():
+        try:
+            if setting in specs:
+                specs[setting].parse(text)
+        except ConfigError as error:
+            wrong[setting] = str(error)
+    return wrong
+
+
+def _overrides(image: Image, kind: str, name: str) -> dict[str, str]:
+    """Overrides of an entity, those that can be read."""
+    found = image.overrides(kind, name)
+    wrong = unreadable(image, kind, name) if found else {}
+    return {setting: text for setting, text in found.items() if setting not in wrong} if wrong else found
+
+
 def broker_texts(settings: Settings, image: Image, broker_id: int) -> dict[str, str]:
     """The broker settings in force, as text: this broker's dynamic ones over the cluster's over those it was started with."""
-    return {**settings.texts, **image.overrides("brokers", DEFAULT_ENTITY), **image.overrides("brokers", str(broker_id))}
+    return {**settings.texts, **_overrides(image, "brokers", DEFAULT_ENTITY), **_overrides(image, "brokers", str(broker_id))}
 
 
 def broker_options(settings: Settings, image: Image, broker_id: int) -> BrokerOptions:
     """What holds for a broker: what was changed while it runs, over what it was started with. Only what may change then counts."""
-    changed = {**image.overrides("brokers", DEFAULT_ENTITY), **image.overrides("brokers", str(broker_id))}
+    changed = {**_overrides(image, "brokers", DEFAULT_ENTITY), **_overrides(image, "brokers", str(broker_id))}
     known = {name: text for name, text in changed.items() if name in BrokerOptions.SPECS and BrokerOptions.SPECS[name].scope != "read-only"}
     return BrokerOptions.of(known, base=settings.options)
 
 
 def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
-    """What holds for a topic: its own overrides over the broker's defaults. Overrides were checked when they were written."""
+    """What holds for a topic: its own overrides over the broker's defaults."""
     base = settings.topic
     if image.overrides("brokers", DEFAULT_ENTITY) or image.overrides("brokers", str(broker_id)):
         base = TopicOptions.of(topic_texts(broker_texts(settings, image, broker_id)))
-    overrides = image.overrides("topics", topic)
+    overrides = _overrides(image, "topics", topic)
     known = {name: text for name, text in overrides.items() if name in TopicOptions.SPECS}
     return TopicOptions.of(known, base=base) if known else base
 
 
 def group_options(options: BrokerOptions, image: Image, group_id: str) -> GroupOptions:
-    """What holds for a group: its own overrides over the broker's. Overrides were checked when they were written."""
+    """What holds for a group: its own overrides over the broker's."""
     base = GroupOptions()
     base.consumer_session_timeout_ms = options.group_consumer_session_timeout_ms
     base.consumer_heartbeat_interval_ms = options.group_consumer_heartbeat_interval_ms
-    overrides = image.overrides("groups", group_id)
+    overrides = _overrides(image, "groups", group_id)
     known = {name: text for name, text in overrides.items() if name in GroupOptions.SPECS}
     return GroupOptions.of(known, base=base) if known else base
 

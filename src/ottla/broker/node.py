@@ -19,7 +19,7 @@ from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.apis.k01_fetch import follower_woke
 from ottla.broker.compaction import Compaction
-from ottla.broker.configs import Settings, broker_options, topic_options
+from ottla.broker.configs import Settings, broker_options, topic_options, unreadable
 from ottla.broker.controller.controller import Controller
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.fetchers import Fetchers
@@ -369,6 +369,10 @@ class Node:
         change = self.image.apply(event.state)
         if change is None:
             return
+        match change:
+            case ("config", (str() as kind, str() as name)):
+                for wrong in unreadable(self.image, kind, name).values():
+                    self.effects.append(effects.Warn(message=f"what the store says of {kind} {name!r} is left out of account: {wrong}"))
         match change:
             case ("topic", str() as topic):
                 self.partitions.topic_changed(topic)
