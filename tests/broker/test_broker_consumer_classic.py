@@ -208,8 +208,17 @@ def test_burst_of_classic_members_shares_a_target_and_is_told_when_there_is_one(
 # From one kind of group to the other.
 
 
-def seat(member_id: str, partitions: list[int], *, protocols: tuple[str, ...] = ("range",), instance_id: str | None = None) -> ClassicSeat:
-    subscription = encode_embedded(ConsumerProtocolSubscription(topics=["t"]), 1)
+def seat(
+    member_id: str,
+    partitions: list[int],
+    *,
+    protocols: tuple[str, ...] = ("range",),
+    instance_id: str | None = None,
+    owned: list[int] | None = None,
+    owned_in: int = -1,
+) -> ClassicSeat:
+    owning = [TopicPartition(topic="t", partitions=owned)] if owned else []
+    subscription = encode_embedded(ConsumerProtocolSubscription(topics=["t"], owned_partitions=owning, generation_id=owned_in), 2)
     assigned = [TopicPartition(topic="t", partitions=partitions)] if partitions else []
     return ClassicSeat(
         member_id=member_id,
@@ -235,6 +244,57 @@ def test_classic_group_becomes_a_new_one_in_which_everybody_reads_what_they_read
     assert a.beat().member_epoch == 8
     assert [desk.classic_beat(each, 7).error_code for each in ("k1", "k2")] == [REBALANCE] * 2
     assert synced(desk, "k2", desk.classic_join("k2", "t", owned={"t": [2, 3]}, protocols=["range"]).generation_id) == {"t": [2]}
+
+
+def test_classic_member_keeps_what_it_owned_until_it_joins_without_it_though_its_last_assignment_is_without_it() -> None:
+    desk = a_desk()
+    cooperative = {"protocols": ("cooperative-sticky",), "owned_in": 9}
+    desk.group, records = upgraded(
+        "g", 10, [seat("k1", [0], owned=[0, 1, 2, 3], **cooperative), seat("k2", [], **cooperative)], desk.topics
+    )
+    desk.log += records
+    desk.check()
+    assert desk.picture()["k1"] == (10, "UNREVOKED_PARTITIONS", "t:0", "t:1,2,3")
+    a = ObedientMember(desk, "a", "t")
+    a.beat()
+    assert a.reads == "", "nothing is free"
+    assert desk.classic_beat("k1", 10).error_code == REBALANCE
+    assert desk.classic_join("k1", "t", owned={"t": [0, 1]}, protocols=["cooperative-sticky"]).generation_id == 10
+    a.beat()
+    assert a.reads == "", "it has not given up all"
+    generation = desk.classic_join("k1", "t", owned={"t": [0]}, protocols=["cooperative-sticky"]).generation_id
+    assert generation == 11
+    settled = synced(desk, "k1", generation)["t"]
+    a.beat()
+    a.beat()
+    assert a.reads != "" and not set(a.owned[topic_id("t")]) & set(settled)
+
+
+def test_what_a_classic_member_owned_long_ago_is_not_kept_from_whom_it_was_given_to() -> None:
+    desk = a_desk()
+    seats = [
+        seat("old", [], owned=[0, 1, 3], owned_in=5),
+        seat("new", [], owned=[1], owned_in=9),
+        seat("reader", [0], owned=[0], owned_in=9),
+    ]
+    desk.group, records = upgraded("g", 10, seats, desk.topics)
+    desk.log += records
+    desk.check()
+    assert desk.picture() == {
+        "old": (10, "UNREVOKED_PARTITIONS", "", "t:3"),
+        "new": (10, "UNREVOKED_PARTITIONS", "", "t:1"),
+        "reader": (10, "STABLE", "t:0"),
+    }
+
+
+def test_classic_member_that_was_removed_hears_of_it_when_it_joins_again_with_what_it_owned() -> None:
+    desk = a_desk()
+    with_classic(desk)
+    assert ("session", "k") in desk.wait(10_000)
+    with pytest.raises(errors.UnknownMemberId):
+        desk.classic_join("k", "t", owned={"t": [2, 3]})
+    assert "k" not in desk.group.members
+    assert desk.classic_join("k2", "t").generation_id > 0, "who owns nothing comes in under any id"
 
 
 def test_classic_group_of_something_else_than_consumers_stays_what_it_is() -> None:

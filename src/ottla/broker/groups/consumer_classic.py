@@ -5,6 +5,10 @@ generation. SyncGroup brings it its assignment. There is no leader, since the br
 told to join again, by REBALANCE_IN_PROGRESS, when there is a target of a later epoch than its own, or one can be made, when it has
 partitions to give up, and when partitions it waited for are free; then it has its rebalance timeout to come back, and after that to sync.
 
+A member that was removed and does not know it joins again as one that owns partitions, which others may read by now; its generation would
+fence it no more once it was let in. It is told UNKNOWN_MEMBER_ID, as a classic group would tell it, on which clients take what they own for
+lost. Difference from Kafka, which lets it in under its old id.
+
 Source: KIP-848, "Supporting Online Consumer Group Upgrade".
 """
 
@@ -62,8 +66,10 @@ def join(
     subscription = _subscription(request)
     decision = Decision()
     before, replaces = _member(group, request, member_id, decision, unknown=unknown)
-    after = _said(before, request, subscription, member_id, client_id, client_host)
     owned = _owned(subscription.owned_partitions, terms.topics)
+    if before is None and owned and not unknown:
+        raise errors.UnknownMemberId(f"member {member_id!r} owns partitions, but is not in group {group.group_id!r} any more")
+    after = _said(before, request, subscription, member_id, client_id, client_host)
     moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
     decision.disarm += [(Timer.JOIN, member_id), (Timer.REBALANCE, member_id)]
     decision.arm.append(Arm(Timer.SESSION, member_id, request.session_timeout_ms))

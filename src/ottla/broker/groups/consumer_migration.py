@@ -1,9 +1,14 @@
 """A group changes its protocol while it runs: from classic to new when the first member of the new protocol comes, and back when the last
 one leaves.
 
-Up: the last assignment of the classic group becomes everybody's target and what everybody reads, the generation becomes the epoch. All
-are STABLE; the change that the newcomer brings then moves them, and the classic ones are told to join again. Down: targets become the
-assignments of a classic group whose generation is the group's epoch; its members are told to join again, and their leader assigns.
+Up: the last assignment of the classic group becomes everybody's target and what everybody reads, the generation becomes the epoch. The
+change that the newcomer brings then moves them, and the classic ones are told to join again. Down: targets become the assignments of a
+classic group whose generation is the group's epoch; its members are told to join again, and their leader assigns.
+
+In the midst of a cooperative rebalance a classic member reads more than it was given: its leader withheld from others what the member said
+it owned, and the member's user gives that up some time later, upon which it joins again (KIP-429). So what it owned and was not given
+again is pending revocation until then, and nobody gets it. Difference from Kafka, which takes all for STABLE and gives such partitions
+away while they are read.
 
 Both are records: tombstones of the one kind of group, then the other kind, in one batch. Source: KIP-848.
 """
@@ -18,7 +23,7 @@ from ottla.broker.groups.consumer_classic import embedded
 from ottla.broker.groups.consumer_group import ConsumerGroup
 from ottla.broker.groups.consumer_records import ClassicMemberMetadata, ClassicProtocol
 from ottla.broker.groups.consumer_writes import Record
-from ottla.broker.groups.reconciliation import Member
+from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS, Member
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import GroupIdNotFound
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition, decode_embedded
@@ -60,8 +65,7 @@ def upgraded(group_id: str, generation: int, seats: Iterable[ClassicSeat], topic
     """
     draft = ConsumerGroup(group_id)
     draft.epoch = draft.assignment_epoch = generation
-    for seat in seats:
-        member = _member(seat, generation, topics)
+    for member in _unrevoked([_member(seat, generation, topics) for seat in seats], topics):
         draft.members[member.member_id] = member
         draft.targets[member.member_id] = member.assigned
     records = writes.whole_group_records(draft)
@@ -71,13 +75,13 @@ def upgraded(group_id: str, generation: int, seats: Iterable[ClassicSeat], topic
     return group, records
 
 
-def _member(seat: ClassicSeat, generation: int, topics: Topics) -> Member:
+def _member(seat: ClassicSeat, generation: int, topics: Topics) -> tuple[Member, ConsumerProtocolSubscription]:
     try:
         subscription = decode_embedded(ConsumerProtocolSubscription, seat.subscription)
         given = decode_embedded(ConsumerProtocolAssignment, seat.assignment).assigned_partitions if seat.assignment else []
     except MalformedMessage as error:
         raise GroupIdNotFound(f"member {seat.member_id!r} of the classic group does not say what consumers say: {error}") from None
-    return Member(
+    member = Member(
         member_id=seat.member_id,
         epoch=generation,
         previous_epoch=generation,
@@ -93,6 +97,24 @@ def _member(seat: ClassicSeat, generation: int, topics: Topics) -> Member:
             supported_protocols=[ClassicProtocol(name=name, metadata=bytes(metadata)) for name, metadata in seat.protocols],
         ),
     )
+    return member, subscription
+
+
+def _unrevoked(told: Sequence[tuple[Member, ConsumerProtocolSubscription]], topics: Topics) -> list[Member]:
+    """The members, each with what it said it owned and was not given again, unless somebody else was; see the module."""
+    taken = {(topic, number) for member, _ in told for topic, numbers in member.assigned.items() for number in numbers}
+    found = {member.member_id: member for member, _ in told}
+    # Of two that say they own a partition, one was told later that it does.
+    for member, subscription in sorted(told, key=lambda each: -each[1].generation_id):
+        revoking = {}
+        for topic, numbers in _assigned(subscription.owned_partitions, topics).items():
+            left = frozenset(number for number in numbers if (topic, number) not in taken)
+            if left:
+                revoking[topic] = left
+                taken.update((topic, number) for number in left)
+        if revoking:
+            found[member.member_id] = msgspec.structs.replace(member, state=UNREVOKED_PARTITIONS, revoking=revoking)
+    return list(found.values())
 
 
 def _assigned(given: Iterable[TopicPartition], topics: Topics) -> dict[bytes, frozenset[int]]:
