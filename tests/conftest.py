@@ -1,5 +1,6 @@
 """What tests of several directories share."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,10 @@ from ottla.server.directory import CannotStart
 from ottla.server.ensemble import Ensemble
 from ottla.spark.java import NoJava, java_home
 from serving import Serving
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Shells start what they run in the background so; children would inherit it, and some tests send them Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import gzip
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +27,9 @@ import zstandard
 BATCH = struct.Struct(">qiibIhiqqqhii")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 XERIAL = b"\x82SNAPPY\x00"
+#: Unknown topic or partition, leader not available, not leader or follower: clients ask again.
+NOT_YET = (3, 5, 6)
+LEADER_WITHIN_S = 20.0
 
 
 class Record(NamedTuple):
@@ -258,10 +262,14 @@ def fetch(address: tuple[str, int], topic: str, partition: int, offset: int, *, 
 
 
 def fetch_all(address: tuple[str, int], topic: str, partition: int = 0, offset: int = 0, *, check_crc: bool = True) -> list[Batch]:
-    """Every batch of a partition from an offset up to the high watermark."""
+    """Every batch of a partition from an offset up to the high watermark. A broker that has just begun may not lead it yet."""
     found: list[Batch] = []
+    deadline = time.monotonic() + LEADER_WITHIN_S
     while True:
         error, high_watermark, data = fetch(address, topic, partition, offset)
+        if error in NOT_YET and time.monotonic() < deadline:
+            time.sleep(0.05)
+            continue
         assert error == 0, f"the fetch at {offset} is answered, not refused with {error}"
         found += batches(whole(data), check_crc=check_crc)
         if not data or offset >= high_watermark:

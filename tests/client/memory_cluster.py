@@ -128,6 +128,9 @@ class MemoryTransport(asyncio.Transport):
         self.node = node
         self.link = link
         self.closed = False
+        #: Requests in the order in which they came, and answers that wait for those to earlier ones.
+        self.line: list[int] = []
+        self.waiting: dict[int, bytes] = {}
 
     def write(self, data: Any) -> None:
         self.writelines([data])
@@ -148,6 +151,12 @@ class MemoryTransport(asyncio.Transport):
         if not self.closed:
             self.closed = True
             self.link.connection_lost(None)
+
+    def answered(self, correlation_id: int, data: bytes) -> None:
+        """There is an answer; none means that there will be none. They go in the order of the requests, as with any broker."""
+        self.waiting[correlation_id] = data
+        while self.line and self.line[0] in self.waiting:
+            self.feed(self.waiting.pop(self.line.pop(0)))
 
     def feed(self, data: bytes) -> None:
         """Bytes arrive, in the pieces that the link has room for."""
@@ -177,6 +186,7 @@ class MemoryNode:
         if not self.up or transport.closed:
             return
         header, position = decode_request_header(frame)
+        transport.line.append(header.correlation_id)
         request = decode(API[header.api_key].request, frame, header.api_version, position)
         self.cluster.requests.append((self.node_id, request))
         name = type(request).__name__.removesuffix("Request")
@@ -203,10 +213,12 @@ class MemoryNode:
             self.answer(transport, header, response)
         elif name == "Fetch":
             self.parked.append((transport, header, request))
+        else:
+            transport.answered(header.correlation_id, b"")
 
     def answer(self, transport: MemoryTransport, header: Any, response: Any) -> None:
         data = b"".join(bytes(chunk) for chunk in encode_response(response, header.api_version, header.correlation_id))
-        asyncio.get_running_loop().call_soon(transport.feed, data)
+        asyncio.get_running_loop().call_soon(transport.answered, header.correlation_id, data)
 
     def stop(self) -> None:
         self.up = False

@@ -242,7 +242,7 @@ async def test_consumers_read_what_serializers_wrote(cluster: MemoryCluster, qui
 # -- order, whatever happens
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 25))])
 async def test_order_is_kept_over_leader_changes_lost_answers_refusals_and_splits(
     quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -85,6 +85,31 @@ async def expire(session: ZooKeeperSession) -> None:
     await asyncio.get_running_loop().run_in_executor(None, act)
 
 
+async def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(zookeeper: Ensemble, sessions: Sessions) -> None:
+    host, port = zookeeper.servers[0].address
+    taken: list[asyncio.StreamWriter] = []
+    copies: list[asyncio.Task[None]] = []
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            target.write(data)
+        target.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(writer)
+        # The second connection is left without an answer.
+        if len(taken) != 2:
+            there, back = await asyncio.open_connection(host, port)
+            copies.extend(asyncio.create_task(copy(*pair)) for pair in ((reader, back), (there, writer)))
+
+    front = await asyncio.start_server(serve, "127.0.0.1", 0)
+    one = await sessions.open(f"127.0.0.1:{front.sockets[0].getsockname()[1]}", session_timeout_ms=6_000)
+    taken[0].close()
+    await until(lambda: one.states[-1:] == ["connected"])
+    assert (one.states, len(taken)) == (["suspended", "connected"], 3)
+    front.close()
+
+
 async def test_a_session_outlives_its_server_and_hears_what_it_missed(zookeepers: Ensemble, sessions: Sessions) -> None:
     servers = zookeepers.servers
     one = await sessions.open(f"127.0.0.1:{servers[0].address[1]},127.0.0.1:{servers[1].address[1]}")
@@ -151,7 +176,7 @@ class Writer:
 
     async def progress(self, count: int = 15) -> None:
         aim = self.number + count
-        await until(lambda: self.number >= aim)
+        await until(lambda: self.number >= aim, timeout_s=60)
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

@@ -9,7 +9,9 @@
     DIR/NAME.pid, DIR/NAME.log    of each process (``detached.py``)
 """
 
+import errno
 import os
+import random
 import socket
 import time
 from collections.abc import Mapping
@@ -35,6 +37,8 @@ READY_S = 120.0
 STOP_S = 90.0
 #: Settings that each broker has of its own.
 OWN = ("broker.id", "node.id", "listeners", "advertised.listeners", "log.dir", "log.dirs", "zookeeper.connect")
+#: Where rows of free ports are looked for, and how often.
+ROWS = (20_000, 32_000)
 ROWS_MAX = 50
 
 
@@ -191,21 +195,19 @@ def _changed(spec: Spec, wish: Wish, directory: Path) -> Spec:
 
 
 def free_row(host: str, count: int) -> int:
-    """The first of as many ports in a row that nobody has at the moment. Raises: CannotStart."""
+    """The first of as many ports in a row that nobody has at the moment, below those that systems give to clients' connections, which might
+    have taken one before it is listened on. Raises: CannotStart."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(ROWS_MAX):
+        first = random.randrange(*ROWS)
         taken: list[socket.socket] = []
         try:
-            first = 0
             for number in range(count):
                 taken.append(socket.socket(family))
-                taken[-1].bind((host, first + number if first else 0))
-                first = first or taken[-1].getsockname()[1]
+                taken[-1].bind((host, first + number))
             return first
-        except OverflowError:
-            continue
         except OSError as error:
-            if len(taken) == 1:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise CannotStart(f"cannot listen on {host}: {error.strerror}; choose another --listen HOST:PORT") from None
         finally:
             for one in taken:

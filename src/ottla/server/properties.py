@@ -49,7 +49,6 @@ MEANINGLESS = {
     "replica.": _REPLICATION,
     "follower.": _REPLICATION,
     "leader.": _REPLICATION,
-    "auto.leader.rebalance.enable": _REPLICATION,
     "unclean.leader.election.interval.ms": _REPLICATION,
     "broker.heartbeat.interval.ms": _KRAFT,
     "broker.session.timeout.ms": _KRAFT,
@@ -100,7 +99,6 @@ REFUSED = {
     "connections.max.reauth.ms": "this version has no authentication; leave the setting out",
     "create.topic.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
     "alter.config.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
-    "replica.selector.class": "Java classes cannot be loaded here; leave the setting out",
     "max.connections.per.ip.overrides": "there is one limit for all addresses, max.connections.per.ip",
     "max.connection.creation.rate": "the rate of new connections is not limited here; leave the setting out",
 }

@@ -50,6 +50,10 @@ class ZooKeeperUnavailable(Exception):
     """No session could be had, in one line for the operator."""
 
 
+#: A session outlives this many servers that do not answer.
+TURNS_MIN = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Connect:
     """Where the ensemble is: ``HOST:PORT[,HOST:PORT...][/chroot]`` as in zookeeper.connect."""
@@ -72,6 +76,15 @@ class Connect:
         if "//" in chroot:
             raise ValueError(f"the chroot {chroot!r} is not a path")
         return cls(hosts.replace(" ", ""), chroot, session_timeout_ms, connection_timeout_ms)
+
+    @property
+    def turns(self) -> str:
+        """The servers in turn, for kazoo, which waits for each one's first answer as long as a session lasts, divided by how many there
+        are.
+
+        A server that is just starting may take a connection and never answer. If it is the only one, the session would end with that wait.
+        """
+        return ",".join([self.hosts] * -(-TURNS_MIN // len(self.hosts.split(","))))
 
 
 class _Item:
@@ -143,7 +156,7 @@ class ZooKeeperSession:
         self._ending: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.client = KazooClient(
-            hosts=connect.hosts,
+            hosts=connect.turns,
             timeout=connect.session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=_quiet(logging.getLogger("ottla.store.kazoo")),
