@@ -259,7 +259,8 @@ class ClusterOptions(Options):
         "offsets.topic.replication.factor",
         3,
         at_least=1,
-        doc="Replicas of __consumer_offsets, but no more than there are brokers. Counts when the topic is created.",
+        doc="Replicas of __consumer_offsets. Where it is set, the topic is not created before as many brokers are alive; where it is "
+        "not, the topic begins with as many as there are, and the controller adds those missing as brokers come.",
     )
     offsets_topic_segment_bytes: int = option(
         "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets. Counts when the topic is created."
