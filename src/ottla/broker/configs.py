@@ -120,6 +120,14 @@ class ClusterOptions(Options):
         at_least=1,
         doc="A follower that did not catch up with its leader for this long leaves the ISR.",
     )
+    stray_retention_ms: int = option(
+        "ottla.stray.retention.ms",
+        7 * DAY_MS,
+        long=True,
+        at_least=-1,
+        scope="cluster-wide",
+        doc="How long a broker keeps the logs of topics that were deleted while it was away, under names that end in -stray; -1 for good.",
+    )
     controlled_shutdown_enable: bool = option(
         "controlled.shutdown.enable", True, doc="Whether a broker that is to stop first hands over what other brokers can take."
     )
