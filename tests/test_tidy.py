@@ -90,6 +90,7 @@ CATCH_ALL = {
     "net/server.py": "whatever a connection does, the others go on",
     "client/batches.py": "what a user's callback raises is logged: the sender has others to serve",
     "client/interceptors.py": "what a user's interceptor raises is logged: it keeps nothing from being sent",
+    "client/record.py": "whatever a user's deserializer raises is raised again with the record's place, by the way that knows it",
     "client/sync_consumer.py": "what a listener raises is raised again in the poll that waits for it, by way of the loop",
     "sim/sweep.py": "whatever a simulated world raises is a finding, told with its seed",
     "sim/replay.py": "whatever a replayed broker raises is what was looked for",
@@ -361,6 +362,12 @@ def test_every_link_between_pages_leads_somewhere() -> None:
         if "://" not in target and not ((ROOT / path).parent / target).exists()
     ]
     assert not broken, f"links to nowhere: {broken}"
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Their directories are no packages, so a test of one would be taken for the other's."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
+    assert sorted(names) == sorted(set(names))
 
 
 def test_every_module_that_is_compiled_exists() -> None:
