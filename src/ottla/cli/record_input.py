@@ -106,20 +106,20 @@ def split(pieces: Iterable[bytes], reading: Reading, name: str) -> Iterator[tupl
     rest: list[bytes] = []
     size = 0
     for piece in pieces:
-        if delimiter not in piece and len(delimiter) == 1:
+        if len(delimiter) == 1 and delimiter not in piece:
             rest.append(piece)
             size += len(piece)
-            if size > reading.longest:
-                raise BadLine(f"{where(name, number)}: longer than {reading.longest} bytes, which max.request.size allows")
-            continue
-        lines = (b"".join([*rest, piece]) if rest else piece).split(delimiter)
-        last = lines.pop()
-        rest, size = ([last] if last else []), len(last)
-        if lines:
-            yield number, lines
-            number += len(lines)
+        else:
+            lines = (b"".join([*rest, piece]) if rest else piece).split(delimiter)
+            last = lines.pop()
+            rest, size = ([last] if last else []), len(last)
+            if lines:
+                yield number, lines
+                number += len(lines)
+        if size > reading.longest:
+            raise BadLine(f"{where(name, number)}: longer than {reading.longest} bytes, which max.request.size allows")
     if rest:
-        yield number, b"".join(rest).split(delimiter)
+        yield number, [b"".join(rest)]
 
 
 def whole_files(names: Sequence[str], given: Form) -> Iterator[Chunk]:
@@ -288,7 +288,7 @@ def _time(raw: msgspec.Raw | bytes) -> int | None:
 
 def _csv_chunks(name: str, lines: Iterable[tuple[int, list[bytes]]], reading: Reading, complain: Callable[[str], None]) -> Iterator[Chunk]:
     single = ((number, line) for first, some in lines for number, line in enumerate(some, first))
-    records = joined(single)
+    records = joined(single, reading.longest)
     columns = list(reading.columns)
     if not columns:
         for number, line in records:
