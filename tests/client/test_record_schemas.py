@@ -25,7 +25,10 @@ ORDER = {
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "raw", "type": "bytes", "default": ""},
         {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}},
-        {"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}}},
+        {
+            "name": "lines",
+            "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}},
+        },
         {"name": "next", "type": ["null", "Line"], "default": None},
         {"name": "tags", "type": {"type": "map", "values": "string"}},
     ],
@@ -183,7 +186,7 @@ def test_protobuf_is_shown_as_json_and_made_of_it(tmp_path: Path) -> None:
     for wrong, why in ((b"\xff\xff", "not a protobuf shop.Order"), (b"\0\0\0\0\7\xff", "cut short|not a protobuf")):
         with pytest.raises(ValueError, match=why):
             (framed if wrong[0] == 0 else proto).show(wrong)
-    with pytest.raises(ValueError, match="does not fit message shop.Order"):
+    with pytest.raises(ValueError, match="does not fit message"):
         proto.read(b'{"nome": 1}')
-    with pytest.raises(ValueError, match="has no message 'shop.Ordre'"):
+    with pytest.raises(ValueError, match="has no message"):
         form(kind.replace("Order", "Ordre"), "--value-format")
