@@ -125,7 +125,7 @@ class Standing:
         """What a registration says of this broker now."""
         node = self._node
         host, port = node.address
-        offline, impaired = node.unfit.description()
+        offline, impaired, full = node.unfit.description()
         return layout.BrokerRegistration(
             host=host,
             port=port,
@@ -135,6 +135,7 @@ class Standing:
             leaving=node.leaving.begun,
             offline=offline,
             impaired=impaired,
+            full=full,
             clean_since=self.clean_since,
         )
 

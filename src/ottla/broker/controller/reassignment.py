@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from ottla.base.ports import Op
-from ottla.broker.controller.election import is_fit, is_leaving, is_sound
+from ottla.broker.controller.election import is_fit, is_full, is_leaving, is_sound
 from ottla.broker.image import NO_LEADER, Image, Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
@@ -155,11 +155,11 @@ def _state_of(image: Image, topic: Topic, number: int) -> PartitionState:
 
 def _changed(image: Image, partition: TopicPartition, state: PartitionState, replicas: Sequence[int], isr: Sequence[int]) -> PartitionState:
     """A later epoch with a smaller ISR, under the same leader if it stays; else under the first replica that can lead, rather one whose
-    broker is not about to stop."""
+    broker is not about to stop and has room."""
     leader = state.leader
     if leader != NO_LEADER and leader not in isr:
         able = [broker for broker in replicas if broker in isr and _counts(image, partition, state, broker)]
-        leader = min(able, key=lambda broker: is_leaving(image, broker), default=NO_LEADER)
+        leader = min(able, key=lambda broker: (is_leaving(image, broker), is_full(image, partition, broker)), default=NO_LEADER)
     elr = tuple(broker for broker in state.elr if broker in replicas)
     return PartitionState(
         leader=leader,
@@ -190,8 +190,13 @@ def _led_uncleanly_by(
 
 def is_small(image: Image, topic: Topic, number: int) -> bool:
     """Whether a partition is to have more replicas than it has, and there are brokers for one more."""
-    staying = sum(not broker.leaving for broker in image.brokers.values())
-    return len(topic.replicas[number]) < min(topic.factor_wanted, staying) and not is_moving(topic, number)
+    takers = set(topic.replicas[number]).union(_takers(image))
+    return len(topic.replicas[number]) < min(topic.factor_wanted, len(takers)) and not is_moving(topic, number)
+
+
+def _takers(image: Image) -> list[BrokerId]:
+    """Brokers that may be given new replicas without being asked for."""
+    return [broker for broker, found in image.brokers.items() if not found.leaving and not found.full]
 
 
 def grown(image: Image, topic: Topic, number: int) -> Move | None:
@@ -202,7 +207,7 @@ def grown(image: Image, topic: Topic, number: int) -> Move | None:
     if not is_small(image, topic, number) or number not in topic.states or topic.name in image.deleting:
         return None
     target = list(topic.replicas[number])
-    fresh = [broker for broker, found in image.brokers.items() if not found.leaving and broker not in target]
+    fresh = [broker for broker in _takers(image) if broker not in target]
     fresh = fresh[number % len(fresh) :] + fresh[: number % len(fresh)] if fresh else []
     while fresh and len(target) < topic.factor_wanted:
         taken = {found.rack for broker in target if (found := image.brokers.get(BrokerId(broker))) is not None and found.rack is not None}
