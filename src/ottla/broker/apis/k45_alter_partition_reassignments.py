@@ -97,7 +97,7 @@ def _moved(node: "Node", name: str, wish: ReassignablePartition, *, may_change: 
         raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
     number = wish.partition_index
     if wish.replicas is None:
-        return cancelled(node.image, topic, number, unclean=lambda name: node.topic_options(name).unclean_leader_election_enable)
+        return cancelled(node.image, topic, number, options=node.topic_options)
     return begun(node.image, topic, number, wish.replicas, factor_may_change=may_change)
 
 

@@ -23,12 +23,12 @@ hands: the node says so no more.
 Source: KIP-455, KIP-860 (insisting on the replication factor); Kafka's ReplicaAssignment.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from ottla.base.ports import Op
-from ottla.broker.controller.election import is_fit, is_full, is_leaving, is_sound
+from ottla.broker.controller.election import Case, OptionsOf, is_fit, is_full, is_leaving, is_sound
 from ottla.broker.image import NO_LEADER, Image, Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
@@ -93,8 +93,9 @@ def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, facto
     return _done(image, partition, state, target) or Move(replicas, adding, removing, changed)
 
 
-def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str], bool]) -> Move:
-    """The partition with the replicas that it had before its move.
+def cancelled(image: Image, topic: Topic, number: int, *, options: OptionsOf) -> Move:
+    """The partition with the replicas that it had before its move. Where only brokers that were being added are in sync, an eligible
+    replica leads that has what was committed.
 
     Raises: UnknownTopicOrPartition, NoReassignmentInProgress, InvalidReplicaAssignment when only brokers that were being added can lead.
     """
@@ -106,12 +107,16 @@ def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str
     partition = TopicPartition(topic.name, number)
     sound = [broker for broker in state.isr if _counts(image, partition, state, broker)]
     if not isr or (sound and not set(sound) & set(isr)):
-        alive = [broker for broker in replicas if (found := image.brokers.get(BrokerId(broker))) and partition not in found.offline]
-        if not unclean(topic.name) or not alive:
+        case = Case(image, partition, state, replicas, (), options(topic.name))
+        for broker in replicas:
+            if broker in state.elr and case.intact(broker, state.eligible_since(broker)):
+                return Move(replicas, (), (), case.led_by(broker, [broker]))
+        alive = [broker for broker in replicas if case.works(broker)]
+        if not case.options.unclean_leader_election_enable or not alive:
             raise errors.InvalidReplicaAssignment(
                 f"only {list(state.isr)} have all of {topic.name}-{number}; going back to {list(replicas)} would be an unclean election"
             )
-        leader = min(alive, key=lambda broker: partition in image.brokers[BrokerId(broker)].impaired)
+        leader = min(alive, key=lambda broker: (case.misses_records(broker), is_leaving(image, broker), case.full(broker)))
         return Move(replicas, (), (), _led_uncleanly_by(image, partition, state, leader, replicas))
     return Move(replicas, (), (), _changed(image, partition, state, replicas, isr))
 
