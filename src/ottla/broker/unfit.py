@@ -94,12 +94,10 @@ class Unfit:
         if now[0] - self._told[0] and self._bound is None:
             self._bound = Parked((), lambda: False, self._not_told)
             node.purgatory.park(self._bound, node.now_ms + node.options.log_dir_failure_timeout_ms)
-        registered = node.image.brokers.get(node.broker_id)
-        if self._telling or node.epoch is None or registered is None or registered.epoch != node.epoch:
+        ops = [*node.standing.redescribed()]
+        if self._telling or not ops:
             return
         self._telling = True
-        path = layout.broker(node.broker_id)
-        ops = [Op("set", path, layout.encode_broker(node.standing.description()), version=registered.version)]
         if now[0] - self._told[0]:
             ops.append(Op("create", layout.log_dir_event(self._sequence), layout.encode_log_dir_event(node.broker_id)))
         node.submit(ops, lambda result: self._answered(result, now))

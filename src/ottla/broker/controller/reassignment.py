@@ -28,11 +28,16 @@ from typing import NamedTuple
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from ottla.base.ports import Op
+from ottla.base.units import KiB
 from ottla.broker.controller.election import Case, OptionsOf, is_fit, is_full, is_leaving, is_sound
 from ottla.broker.image import NO_LEADER, Image, Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
+
+#: Bytes that a topic's node may have by a wish: with the states of ``moves.MOVES_AT_ONCE`` partitions beside it, that is what a store takes
+#: at once, so what was begun can be completed. Some 15,000 partitions of one topic may so be on their way.
+NODE_BYTES_MAX = 640 * KiB
 
 
 class Move(NamedTuple):
@@ -43,6 +48,11 @@ class Move(NamedTuple):
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     state: PartitionState
+
+    @property
+    def begins(self) -> bool:
+        """Whether the partition is on its way when this is written, and not there."""
+        return bool(self.adding or self.removing)
 
 
 def without(brokers: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
@@ -225,6 +235,11 @@ def grown(image: Image, topic: Topic, number: int) -> Move | None:
 
 
 # Operations on the store.
+
+
+def has_room(ops: Sequence[Op]) -> bool:
+    """Whether what ``writes`` made for moves that begin leaves room to complete them."""
+    return len(ops[0].data) <= NODE_BYTES_MAX
 
 
 def writes(topic: Topic, moves: Mapping[int, Move], *, by_wish: bool) -> list[Op]:
