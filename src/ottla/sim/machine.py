@@ -40,6 +40,8 @@ from ottla.wire.messages import API
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
 TICK_MS = 100
+#: After which a broker is told again how full its disk is, though that is as it was.
+MEASURED_MS = 1_000
 PRODUCE = b"\0\0"
 PRODUCES_IN_WORK = 5
 
@@ -104,6 +106,9 @@ class Machine:
         #: Whether the requests in work of a connection are Produce requests.
         self._producing: dict[int, bool] = {}
         self._gate = Gate(world)
+        #: What the broker was told of its disk last, and when.
+        self._space = (-1, -1)
+        self._measured_ms = 0
         self._hands = self._table()
         self.halted = 0
         #: Each file operation off the loop takes most of a second.
@@ -133,6 +138,7 @@ class Machine:
             self.world.after(500, self._restart)
             return
         self._directory = directory
+        self._space = (-1, -1)
         self.node = Node(
             broker_id=self._broker_id,
             cluster_id=CLUSTER_ID,
@@ -220,8 +226,10 @@ class Machine:
         self.world.after(delay_ms, partial(self._if_alive, self.incarnation, act))
 
     def _tick(self, incarnation: int) -> None:
-        space = events.SpaceMeasured(directory=self.disk.root, free_bytes=self.disk.free_bytes(), total_bytes=self.disk.total_bytes())
-        self.hear(space)
+        space = self.disk.free_bytes(), self.disk.total_bytes()
+        if space != self._space or self.world.now_ms >= self._measured_ms + MEASURED_MS:
+            self._space, self._measured_ms = space, self.world.now_ms
+            self.hear(events.SpaceMeasured(directory=self.disk.root, free_bytes=space[0], total_bytes=space[1]))
         self.hear(events.Ticked(wall_ms=self._wall_ms()))
         self._later(TICK_MS, lambda: self._tick(incarnation))
 

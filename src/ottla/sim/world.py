@@ -17,6 +17,10 @@ TAIL = 60
 INSTANT_MAX = 100_000
 #: An arbitrary calendar for every history: 2026-01-01.
 EPOCH_MS = 1_767_225_600_000
+#: Everything is healed and only somebody's long sleep is waited for: users do in so many times the time what they do for ever.
+LEISURE = 10
+#: So long before the sleeper wakes they are busy again.
+BUSY_AGAIN_MS = 1_000
 
 
 class Livelock(AssertionError):
@@ -53,6 +57,7 @@ class World:
         self._order = 0
         self._streams: dict[str, Random] = {}
         self._hash = sha256()
+        self._leisure_until_ms = 0
         #: The last things noted.
         self.tail: deque[str] = deque(maxlen=TAIL)
 
@@ -66,6 +71,15 @@ class World:
         """Do something ``delay_ms`` from now, after everything already planned for that instant."""
         self._order += 1
         heappush(self._agenda, (self.now_ms + delay_ms if delay_ms > 0 else self.now_ms, self._order, act))
+
+    def await_sleepers(self, until_ms: int) -> None:
+        """Let time pass until the last one wakes, of which nothing is to be seen but that."""
+        self._leisure_until_ms = until_ms - BUSY_AGAIN_MS
+        self.run(max(self.now_ms, until_ms))
+
+    def unhurried(self, delay_ms: int) -> int:
+        """How long somebody waits who asks for ever, and mostly ``delay_ms`` after an answer."""
+        return delay_ms * LEISURE if self.now_ms < self._leisure_until_ms else delay_ms
 
     def run(self, until_ms: int, done: Callable[[], bool] = lambda: False) -> bool:
         """Let time pass until then, or until ``done``; returns whether it is done.
