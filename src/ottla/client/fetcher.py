@@ -99,6 +99,10 @@ class Fetcher:
             raise error
         return position.offset
 
+    def place(self, tp: TopicPartition) -> int | None:
+        """`position`, whatever errors there are. Raises: ValueError."""
+        return self._position(tp).offset
+
     def pause(self, tp: TopicPartition, paused: bool = True) -> None:
         """Neither fetch nor give records of this partition, until resumed."""
         self._position(tp).paused = paused
