@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
@@ -33,8 +34,14 @@ from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.client.questions import Partition, Questions
 from ottla.client.rebalance import CommitCallback, RebalanceListener, UserSide, invoke
 from ottla.client.record import ConsumerRecord, Deserializers
+from ottla.client.table_polls import TablePolls
 from ottla.client.waking import Alarm
 from ottla.wire.errors import InvalidGroupId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.client.arrow_read import TableForm
 
 #: How long leaving a group may hold up a close.
 CLOSE_TIMEOUT_MS = 30_000
@@ -70,6 +77,8 @@ class Consumer(Questions):
         self.giving = Giving(self.options, Deserializers(set_to, key_deserializer, value_deserializer), self._interceptors)
         self._rng = rng or Random()
         self._fetcher = Fetcher(self.options, self._rng)
+        #: The same for whole tables.
+        self.tables = TablePolls(self.options, self._fetcher, self.giving, self.turn, self._reads_several, self.clock_ms)
         self._network_: Network | None = None
         self._fetching: Fetching | None = None
         self._user: UserSide | None = None
@@ -385,12 +394,29 @@ class Consumer(Questions):
         await self.turn(limit, timeout_ms)
         return self.giving.give(limit)
 
-    async def turn(self, limit: int, timeout_ms: float | None) -> None:
-        """The part of a poll before records are given: see to the group, and wait for records."""
+    async def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
+        """The next records as an Arrow table, without a Python object per record; all that were fetched, unless `max_records` says
+        otherwise. Deserializers and interceptors see nothing of it; in all else it is as `poll`, and the two can be mixed.
+
+        `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` say what it is to be like (`client.arrow_read`).
+
+        Raises: what `poll` raises; SerializationFailed for a value that cannot be read, which moves no position; ImportError.
+        """
+        return await self.tables.poll(timeout_ms, max_records, form)
+
+    def _reads_several(self) -> bool:
+        """Whether records may come of more topics than one."""
+        topics = {tp.topic for tp in self._fetcher.assignment} | self.subscription()
+        return len(topics) > 1 or (self._subscribed is not None and self._subscribed[1] is not None)
+
+    async def turn(self, limit: int, timeout_ms: float | None, take: Callable[[], bool] | None = None) -> None:
+        """The part of a poll before records are given: see to the group, and wait until `take`, the giving's if none is said, has some."""
         network = self._network
         self.giving.done()
+        self.tables.put_back()
+        take = take or partial(self.giving.take, self._fetcher, limit)
         if self._group is None:
-            await self._fill(limit, timeout_ms)
+            await self._fill(take, timeout_ms)
             return
         if self._subscribed is None and not self._fetcher.assignment:
             raise ValueError("nothing to poll for: subscribe() to topics or assign() partitions first")
@@ -398,23 +424,20 @@ class Consumer(Questions):
         machine.poll_began()
         self._polling = True
         try:
-            await self._fill(limit, timeout_ms)
+            await self._fill(take, timeout_ms)
         finally:
             self._polling = False
             machine.poll_ended(network.clock_ms())
 
-    async def _fill(self, limit: int, timeout_ms: float | None) -> None:
+    async def _fill(self, take: Callable[[], bool], timeout_ms: float | None) -> None:
         """Until there are records, or the time is over."""
         deadline_ms = float("inf") if timeout_ms is None else self._network.clock_ms() + timeout_ms
-        pending = self.giving.pending
         while True:
             self._alarm.look()
             self._pump()
             if self._user is not None:
                 await self._user.attend()
-            if not pending:
-                pending.extend(self._fetcher.take(limit))
-            if pending:
+            if take():
                 self._pump()
                 # Who polls in a loop would otherwise keep the next answers from being received.
                 await asyncio.sleep(0)

@@ -12,10 +12,11 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from queue import SimpleQueue
 from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from ottla.base.ids import TopicPartition
 from ottla.client import consumer as aio
@@ -27,6 +28,12 @@ from ottla.client.questions import Partition, Times
 from ottla.client.raw_fetch import RawFetch
 from ottla.client.rebalance import CommitCallback, RebalanceListener
 from ottla.client.record import ConsumerRecord
+from ottla.client.table_polls import tables_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.client.arrow_read import TableForm
 
 T = TypeVar("T")
 #: A call into the user's code: what to call, and the future that awaits it; None: there is nothing more to call.
@@ -267,6 +274,24 @@ class Consumer:
         limit = self.options.max_poll_records if max_records is None else max_records
         self.wait_for(lambda: self.core.turn(limit, timeout_ms))
         return self.core.giving.give(limit)
+
+    def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
+        """The next records as an Arrow table, without a Python object per record; all that were fetched, unless `max_records` says
+        otherwise. Deserializers and interceptors see nothing of it; in all else it is as `poll`, and the two can be mixed.
+
+        `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` say what it is to be like (`client.arrow_read`).
+
+        Raises: what `poll` raises; SerializationFailed for a value that cannot be read, which moves no position; ImportError.
+        """
+        polls, tables = self.core.tables, tables_of(form)
+        deadline_ms = self._call(lambda: polls.deadline_ms(timeout_ms))
+        while True:
+            polled = self.wait_for(lambda: polls.lend(tables, max_records, deadline_ms))
+            # In this thread: the loop's fetches the next records meanwhile.
+            polled.read()
+            self._call(partial(polls.take_back, polled))
+            if polled.table.num_rows or polls.over(deadline_ms):
+                return polled.table
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """All records, without end. When the loop is left, the next poll or loop goes on behind it. A record is done with when the next
