@@ -67,8 +67,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person looks on, with a wide screen."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
-    for module in ("tables", "group_list", "group_lag", "group_reset"):
-        monkeypatch.setattr(f"ottla.cli.{module}.is_terminal", lambda: True)
+    monkeypatch.setattr("ottla.cli.tables.is_terminal", lambda: True)
 
 
 def squeezed(text: str) -> list[str]:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli import config as settings
+from ottla.cli import tables
 from ottla.cli.complete import broker_ids, topic_names
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import Form, fields, output_option
 from ottla.cli.lazy import Commands
 from ottla.cli.render import told
-from ottla.cli.tables import Column, is_terminal
+from ottla.cli.tables import Column
 from ottla.cli.words import size_text
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ REPLICAS = (
 
 def _size(count: int | None) -> object:
     """For a person 1.2 GiB, for a pipe the number."""
-    return size_text(count) if is_terminal() else count
+    return size_text(count) if tables.is_terminal() else count
 
 
 @click.group(name="broker", cls=Commands)
@@ -105,10 +106,13 @@ def list_(output: Form, bootstrap: str) -> None:
     with told(), connected(bootstrap) as admin:
         cluster = admin.describe_cluster()
         counts = _counts(admin) if output.is_wide or output.for_programs else {}
-    output.show([_document(node, cluster, counts) for node in sorted(cluster.nodes, key=lambda node: node.id)], LISTED)
+    none = dict.fromkeys(COUNTS, 0)
+    nodes = sorted(cluster.nodes, key=lambda node: node.id)
+    output.show([{**broker_document(node, cluster), **counts.get(node.id, none)} for node in nodes], LISTED)
 
 
-def _document(node: Node, cluster: ClusterDescription, counts: dict[int, dict[str, int]]) -> dict[str, Any]:
+def broker_document(node: Node, cluster: ClusterDescription) -> dict[str, Any]:
+    """A broker, with the fields of `BROKER`."""
     return {
         "broker": node.id,
         "host": node.host,
@@ -116,7 +120,6 @@ def _document(node: Node, cluster: ClusterDescription, counts: dict[int, dict[st
         "rack": node.rack,
         "controller": node.id == cluster.controller,
         "fenced": node.is_fenced,
-        **counts.get(node.id, dict.fromkeys(COUNTS, 0)),
     }
 
 
@@ -156,7 +159,7 @@ def describe(brokers: tuple[int, ...], output: Form, bootstrap: str) -> None:
 
     with told(), connected(bootstrap) as admin:
         cluster = admin.describe_cluster()
-        chosen = _chosen(cluster, brokers)
+        chosen = settings.brokers_there(cluster, brokers)
         counts = _counts(admin)
         directories = _directories(admin, chosen, None)
         configs = settings.entries_of(admin, [Resource.broker(number) for number in chosen])
@@ -168,12 +171,13 @@ def describe(brokers: tuple[int, ...], output: Form, bootstrap: str) -> None:
                 del row["replicas"], row["broker"]
             entries = sorted(configs[Resource.broker(node.id)].items())
             given = {name: entry.value for name, entry in entries if entry.source.name != "DEFAULT"}
-            documents.append({**_document(node, cluster, counts), "log_dirs": own, "configs": given})
+            held = counts.get(node.id, dict.fromkeys(COUNTS, 0))
+            documents.append({**broker_document(node, cluster), **held, "log_dirs": own, "configs": given})
     if output.for_programs:
         output.document(documents)
         return
     for number, document in enumerate(documents):
-        if number and is_terminal():
+        if number and tables.is_terminal():
             click.echo()
         _print(document, output)
 
@@ -201,14 +205,6 @@ def _of_disk(row: dict[str, Any]) -> str:
     if row["usable_bytes"] is not None:
         parts.append(f"{size_text(row['usable_bytes'])} of {size_text(row['total_bytes'])} free")
     return ", ".join(parts)
-
-
-def _chosen(cluster: ClusterDescription, brokers: tuple[int, ...]) -> list[int]:
-    """Brokers that are there. Raises: ClickException."""
-    there = sorted(node.id for node in cluster.nodes)
-    if missing := sorted(set(brokers) - set(there)):
-        raise click.ClickException(f"there is no broker {missing[0]} (or it is down); there are {', '.join(map(str, there))}")
-    return sorted(set(brokers)) or there
 
 
 def _directories(admin: Admin, brokers: list[int], topics: tuple[str, ...] | None) -> list[dict[str, Any]]:
@@ -261,7 +257,7 @@ def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, outp
     with told(), connected(bootstrap) as admin:
         if topics:
             described(admin, topics)
-        documents = _directories(admin, _chosen(admin.describe_cluster(), brokers), topics)
+        documents = _directories(admin, settings.brokers_there(admin.describe_cluster(), brokers), topics)
     if not each or output.for_programs:
         output.show(documents, DIRECTORIES)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,11 @@ from ottla.cli.tables import Column
 from ottla.cli.topic_words import no_topic
 
 if TYPE_CHECKING:
-    from ottla.client.results import ConfigEntry, Resource
+    from ottla.client.results import ClusterDescription, ConfigEntry, Resource
     from ottla.client.sync_admin import Admin
 
 #: What has settings: a topic, one broker, all brokers, a group of the new protocol, a subscription to clients' metrics.
 KINDS = ("topic", "broker", "cluster", "group", "client-metrics")
-#: The protocol's types of settings (KIP-569).
-TYPES = ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
 SETTING = {
     "resource": "topic, broker, cluster, group or client-metrics",
     "name": "its name; null for the cluster",
@@ -85,7 +83,10 @@ def describe(kind: str, names: tuple[str, ...], everything: bool, patterns: tupl
 def described(kind: str, names: tuple[str, ...], everything: bool, patterns: tuple[str, ...], output: Form, bootstrap: str) -> None:
     """What `ottla config describe` prints."""
     with told(), connected(bootstrap) as admin:
-        found = entries_of(admin, _resources(kind, names))
+        resources = _resources(kind, names)
+        if kind == "broker":
+            brokers_there(admin.describe_cluster(), map(int, names))
+        found = entries_of(admin, resources)
     documents: list[dict[str, Any]] = []
     for resource, entries in found.items():
         idle = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in entries)]
@@ -126,6 +127,14 @@ def _resources(kind: str, names: Sequence[str]) -> list[Resource]:
     return [Resource(ResourceType[kind.upper().replace("-", "_")], name) for name in dict.fromkeys(names)]
 
 
+def brokers_there(cluster: ClusterDescription, wanted: Iterable[int]) -> list[int]:
+    """These brokers, which must be there, or all. Raises: ClickException."""
+    there = sorted(node.id for node in cluster.nodes)
+    if missing := sorted(set(wanted) - set(there)):
+        raise click.ClickException(f"there is no broker {missing[0]}, or it is down; there are {', '.join(map(str, there))}")
+    return sorted(set(wanted)) or there
+
+
 def entries_of(admin: Admin, resources: Sequence[Resource]) -> dict[Resource, dict[str, ConfigEntry]]:
     """Settings of what has some, with all that is to be known of them. Raises: ClickException, KafkaError."""
     from ottla.client.results import ResourceType
@@ -144,7 +153,6 @@ def entries_of(admin: Admin, resources: Sequence[Resource]) -> dict[Resource, di
 def _document(resource: Resource, entry: ConfigEntry) -> dict[str, Any]:
     kind, name = resource_words(resource)
     default = next((one.value for one in entry.synonyms if one.source.name == "DEFAULT"), None)
-    known = 0 <= int(entry.config_type) < len(TYPES)
     return {
         "resource": kind,
         "name": name,
@@ -152,7 +160,7 @@ def _document(resource: Resource, entry: ConfigEntry) -> dict[str, Any]:
         "value": entry.value,
         "source": entry.source.name.lower(),
         "default": entry.value if default is None and entry.source.name == "DEFAULT" else default,
-        "type": TYPES[int(entry.config_type)] if known else "unknown",
+        "type": entry.config_type.name.lower(),
         "sensitive": entry.is_sensitive,
         "read_only": entry.is_read_only,
         "documentation": entry.documentation,

@@ -88,7 +88,7 @@ def change(admin: Admin, resources: Sequence[Resource], changes: Sequence[Config
 def show(documents: Sequence[dict[str, Any]], output: Form, *, dry: bool) -> None:
     """The documents of changes; failures on stderr and as the exit code."""
     output.show(documents, COLUMNS)
-    failed = {(row["name"] or row["resource"], row["error"]["message"]) for row in documents if row["error"]}
+    failed = {(" ".join(filter(None, (row["resource"], row["name"]))), row["error"]["message"]) for row in documents if row["error"]}
     if not output.for_programs:
         for name, message in sorted(failed):
             note(f"Error: {name}: {' '.join(message.split())}")

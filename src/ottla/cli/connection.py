@@ -39,7 +39,9 @@ class Place(NamedTuple):
 
 
 def place(bootstrap: str | None = None, profile: str | None = None) -> Place:
-    """The cluster that is meant, with what the command line says. Raises: ClickException, when there is no such profile."""
+    """The cluster that is meant, with what the command line says. Raises: UsageError; ClickException, when there is no such profile."""
+    if bootstrap is not None and not bootstrap.strip(", "):
+        raise click.UsageError("-b expects HOST:PORT[,...]")
     if bootstrap is not None:
         return Place(bootstrap, "--bootstrap-server", _other(profile))
     if profile is None and (name := next((name for name in ENVIRONMENT if os.environ.get(name)), None)):

@@ -35,11 +35,16 @@ def yes_option(function: F) -> F:
     return click.option("-y", "--yes", is_flag=True, help="Do it without being asked.")(function)
 
 
+def has_somebody() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def agreed(question: str, things: Iterable[str], *, yes: bool) -> None:
     """Goes on only with a yes. Raises: Abort, when a person says no; Refused, when nobody can be asked."""
     if yes:
         return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not has_somebody():
         raise Refused(f"{question} This cannot be undone: say --yes to do it, or --dry-run to see what would be done.")
     listed = list(things)
     for thing in listed[:SHOWN_MAX]:

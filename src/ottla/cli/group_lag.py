@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ottla.cli import tables
 from ottla.cli.complete import group_names
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import Form, fields, output_option
 from ottla.cli.group_words import no_group
 from ottla.cli.render import told
-from ottla.cli.tables import Column, Row, has_colours, is_terminal
+from ottla.cli.tables import Column, Row
 from ottla.cli.words import duration_text
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def lag(names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, 
         try:
             if output.for_programs:
                 _print_lines(readings, output)
-            elif is_terminal():
+            elif tables.is_terminal():
                 _draw(readings, by, output)
             else:
                 at = Column("AT", "read_at_ms")
@@ -260,7 +261,7 @@ def _show(found: list[GroupLag], by: str, output: Form) -> None:
         output.table([row for group in found for row in _view(group, by, None)[0]], COLUMNS["group"])
         return
     for number, group in enumerate(found):
-        if number and is_terminal():
+        if number and tables.is_terminal():
             click.echo()
         output.table(*_view(group, by, None), title=_title(group), prefix=("GROUP", group.group_id))
         _warn(group)
@@ -280,7 +281,7 @@ def _draw(readings: Iterable[Reading], by: str, output: Form) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(auto_refresh=False, console=Console(no_color=not has_colours(), highlight=False)) as live:
+    with Live(auto_refresh=False, console=Console(no_color=not tables.has_colours(), highlight=False)) as live:
         for groups, before in readings:
             rates = {group.group_id: _rates(group, before.get(group.group_id)) for group in groups}
             if by == "group":
@@ -328,4 +329,4 @@ def _summed(parts: Sequence[Row]) -> dict[str, float | None]:
 
 
 def _behind(ms: int | None) -> object:
-    return ms if ms is None or not is_terminal() else duration_text(ms)
+    return ms if ms is None or not tables.is_terminal() else duration_text(ms)

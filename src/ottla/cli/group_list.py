@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.base.ids import TopicPartition
+from ottla.cli import tables
 from ottla.cli.complete import group_names
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import Form, fields, output_option
 from ottla.cli.group_words import no_group
 from ottla.cli.render import told
-from ottla.cli.tables import Column, is_terminal
+from ottla.cli.tables import Column
 from ottla.cli.words import partitions_text
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def describe(names: tuple[str, ...], output: Form, bootstrap: str) -> None:
         output.document(documents)
         return
     for number, document in enumerate(documents):
-        if number and is_terminal():
+        if number and tables.is_terminal():
             click.echo()
         _print(document, output)
 
@@ -165,7 +166,7 @@ def _host(member: GroupMember) -> str:
 
 def _print(group: dict[str, Any], output: Form) -> None:
     moving = any(one["target_assignment"] not in (None, one["assignment"]) for one in group["members"])
-    columns = (*MEMBERS[:5], TARGET, *MEMBERS[5:]) if moving and is_terminal() else MEMBERS
+    columns = (*MEMBERS[:5], TARGET, *MEMBERS[5:]) if moving and tables.is_terminal() else MEMBERS
     where = group["coordinator"]
     said = [
         group["group"],
@@ -176,7 +177,7 @@ def _print(group: dict[str, Any], output: Form) -> None:
     ]
     if group["epoch"] is not None:
         said.append(f"epoch {group['epoch']}")
-    if not group["members"] and is_terminal():
+    if not group["members"] and tables.is_terminal():
         click.echo("  ".join(filter(None, [*said, "no members"])))
         return
     output.table(group["members"], columns, title="  ".join(filter(None, said)), prefix=("GROUP", group["group"]))

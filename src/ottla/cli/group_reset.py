@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ottla.cli import topic_words
+from ottla.cli import tables, topic_words
 from ottla.cli.complete import group_names, topic_names
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import Form, fields, note, output_option
 from ottla.cli.group_words import in_use, no_group, with_advice
 from ottla.cli.render import told
-from ottla.cli.tables import Column, is_terminal
+from ottla.cli.tables import Column
 from ottla.cli.words import duration_ms, time_ms
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _show(
             output.table(document["partitions"], COLUMNS, title=f"{name}  {state.value if state else 'new'}", prefix=("GROUP", name))
     for tp, error in failed.items():
         click.echo(f"Error: {tp}: {' '.join(str(error).split())}", err=True)
-    if executed and is_terminal() and not export and not output.for_programs:
+    if executed and tables.is_terminal() and not export and not output.for_programs:
         click.echo(f"Committed for {len(outcomes) - len(failed)} partitions.")
     if not executed and not export:
         note("Nothing was changed: this is what --execute would do.")

@@ -57,7 +57,8 @@ def told() -> Iterator[None]:
         sys.stdout = open("/dev/null", "w")  # noqa: SIM115
         raise SystemExit(0) from None
     except ConnectionFailed as error:
-        raise click.ClickException(" ".join(str(error).split()) + whence()) from None
+        said = " ".join(str(error).split())
+        raise click.ClickException(said + (whence() if said.startswith("no broker can be reached") else "")) from None
     except (KafkaError, OSError, ValueError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None
 

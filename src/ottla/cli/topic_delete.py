@@ -217,19 +217,12 @@ def _read(listed: TextIO) -> dict[TopicPartition, int]:
 
     from ottla.base.ids import TopicPartition
 
-    class Named(msgspec.Struct):
-        topic: str
-        partition: int
-        offset: int
-
-    class File(msgspec.Struct):
-        partitions: list[Named]
-
     try:
-        found = msgspec.json.decode(listed.read().encode(), type=File)
-    except msgspec.DecodeError as error:
-        raise click.ClickException(f"{listed.name}: {error}") from None
-    return {TopicPartition(one.topic, one.partition): one.offset for one in found.partitions}
+        partitions = msgspec.json.decode(listed.read())["partitions"]
+        return {TopicPartition(str(one["topic"]), int(one["partition"])): int(one["offset"]) for one in partitions}
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        form = '{"partitions":[{"topic":"t","partition":0,"offset":3}]}'
+        raise click.ClickException(f"{listed.name}: expected {form} ({type(error).__name__}: {error})") from None
 
 
 def _targets(admin: Admin, partitions: set[TopicPartition], option: str, value: Any) -> dict[TopicPartition, int]:

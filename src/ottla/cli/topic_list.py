@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli import tables
 from ottla.cli.complete import topic_names
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import Form, fields, output_option
 from ottla.cli.render import told
-from ottla.cli.tables import Column, is_terminal
+from ottla.cli.tables import Column
 from ottla.cli.topic_words import PARTITION, described, ends, leader, partition_document, state_colour
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def describe(names: tuple[str, ...], all_configs: bool, output: Form, bootstrap:
         output.document(documents)
         return
     for number, document in enumerate(documents):
-        if number and is_terminal():
+        if number and tables.is_terminal():
             click.echo()
         _print(document, output)
 
@@ -143,7 +144,7 @@ def _print(topic: dict[str, Any], output: Form) -> None:
     # A table has its title; a line in a pipe stands for itself.
     output.table(topic["partitions"], PARTITIONS, title=title, prefix=("NAME", topic["name"]))
     if topic["configs"]:
-        if is_terminal():
+        if tables.is_terminal():
             click.echo()
         rows = [{"setting": name, "value": value} for name, value in topic["configs"].items()]
         output.table(rows, SETTINGS, prefix=("NAME", topic["name"]))
