@@ -197,7 +197,7 @@ def test_pure_parts_touch_no_clock_socket_thread_file_or_chance() -> None:
 
 def test_every_module_says_what_it_is_about() -> None:
     silent = [path for path, tree in modules().items() if not ast.get_docstring(tree)]
-    for folder in ("tests", "bench", "chaos", "tools"):
+    for folder in ("tests", "bench", "chaos", "tools", "examples"):
         silent += [
             str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py") if not ast.get_docstring(ast.parse(path.read_text()))
         ]
