@@ -90,6 +90,7 @@ CATCH_ALL = {
     "net/server.py": "whatever a connection does, the others go on",
     "client/batches.py": "what a user's callback raises is logged: the sender has others to serve",
     "client/interceptors.py": "what a user's interceptor raises is logged: it keeps nothing from being sent",
+    "client/record.py": "whatever a user's deserializer raises is raised again with the record's place, by the way that knows it",
     "client/sync_consumer.py": "what a listener raises is raised again in the poll that waits for it, by way of the loop",
     "sim/memory.py": "what runs at once fails in its future, as it would in a thread",
     "sim/sweep.py": "whatever a simulated world raises is a finding, told with its seed",

@@ -3,6 +3,7 @@
     ottla.Producer  ottla.Consumer  ottla.Admin        clients that block
     ottla.aio.Producer  .Consumer  .Admin              the same for asyncio
     ottla.KafkaError                                   the family of everything that can go wrong; its members are in `ottla.errors`
+    ottla.results                                      what the admin clients answer
     ottla.serializers                                  formats for keys and values
     ottla.TopicPartition  ottla.NewTopic  ...          words the clients take and give
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
     from ottla.base.options import ConfigError
+    from ottla.client.admin_calls import unwrap
     from ottla.client.assignors import Assignor
     from ottla.client.batches import RecordMetadata
     from ottla.client.commits import GroupMetadata, OffsetAndMetadata
@@ -51,8 +53,9 @@ _HOME = {
     "Resource": "ottla.client.results",
     "ResourceType": "ottla.client.results",
     "TopicPartition": "ottla.base.ids",
+    "unwrap": "ottla.client.admin_calls",
 }
-_MODULES = ("aio", "errors", "serializers")
+_MODULES = ("aio", "errors", "results", "serializers")
 
 __all__ = [
     "Admin",
@@ -76,6 +79,7 @@ __all__ = [
     "Resource",
     "ResourceType",
     "TopicPartition",
+    "unwrap",
 ]
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -29,6 +28,7 @@ from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
 from ottla.client.chunk import Chunk
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
+from ottla.client.fetch_position import FetchPlan, Position
 from ottla.client.fetch_session import Ask, FetchSession
 from ottla.client.near import NearReplicas
 from ottla.client.offsets import EARLIEST, LATEST, SO_LONG_AGO
@@ -46,55 +46,13 @@ FULL_WAIT_MS = 20
 RESET_TIMES = {"earliest": EARLIEST, "latest": LATEST}
 
 
-@dataclass(slots=True)
-class _Position:
-    """One assigned partition."""
-
-    tp: TopicPartition
-    backoff: Backoff
-    #: Next offset for the user; None until it is known.
-    offset: int | None = None
-    fetch_offset: int = -1
-    #: Leader epoch of the last batch fetched, -1 after a seek: lets the leader notice that it has another history.
-    last_epoch: int = -1
-    #: The time to look up when the offset is not known; None: a request is under way, or there is an offset.
-    reset: int | None = None
-    paused: bool = False
-    #: Another number for each assignment and each seek, so that answers to what was before are told apart.
-    generation: int = 0
-    #: Neither sought nor begun by the policy yet.
-    fresh: bool = True
-    #: The group's offset has to be asked for first; None: it was asked for and has not come.
-    committed: bool | None = True
-    #: Leader epoch of the last batch given to the user, -1 when not known; goes into commits.
-    taken_epoch: int = -1
-    chunks: deque[Chunk] = field(default_factory=deque)
-    blocked_until_ms: float = float("-inf")
-    error: KafkaError | None = None
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-
-
-@dataclass(slots=True)
-class FetchPlan:
-    """A fetch to send to one node."""
-
-    node_id: int
-    wanted: dict[TopicPartition, Ask]
-    generations: dict[TopicPartition, int]
-    max_wait_ms: int
-    #: What it says of where we are.
-    rack: str = ""
-
-
 class Fetcher:
     """See the module. `now_ms` is monotonic."""
 
     def __init__(self, options: ConsumerOptions, rng: Random) -> None:
         self._options = options
         self._rng = rng
-        self._positions: dict[TopicPartition, _Position] = {}
+        self._positions: dict[TopicPartition, Position] = {}
         #: Partitions with chunks, in the order in which they are served.
         self._row: deque[TopicPartition] = deque()
         self._sessions: dict[int, FetchSession] = {}
@@ -115,7 +73,7 @@ class Fetcher:
         was, self._positions = self._positions, {}
         for tp in partitions:
             backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms, self._rng)
-            self._positions[tp] = was.get(tp) or _Position(
+            self._positions[tp] = was.get(tp) or Position(
                 tp, backoff, generation=self._next_generation(), committed=not self._options.group_id
             )
         self._row = deque(tp for tp in self._row if tp in self._positions)
@@ -155,17 +113,24 @@ class Fetcher:
         position = self._position(tp)
         return position.log_start_offset, position.high_watermark, position.last_stable_offset
 
+    def lag(self, tp: TopicPartition, first_pending: int | None = None) -> int | None:
+        """How far the user is from the end, as far as that is known; `first_pending`: of records taken, not given. Raises: ValueError."""
+        position = self._position(tp)
+        end = position.last_stable_offset if self._options.isolation_level == "read_committed" else position.high_watermark
+        at = position.offset if first_pending is None else first_pending
+        return None if end < 0 or at is None else max(end - at, 0)
+
     def _next_generation(self) -> int:
         self._generation += 1
         return self._generation
 
-    def _position(self, tp: TopicPartition) -> _Position:
+    def _position(self, tp: TopicPartition) -> Position:
         position = self._positions.get(tp)
         if position is None:
             raise ValueError(f"{tp} is not assigned to this consumer")
         return position
 
-    def _renew(self, tp: TopicPartition) -> _Position:
+    def _renew(self, tp: TopicPartition) -> Position:
         position = self._position(tp)
         position.generation = self._next_generation()
         position.fresh = False
@@ -216,7 +181,7 @@ class Fetcher:
                 position.error = error
             position.reset = when
 
-    def _reset(self, position: _Position, otherwise: KafkaError) -> None:
+    def _reset(self, position: Position, otherwise: KafkaError) -> None:
         if self._options.auto_offset_reset == "none":
             position.error = otherwise
             return
@@ -352,7 +317,7 @@ class Fetcher:
             if position is not None and position.generation == generation and position.blocked_until_ms <= now_ms:
                 position.blocked_until_ms = now_ms + position.backoff.failed()
 
-    def _partition_failed(self, position: _Position, data: PartitionData, now_ms: float) -> bool:
+    def _partition_failed(self, position: Position, data: PartitionData, now_ms: float) -> bool:
         error = error_for(data.error_code, f"{position.tp}: {error_for(data.error_code)}")
         if isinstance(error, OffsetOutOfRange):
             if not position.chunks:
@@ -372,7 +337,7 @@ class Fetcher:
         position.error = error
         return False
 
-    def _partition_fetched(self, position: _Position, data: PartitionData) -> None:
+    def _partition_fetched(self, position: Position, data: PartitionData) -> None:
         position.backoff.succeeded()
         position.high_watermark = data.high_watermark
         position.last_stable_offset = data.last_stable_offset
@@ -399,7 +364,7 @@ class Fetcher:
         position.fetch_offset = last.last_offset + 1
         position.last_epoch = last.leader_epoch
 
-    def _truncated(self, position: _Position, end_offset: int) -> None:
+    def _truncated(self, position: Position, end_offset: int) -> None:
         """The leader's log parts from what was fetched: go back to where it does, or tell the user when that is behind what was consumed
         already.
         """
@@ -439,7 +404,7 @@ class Fetcher:
                     raise error
         return taken
 
-    def _take_from(self, position: _Position, chunk: Chunk, taken: list[ConsumerRecord], records_max: int) -> None:
+    def _take_from(self, position: Position, chunk: Chunk, taken: list[ConsumerRecord], records_max: int) -> None:
         """Move records of the chunk's next batch; drop the chunk when it is empty."""
         if not chunk.decoded:
             if chunk.next == len(chunk.batches):
@@ -473,7 +438,7 @@ class Fetcher:
             taken += part
             position.offset = part[-1].offset + 1
 
-    def _decode(self, position: _Position, chunk: Chunk, at: int, header: BatchHeader) -> list[ConsumerRecord]:
+    def _decode(self, position: Position, chunk: Chunk, at: int, header: BatchHeader) -> list[ConsumerRecord]:
         """The batch's records for the user, the last one first."""
         if self._options.check_crcs and not crc_ok(chunk.buffer, at):
             raise RecordsError("its checksum does not fit")

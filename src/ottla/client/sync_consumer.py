@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from queue import SimpleQueue
 from random import Random
@@ -19,10 +20,10 @@ from typing import Any, Self, TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.client import consumer as aio
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
-from ottla.client.consumer import Partition
 from ottla.client.errors import AlreadyClosed
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.offsets import OffsetAndTime
+from ottla.client.questions import Partition
 from ottla.client.raw_fetch import RawFetch
 from ottla.client.rebalance import CommitCallback, RebalanceListener
 from ottla.client.record import ConsumerRecord
@@ -43,18 +44,22 @@ class Consumer:
         *topics: str,
         key_deserializer: Any = None,
         value_deserializer: Any = None,
+        interceptors: Iterable[Any] = (),
         listener: RebalanceListener | None = None,
         rng: Random | None = None,
         **settings: Any,
     ) -> None:
         self._aio = aio.Consumer(
-            *topics, key_deserializer=key_deserializer, value_deserializer=value_deserializer, listener=listener, rng=rng, **settings
-        )
+            *topics, key_deserializer=key_deserializer, value_deserializer=value_deserializer, interceptors=interceptors,
+            listener=listener, rng=rng, **settings,
+        )  # fmt: skip
         self.options = self._aio.options
         self._closed = False
         self._thread = LoopThread("ottla-consumer")
         #: Calls into the user's code, for whoever waits in a call that may have some.
         self._errands: SimpleQueue[Errand] | None = None
+        #: The thread that waits in such a call.
+        self._waiting: int | None = None
         self._aio.invoke = self._invoke
         self._thread.call(self._aio.start())
         close_at_exit(self)
@@ -64,16 +69,22 @@ class Consumer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None and not self._closed:
-            self._aio.not_done()
+            self._aio.giving.not_done()
         self.close()
 
-    def close(self, timeout_ms: float | None = None) -> None:
+    def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:
         """Commit if that is automatic, leave the group, close the connections; waits for brokers at most `timeout_ms` (30 s). Closing twice
         is no error.
+
+        A static member, one with a `group_instance_id`, does not leave, so that it may come back within its session. `leave_group` says
+        otherwise: True has any member leave, False has none (KIP-1092).
+
+        Raises: RuntimeError while another thread polls: wake it with `wakeup()`, and close the consumer there.
         """
         if not self._closed:
+            self._raise_if_waiting()
             try:
-                self._await_errands(lambda: self._aio.close(timeout_ms))
+                self._await_errands(lambda: self._aio.close(timeout_ms, leave_group=leave_group))
             finally:
                 self._closed = True
                 self._thread.stop()
@@ -97,16 +108,26 @@ class Consumer:
         self._errands.put((lambda: function(*arguments), done))
         await done
 
+    def _raise_if_waiting(self) -> None:
+        if self._waiting == threading.get_ident():
+            raise RuntimeError("a rebalance listener or commit callback cannot poll, unsubscribe or close the consumer that called it")
+        if self._waiting is not None:
+            raise RuntimeError("another thread polls or closes this consumer now, and one at a time may: end its call with wakeup()")
+
     def _await_errands(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """`_await`, running errands meanwhile."""
         if self._closed:
             raise AlreadyClosed("the consumer is closed")
-        if self._errands is not None:
-            raise RuntimeError("a rebalance listener or commit callback cannot poll, unsubscribe or close the consumer that called it")
-        if not self._aio.in_group:
-            return self._thread.call(work())
+        self._raise_if_waiting()
+        self._waiting = threading.get_ident()
+        try:
+            return self._thread.call(work()) if not self._aio.in_group else self._with_errands(work())
+        finally:
+            self._waiting = None
+
+    def _with_errands(self, work: Coroutine[Any, Any, T]) -> T:
         errands = self._errands = SimpleQueue()
-        future = self._thread.submit(work())
+        future = self._thread.submit(work)
         future.add_done_callback(lambda _: errands.put(None))
         try:
             while (errand := errands.get()) is not None:
@@ -177,7 +198,7 @@ class Consumer:
         """Keep the group's offsets: those given, the next record to read each, or where this consumer is in all that it is assigned.
 
         Raises: CommitFailed when the group has given the partitions to others; RebalanceInProgress: poll, then commit again;
-        OffsetMetadataTooLarge and the like; RequestTimedOut; InvalidGroupId without a group.
+        OffsetMetadataTooLarge and the like; RequestTimedOut; InvalidGroupId without a group; WokenUp.
         """
         self._await(lambda: self._aio.commit(offsets, timeout_ms))
 
@@ -186,11 +207,14 @@ class Consumer:
         self._call(lambda: self._aio.commit_async(offsets, callback))
 
     def committed(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut."""
+        """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut; WokenUp."""
         return self._await(lambda: self._aio.committed(partitions, timeout_ms))
 
-    def seek(self, partition: Partition, offset: int) -> None:
-        """Continue at this offset. Raises: ValueError when the partition is not assigned."""
+    def seek(self, partition: Partition, offset: int | OffsetAndMetadata) -> None:
+        """Continue at this offset; what was committed brings the epoch with it, by which a log with another history is noticed (KIP-320).
+
+        Raises: ValueError when the partition is not assigned.
+        """
         self._call(lambda: self._aio.seek(partition, offset))
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
@@ -203,7 +227,7 @@ class Consumer:
 
     def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
         """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
-        error.
+        error; WokenUp.
         """
         offset: int = self._await(lambda: self._aio.position(partition, timeout_ms))
         return offset
@@ -224,25 +248,51 @@ class Consumer:
         """The end of the log, exclusive, as the last answer told; -1 before the first."""
         return self._aio.high_watermark(partition)
 
+    def current_lag(self, partition: Partition) -> int | None:
+        """How many offsets this consumer is behind the end, as far as that is known without asking: the high watermark, with
+        read_committed the last stable offset, of the last answer; None before the first.
+
+        Raises: ValueError when the partition is not assigned.
+        """
+        return self._aio.current_lag(partition)
+
     def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
         empty.
 
-        Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; what a deserializer raises.
+        Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; RecordDeserializationFailed;
+        WokenUp; RuntimeError while another thread polls.
         """
-        return self._await_errands(lambda: self._aio.poll(timeout_ms, max_records))
+        limit = self.options.max_poll_records if max_records is None else max_records
+        self._await_errands(lambda: self._aio.turn(limit, timeout_ms))
+        return self._aio.giving.give(limit)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """All records, without end. When the loop is left, the next poll or loop goes on behind it."""
-        limit = self.options.max_poll_records
+        """All records, without end. When the loop is left, the next poll or loop goes on behind it. A record is done with when the next
+        one is asked for.
+        """
         while True:
-            self._await_errands(lambda: self._aio.turn(limit, None))
-            while found := self._aio.give(1):
-                yield found[0]
+            self._await_errands(lambda: self._aio.turn(self.options.max_poll_records, None))
+            yield from self._aio.giving.each()
+
+    def wakeup(self) -> None:
+        """Have whoever polls, iterates, commits, or waits for a position or for committed offsets raise WokenUp, now or in the next such
+        call. Any thread may call it, and nothing else of a consumer that another uses.
+        """
+        if not self._closed:
+            self._aio.wakeup()
 
     def partitions_for(self, topic: str, timeout_ms: float | None = None) -> list[TopicPartition]:
         """The topic's partitions, in order. Raises: MetadataTimedOut when there is no such topic in time."""
         found: list[TopicPartition] = self._await(lambda: self._aio.partitions_for(topic, timeout_ms))
+        return found
+
+    def list_topics(self, timeout_ms: float | None = None) -> dict[str, list[TopicPartition]]:
+        """All topics that this client may see, by name, with their partitions; without the brokers' own if `exclude_internal_topics`.
+
+        Raises: ConnectionFailed when no broker answers in time.
+        """
+        found: dict[str, list[TopicPartition]] = self._await(lambda: self._aio.list_topics(timeout_ms))
         return found
 
     def beginning_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
