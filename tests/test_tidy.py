@@ -364,6 +364,12 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     assert not broken, f"links to nowhere: {broken}"
 
 
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Their directories are no packages, so a test of one would be taken for the other's."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_every_module_that_is_compiled_exists() -> None:
     names = re.search(r'HOT = """(.*?)"""', (ROOT / "setup.py").read_text(), re.DOTALL)
     assert names is not None and [name for name in names[1].split() if not (SOURCE / f"{name}.py").is_file()] == []

@@ -4,6 +4,7 @@
     ottla.aio.Producer  .Consumer  .Admin              the same for asyncio
     ottla.consume                                      a loop over records in one line, also in ottla.aio
     ottla.KafkaError                                   the family of everything that can go wrong; its members are in `ottla.errors`
+    ottla.results                                      what the admin clients answer
     ottla.serializers                                  formats for keys and values
     ottla.TopicPartition  ottla.NewTopic  ...          words the clients take and give
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
     from ottla.base.options import ConfigError
+    from ottla.client.admin_calls import unwrap
     from ottla.client.assignors import Assignor
     from ottla.client.batches import RecordMetadata
     from ottla.client.commits import GroupMetadata, OffsetAndMetadata
@@ -55,8 +57,9 @@ _HOME = {
     "ResourceType": "ottla.client.results",
     "TopicPartition": "ottla.base.ids",
     "consume": "ottla.client.sync_consume",
+    "unwrap": "ottla.client.admin_calls",
 }
-_MODULES = ("aio", "errors", "serializers")
+_MODULES = ("aio", "errors", "results", "serializers")
 
 __all__ = [
     "Admin",
@@ -82,6 +85,7 @@ __all__ = [
     "ResourceType",
     "TopicPartition",
     "consume",
+    "unwrap",
 ]
 
 

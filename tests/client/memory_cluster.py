@@ -311,6 +311,33 @@ class MemoryNode:
         topic_id, internal = self.cluster.topic_ids[name], name in self.cluster.internal
         return m.MetadataResponseTopic(name=name, topic_id=topic_id, is_internal=internal, partitions=partitions)
 
+    def on_DescribeTopicPartitions(self, request: Any, header: Any) -> Any:
+        """One topic a page."""
+        after = request.cursor.topic_name if request.cursor else ""
+        (name, *more) = [one.name for one in request.topics if one.name >= after]
+        topic = self._topic(name)
+        partitions = [
+            m.DescribeTopicPartitionsResponsePartition(
+                partition_index=one.partition_index,
+                leader_id=one.leader_id,
+                leader_epoch=one.leader_epoch,
+                replica_nodes=one.replica_nodes,
+                isr_nodes=one.isr_nodes,
+                offline_replicas=one.offline_replicas,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+            )
+            for one in topic.partitions
+        ]
+        return m.DescribeTopicPartitionsResponse(
+            topics=[
+                m.DescribeTopicPartitionsResponseTopic(
+                    error_code=topic.error_code, name=name, topic_id=topic.topic_id, partitions=partitions
+                )
+            ],
+            next_cursor=m.Cursor(topic_name=more[0]) if more else None,
+        )
+
     def on_InitProducerId(self, request: Any, header: Any) -> Any:
         self.cluster.last_producer_id += 1
         return m.InitProducerIdResponse(producer_id=self.cluster.last_producer_id, producer_epoch=0)

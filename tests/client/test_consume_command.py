@@ -89,7 +89,7 @@ def test_the_end_of_a_partition_without_a_leader_is_waited_for_and_then_given_up
 @pytest.mark.parametrize("where", ["beginning", "end", "-1", "0"])
 def test_partitions_that_come_while_it_reads_are_read_too(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr("ottla.cli.consume.METADATA_MS", 20)
-    monkeypatch.setattr("ottla.cli.consume.NEW_S", 0.0)
+    monkeypatch.setattr("ottla.cli.consume_parts.NEW_S", 0.0)
 
     def grow(node: MemoryNode, request: Any) -> None:
         if len(cluster.logs["t"]) == 1:

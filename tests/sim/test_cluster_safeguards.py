@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker import stock
 from ottla.broker.apis import k00_produce
 from ottla.broker.controller import election, reassignment
 from ottla.broker.controller.controller import Controller
@@ -210,6 +211,11 @@ def test_leading_by_a_state_of_an_earlier_life_is_caught(monkeypatch: pytest.Mon
 def test_taking_a_broker_that_came_back_for_one_that_was_never_away_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election, "is_sound", lambda image, state, broker: broker in image.brokers)
     assert harm(("power cut",), gentle=True, first=4)
+
+
+def test_keeping_logs_of_topics_that_were_deleted_meanwhile_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stock, "set_aside_strays", lambda node: None)
+    assert any("of passing-" in problem for problem in harm(("topic comes or goes", "kill")))
 
 
 # Epochs and sessions.

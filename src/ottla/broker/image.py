@@ -52,6 +52,8 @@ class Topic:
     #: Of the replicas, those that are being added, and those that are to go, by partition; without those that do not move.
     adding: dict[int, tuple[int, ...]] = field(default_factory=dict)
     removing: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: How many replicas each partition is to have as soon as there are brokers for them; 0 when that was settled, or never in doubt.
+    factor_wanted: int = 0
 
     def leader(self, partition: int) -> BrokerId:
         state = self.states.get(partition)
@@ -139,6 +141,7 @@ class Image:
         assignment = layout.decode_topic(node.data)
         topic = Topic(name, assignment.topic_id, dict(sorted(assignment.replicas.items())), node.version)
         topic.adding, topic.removing = dict(assignment.adding), dict(assignment.removing)
+        topic.factor_wanted = assignment.factor_wanted
         if before is not None and before.topic_id == topic.topic_id:
             topic.states, topic.versions = before.states, before.versions
         elif before is not None:

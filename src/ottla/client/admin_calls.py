@@ -15,7 +15,7 @@ from ottla.client.errors import AlreadyClosed
 from ottla.client.network import Network
 from ottla.client.options import AdminOptions, from_keywords
 from ottla.client.routing import NOT_CONTROLLER, ask_controller
-from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, UnknownTopicOrPartition, error_for
+from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, UnknownTopicId, UnknownTopicOrPartition, error_for
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -84,11 +84,11 @@ class AdminCalls:
             await network.refresh()
         return await network.ask(node, request, timeout_ms=left_ms, at_least=at_least)
 
-    async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0) -> Any:
+    async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0, at_most: int = 1000) -> Any:
         """Ask any broker until one answers without an error that passes. Raises: the error; RequestTimedOut."""
 
         async def ask(_: list[None], left_ms: float) -> dict[None, Outcome[Any]]:
-            response = await self._network.ask_any(request, at_least=at_least)
+            response = await self._network.ask_any(request, at_least=at_least, at_most=at_most)
             return {None: failed(response) or response}
 
         return good((await self._each([None], ask, timeout_ms, doing))[None])
@@ -215,7 +215,7 @@ class AdminCalls:
 
 def _passes(outcome: object) -> bool:
     """Whether to ask again. Kafka calls an unknown topic retriable; to an administrator it is the answer."""
-    return isinstance(outcome, KafkaError) and outcome.retriable and not isinstance(outcome, UnknownTopicOrPartition)
+    return isinstance(outcome, KafkaError) and outcome.retriable and not isinstance(outcome, UnknownTopicOrPartition | UnknownTopicId)
 
 
 def _comes_up(outcome: object) -> bool:
@@ -227,6 +227,20 @@ def good(outcome: Outcome[T]) -> T:
     if isinstance(outcome, KafkaError):
         raise outcome
     return outcome
+
+
+def unwrap(outcomes: Mapping[K, T | KafkaError]) -> dict[K, T]:
+    """All results of a call in the plural, none of which is an error.
+
+    Raises: the first error that is among them, with the others as its notes.
+    """
+    errors = [(item, outcome) for item, outcome in outcomes.items() if isinstance(outcome, KafkaError)]
+    if errors:
+        (_, first), *others = errors
+        for item, other in others:
+            first.add_note(f"and {item}: {other}")
+        raise first
+    return {item: outcome for item, outcome in outcomes.items() if not isinstance(outcome, KafkaError)}
 
 
 def failed(answer: Any) -> KafkaError | None:

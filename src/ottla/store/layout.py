@@ -213,6 +213,9 @@ class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
     replicas: dict[int, tuple[int, ...]]
     adding: dict[int, tuple[int, ...]] = {}
     removing: dict[int, tuple[int, ...]] = {}
+    #: How many replicas each partition is to have as soon as there are brokers for them; 0 when it has what it was meant to have. Only
+    #: Ottla writes it, and Kafka ignores it.
+    factor_wanted: int = 0
 
 
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -325,16 +328,19 @@ class _TopicJson(msgspec.Struct):
     topic_id: str | None = None
     adding_replicas: dict[int, tuple[int, ...]] = {}
     removing_replicas: dict[int, tuple[int, ...]] = {}
+    replication_factor_wanted: int = 0
 
 
 def encode_topic(assignment: TopicAssignment) -> bytes:
-    content = {
+    content: dict[str, Any] = {
         "version": 3,
         "topic_id": topic_id_text(assignment.topic_id),
         "partitions": assignment.replicas,
         "adding_replicas": {number: ids for number, ids in assignment.adding.items() if ids},
         "removing_replicas": {number: ids for number, ids in assignment.removing.items() if ids},
     }
+    if assignment.factor_wanted:
+        content["replication_factor_wanted"] = assignment.factor_wanted
     return msgspec.json.encode(content)
 
 
@@ -345,7 +351,13 @@ def decode_topic(data: bytes) -> TopicAssignment:
         topic_id = NO_TOPIC_ID if read.topic_id is None else topic_id_from_text(read.topic_id)
     except ValueError as error:
         raise MalformedNode(TOPICS, str(error)) from None
-    return TopicAssignment(topic_id=topic_id, replicas=read.partitions, adding=read.adding_replicas, removing=read.removing_replicas)
+    return TopicAssignment(
+        topic_id=topic_id,
+        replicas=read.partitions,
+        adding=read.adding_replicas,
+        removing=read.removing_replicas,
+        factor_wanted=read.replication_factor_wanted,
+    )
 
 
 class _StateJson(msgspec.Struct):

@@ -76,7 +76,7 @@ def _write(node: "Node", pending: Writes, name: str, asked: list[Asked], *, may_
                 continue
             if move is not None:
                 moves[wish.partition_index] = move
-        changed = writes(node.image.topics[name], moves) if moves else []
+        changed = writes(node.image.topics[name], moves, by_wish=True) if moves else []
         told = [TopicPartition(name, wish.partition_index) for wish, answer in asked if not answer.error_code]
         # In this order, so that nobody sees the change while the store still wishes for something else.
         return (taken_out(node.image, told) if node.image.wished else []) + changed

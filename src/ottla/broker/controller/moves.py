@@ -1,4 +1,5 @@
-"""Moves of partitions at the controller: completed as soon as they can be, and begun for tools that wish for them by way of the store.
+"""Moves of partitions at the controller: completed as soon as they can be, begun for tools that wish for them by way of the store, and for
+topics that were created while too few brokers were there.
 
 Nothing is remembered here but what to look at: what moves stands in the topics' nodes, so a new controller goes on with a look at
 everything. A partition is looked at when its state changes, so that thousands that move cost no more than what happens to them; once a
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects
-from ottla.broker.controller.reassignment import Move, begun, completed, is_moving, target_of, writes
+from ottla.broker.controller.reassignment import Move, begun, completed, grown, is_moving, is_small, target_of, writes
 from ottla.broker.image import Change, Image, Topic
 from ottla.store import layout
 from ottla.wire.errors import KafkaError
@@ -72,7 +73,7 @@ class Moves:
         for name in self._changed:
             topic = image.topics.get(name)
             if topic is not None:
-                self._pending.update(dict.fromkeys(_moving(topic)))
+                self._pending.update(dict.fromkeys(_concerned(image, topic)))
         self._pending.update(dict.fromkeys(partition for partition in image.wished if partition.topic in self._changed))
         self._changed.clear()
         self._settle = True
@@ -83,7 +84,7 @@ class Moves:
         image = self._node.image
         self._everything = False
         for topic in image.topics.values():
-            self._pending.update(dict.fromkeys(_moving(topic)))
+            self._pending.update(dict.fromkeys(_concerned(image, topic)))
         self._pending.update(dict.fromkeys(image.wished))
         self._settle = True
         self._go_on()
@@ -103,7 +104,8 @@ class Moves:
             self._open = len(due)
             for name, moves in due.items():
                 looked = [TopicPartition(name, number) for number in moves]
-                self._controller.write(writes(image.topics[name], moves), partial(self._answered, looked))
+                by_wish = any(partition in image.wished for partition in looked)
+                self._controller.write(writes(image.topics[name], moves, by_wish=by_wish), partial(self._answered, looked))
         if self._settle and not self._open:
             self._settle = False
             ops = taken_out(image, self._settled_wishes())
@@ -127,9 +129,11 @@ class Moves:
         if topic is None or number not in topic.states or number not in topic.replicas:
             return None
         done = completed(image, topic, number)
-        if done is not None or partition not in image.wished:
+        if done is not None:
             return done
         try:
+            if partition not in image.wished:
+                return grown(image, topic, number)
             return begun(image, topic, number, image.wished[partition])
         except KafkaError:
             self._settle = True
@@ -162,8 +166,12 @@ class Moves:
         self._node.effects.append(effects.Warn(message=f"{layout.REASSIGN_PARTITIONS} wishes to move {partition}: {reason}"))
 
 
-def _moving(topic: Topic) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, number) for number in {**topic.adding, **topic.removing}]
+def _concerned(image: Image, topic: Topic) -> list[TopicPartition]:
+    """Partitions of a topic that move, or are to."""
+    moving = [TopicPartition(topic.name, number) for number in {**topic.adding, **topic.removing}]
+    if not topic.factor_wanted:
+        return moving
+    return moving + [TopicPartition(topic.name, number) for number in topic.replicas if is_small(image, topic, number)]
 
 
 def taken_out(image: Image, partitions: Iterable[TopicPartition]) -> list[Op]:

@@ -16,6 +16,10 @@ A move is completed when every replica of the target is in the ISR, alive, and h
 A wish that meets a running move starts from the replicas that were there before it. What the earlier move had begun to add, and the new
 one does not want, goes at once, unless nobody else of the ISR is alive: then it stays as one that is being removed.
 
+A topic that was created while there were fewer brokers than it is to have replicas says so in its node. The controller adds what is missing
+as brokers come (``grown``), by such moves as anybody may wish for. Whoever wishes for replicas of such a topic has taken it into his own
+hands: the node says so no more.
+
 Source: KIP-455, KIP-860 (insisting on the replication factor); Kafka's ReplicaAssignment.
 """
 
@@ -184,15 +188,44 @@ def _led_uncleanly_by(
     )
 
 
+def is_small(image: Image, topic: Topic, number: int) -> bool:
+    """Whether a partition is to have more replicas than it has, and there are brokers for one more."""
+    staying = sum(not broker.leaving for broker in image.brokers.values())
+    return len(topic.replicas[number]) < min(topic.factor_wanted, staying) and not is_moving(topic, number)
+
+
+def grown(image: Image, topic: Topic, number: int) -> Move | None:
+    """The partition on its way to as many replicas as it is to have, or as there are brokers for; None when it has them, or moves.
+
+    Racks without a replica come first; among equals, and for the preferred leader, it is the partition's number that spreads them.
+    """
+    if not is_small(image, topic, number) or number not in topic.states or topic.name in image.deleting:
+        return None
+    target = list(topic.replicas[number])
+    fresh = [broker for broker, found in image.brokers.items() if not found.leaving and broker not in target]
+    fresh = fresh[number % len(fresh) :] + fresh[: number % len(fresh)] if fresh else []
+    while fresh and len(target) < topic.factor_wanted:
+        taken = {found.rack for broker in target if (found := image.brokers.get(BrokerId(broker))) is not None and found.rack is not None}
+        best = min(fresh, key=lambda broker: image.brokers[broker].rack in taken)
+        fresh.remove(best)
+        target.append(best)
+    target.sort()
+    turn = number % len(target)
+    return begun(image, topic, number, (*target[turn:], *target[:turn]))
+
+
 # Operations on the store.
 
 
-def writes(topic: Topic, moves: Mapping[int, Move]) -> list[Op]:
-    """What makes some partitions of one topic as they are to be, together."""
+def writes(topic: Topic, moves: Mapping[int, Move], *, by_wish: bool) -> list[Op]:
+    """What makes some partitions of one topic as they are to be, together; ``by_wish``: as somebody wished for."""
     replicas, adding, removing = dict(topic.replicas), dict(topic.adding), dict(topic.removing)
     for number, move in moves.items():
         replicas[number], adding[number], removing[number] = move.replicas, move.adding, move.removing
-    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=replicas, adding=adding, removing=removing)
+    wanted = topic.factor_wanted
+    if by_wish or all(len(without(held, removing.get(number, ()))) >= wanted for number, held in replicas.items()):
+        wanted = 0
+    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=replicas, adding=adding, removing=removing, factor_wanted=wanted)
     ops = [Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)]
     for number, move in moves.items():
         path = layout.partition_state(topic.name, number)
