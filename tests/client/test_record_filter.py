@@ -12,7 +12,10 @@ from ottla.cli.record_filter import FilterError, compiled, filtered
 from ottla.cli.record_path import decoder, path
 from ottla.client.record import ConsumerRecord
 
-ORDER = b'{"id": 7, "customer": {"id": "c-4", "name": "Ann"}, "items": [{"sku": "A1", "n": 2}, {"sku": "B2", "n": 5}], "paid": true, "note": null}'
+ORDER = (
+    b'{"id": 7, "customer": {"id": "c-4", "name": "Ann"}, "items": [{"sku": "A1", "n": 2}, {"sku": "B2", "n": 5}], '
+    b'"paid": true, "note": null}'
+)
 
 
 def a_record(value: bytes | None = ORDER, key: bytes | None = b"K-17", **changes: Any) -> ConsumerRecord:
