@@ -229,7 +229,7 @@ def offsets(consumer: Consumer, ranges: dict[TopicPartition, Range]) -> dict[Top
     found: list[dict[TopicPartition, int | None]] = []
     for which in (0, 1):
         times = {tp: when for tp, one in ranges.items() if (when := one.times()[which]) is not None}
-        answers = consumer.offsets_for_times(times) if times else {}  # type: ignore[arg-type]
+        answers = consumer.offsets_for_times(times) if times else {}
         found.append({tp: None if at is None else at.offset for tp, at in answers.items()})
     return {tp: one.offsets(starts[tp], ends[tp], found[0].get(tp), found[1].get(tp)) for tp, one in ranges.items()}
 

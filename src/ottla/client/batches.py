@@ -192,6 +192,10 @@ class Batch:
         if self.told:
             self._call()
 
+    def forget_data(self) -> None:
+        """Nobody will send the batch again: let go of its bytes, while its promise is kept."""
+        self.data = None
+
     def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
         """`when_done` for one record: (whom to call with its metadata or error, its index, its time)."""
         self._callbacks.append(callback)
