@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.cli.consume_printer import Printer
     from ottla.client.ranges import Range
 
+INTERRUPTED = 130
 #: How old what is known of topics may be, before new partitions are noticed.
 METADATA_MS = 30_000
 #: Where a group begins that has no offsets.
@@ -52,8 +53,9 @@ Filters:
   --filter '.amount >= 100 and header.level != debug'
   --filter 'not (.items[*].sku = A1 or .test)'
 
-Exit codes: 0 done (also by Ctrl-C, or when whoever read the output went away), 1 failed, 2 asked wrongly.
-"""
+Exit codes: 0 done (also by Ctrl-C where there is no end, and when whoever read the output went away), 1 failed, 2 asked wrongly,
+130 interrupted before the end of the range.
+""".replace(r"\b", "\b")
 
 
 @click.command(name="consume", epilog=EPILOG)
@@ -158,8 +160,9 @@ def _without_group(
                 if asked["follow"]:
                     parts.follow()
             except KeyboardInterrupt:
-                # The usual way to end it; a limit is not reached then, and Parquet files are made whole.
-                pass
+                # The usual way to end what has no end. Of what has one, not all was read. Parquet files are made whole in both cases.
+                if total is not None:
+                    raise SystemExit(INTERRUPTED) from None
             finally:
                 if printer.progress is not None:
                     printer.progress.wipe()

@@ -42,7 +42,7 @@ Examples:
   echo tick | ottla produce load -n 100000 --rate 5k
 
 Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked wrongly, 130 interrupted.
-"""
+""".replace(r"\b", "\b")
 
 
 @click.command(name="produce", epilog=EPILOG)
@@ -54,7 +54,7 @@ Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked 
 @click.option(
     "-o", "--input", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True, help="How lines are read."
 )
-@click.option("-K", "--key-delimiter", metavar="TEXT", help="Split each line at its first TEXT into key and value.")
+@click.option("-K", "--key-delimiter", metavar="TEXT", help="Split each line at its first TEXT into key and value; '\\t' is a tab.")
 @click.option(
     "-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help=r"What ends a record: text with \n, \t, \0, \xNN."
 )
@@ -155,9 +155,11 @@ def _conclude(sending: Sending, topic: str, problem: str | None, source: Counted
     if sending.failed or sending.bad:
         raise click.ClickException(f"{sending.failed + sending.bad:,} records were not written, {sending.written:,} were")
     if sys.stderr.isatty():
-        read = "" if source is None else f"of {bytes_text(source.done)} "
+        read = "" if source is None else f"({bytes_text(source.done)}) "
         speed = rate_text(sending.sent / max(seconds, 1e-3))
-        click.echo(f"{sending.sent:,} records {read}written to {topic} in {seconds:.1f} s, {speed}", err=True)
+        click.echo(
+            f"{sending.sent:,} record{'' if sending.sent == 1 else 's'} {read}written to {topic} in {seconds:.1f} s, {speed}", err=True
+        )
 
 
 def _interrupted(sending: Sending, topic: str) -> NoReturn:
