@@ -3,12 +3,17 @@
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from ottla.server.directory import CannotStart
 from ottla.server.ensemble import Ensemble
 from ottla.spark.java import NoJava, java_home
 from serving import Serving
+
+# A property holds or not; how long one example takes says more about who else uses the machine.
+hypothesis.settings.register_profile("ottla", deadline=None)
+hypothesis.settings.load_profile("ottla")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start what they run in the background so; children would inherit it, and some tests send them Ctrl-C.
