@@ -11,6 +11,9 @@ from ottla.server.ensemble import Ensemble
 from ottla.spark.java import NoJava, java_home
 from serving import Serving
 
+#: What users get by installing Ottla; here it is not always installed.
+pytest_plugins = ["ottla.testing.plugin"]
+
 # A property holds or not; how long one example takes says more about who else uses the machine.
 hypothesis.settings.register_profile("ottla", deadline=None)
 hypothesis.settings.load_profile("ottla")
