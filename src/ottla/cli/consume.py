@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.complete import group_names, topic_names
 from ottla.cli.record_options import client_settings, form_options, forms, setting_option
 from ottla.cli.render import admin, bootstrap_option, told
 
@@ -56,14 +57,20 @@ Exit codes: 0 done (also by Ctrl-C, or when whoever read the output went away), 
 
 
 @click.command(name="consume", epilog=EPILOG)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[/PARTITIONS][@FROM:TO]...")
+@click.argument("topics", nargs=-1, shell_complete=topic_names, required=True, metavar="TOPIC[/PARTITIONS][@FROM:TO]...")
 @click.option("-r", "--regex", is_flag=True, help="Topics are regular expressions that whole names must match.")
 @click.option("--from-beginning", is_flag=True, help="Begin at the start of the log; the same as -O beginning.")
 @click.option("-O", "--offset", metavar="RANGE", help="Where to begin, and perhaps to stop: a range, see below.  [default: end]")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N records of all partitions together, by their times.")
 @click.option("-F", "--follow", is_flag=True, help="With --tail: go on with what comes then.")
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(min=0), help="Only this partition; may be repeated.")
-@click.option("-g", "--group", metavar="GROUP", help="Share the topics with the other members of this group, and commit what was printed.")
+@click.option(
+    "-g",
+    "--group",
+    metavar="GROUP",
+    shell_complete=group_names,
+    help="Share the topics with the other members of this group, and commit what was printed.",
+)
 @click.option("-n", "-c", "--max", "limit", type=click.IntRange(min=0), help="Stop after so many records.")
 @click.option("-e", "--exit", "to_end", is_flag=True, help="Stop at what is the end of the log now.")
 @click.option("--filter", "filters", multiple=True, metavar="EXPR", help="Only records that fit, see below; of several, all must fit.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.connection import profile_settings
 from ottla.cli.render import assignments
 
 if TYPE_CHECKING:
@@ -38,8 +39,11 @@ def setting_option(function: F) -> F:
 
 
 def client_settings(pairs: Iterable[str]) -> dict[str, str]:
-    """What `-X` says, as keyword arguments. Raises: UsageError."""
-    return {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
+    """What the profile in use says to all clients, and over it what `-X` says, as keyword arguments. Raises: UsageError."""
+    from ottla.client.options import ClientOptions
+
+    given = {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
+    return {**profile_settings(ClientOptions), **given}
 
 
 def forms(asked: Mapping[str, Any], topic: str = "") -> tuple[Form, Form]:
