@@ -27,14 +27,14 @@ test-installed: $(INSTALLED)/.made
 	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m pytest tests/log tests/broker tests/server tests/sim tests/wire tests/records tests/client -n $(JOBS) --dist loadgroup
 
 check: install
-	@$(BIN)/ruff format --check -q src tests bench chaos tools
-	@$(BIN)/ruff check -q src tests bench chaos tools
+	@$(BIN)/ruff format --check -q src tests bench chaos tools examples
+	@$(BIN)/ruff check -q src tests bench chaos tools examples
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest tests -m "not server and not spark and not interop and not slow" -n $(JOBS)
 
 format: install
-	@$(BIN)/ruff format -q src tests bench chaos tools
-	@$(BIN)/ruff check -q --fix src tests bench chaos tools
+	@$(BIN)/ruff format -q src tests bench chaos tools examples
+	@$(BIN)/ruff check -q --fix src tests bench chaos tools examples
 
 sim: install
 	@$(BIN)/ottla sim run --seeds $(SEEDS)

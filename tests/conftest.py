@@ -10,6 +10,9 @@ from ottla.server.ensemble import Ensemble
 from ottla.spark.java import NoJava, java_home
 from serving import Serving
 
+#: What users get by installing Ottla; here it is not always installed.
+pytest_plugins = ["ottla.testing.plugin"]
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start what they run in the background so; children would inherit it, and some tests send them Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
