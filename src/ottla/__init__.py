@@ -2,6 +2,7 @@
 
     ottla.Producer  ottla.Consumer  ottla.Admin        clients that block
     ottla.aio.Producer  .Consumer  .Admin              the same for asyncio
+    ottla.consume                                      a loop over records in one line, also in ottla.aio
     ottla.KafkaError                                   the family of everything that can go wrong; its members are in `ottla.errors`
     ottla.results                                      what the admin clients answer
     ottla.serializers                                  formats for keys and values
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
     from ottla.client.sync import Producer
     from ottla.client.sync_admin import Admin
+    from ottla.client.sync_consume import Records, consume
     from ottla.client.sync_consumer import Consumer
     from ottla.wire.errors import KafkaError
 
@@ -50,9 +52,11 @@ _HOME = {
     "ProducerRecord": "ottla.client.interceptors",
     "RebalanceListener": "ottla.client.rebalance",
     "RecordMetadata": "ottla.client.batches",
+    "Records": "ottla.client.sync_consume",
     "Resource": "ottla.client.results",
     "ResourceType": "ottla.client.results",
     "TopicPartition": "ottla.base.ids",
+    "consume": "ottla.client.sync_consume",
     "unwrap": "ottla.client.admin_calls",
 }
 _MODULES = ("aio", "errors", "results", "serializers")
@@ -76,9 +80,11 @@ __all__ = [
     "ProducerRecord",
     "RebalanceListener",
     "RecordMetadata",
+    "Records",
     "Resource",
     "ResourceType",
     "TopicPartition",
+    "consume",
     "unwrap",
 ]
 

@@ -450,7 +450,7 @@ def run(server: Server, *arguments: str, given: str | bytes = b"", code: int = 0
         input=given.encode() if isinstance(given, str) else given,
         capture_output=True,
         timeout=40,
-        env={**os.environ, "OTTLA_BOOTSTRAP": server.address},
+        env={**os.environ, "OTTLA_BOOTSTRAP_SERVERS": server.address},
     )
     assert done.returncode == code, done.stderr.decode()
     assert b"Traceback" not in done.stderr
@@ -478,10 +478,10 @@ def test_topics_on_the_command_line(server: Server) -> None:
     ]  # fmt: skip
     made = json.loads(run(server, "topic", "create", "cli.a", "cli.json", "--if-not-exists", "-o", "json"))
     assert made == [{"name": "cli.a", "outcome": "exists", "error": None}, {"name": "cli.json", "outcome": "created", "error": None}]
-    (refused,) = json.loads(run(server, "topic", "delete", "nope", "-o", "json", code=1, from_stdout=True))
+    (refused,) = json.loads(run(server, "topic", "delete", "nope", "-y", "-o", "json", code=1, from_stdout=True))
     assert (refused["outcome"], refused["error"]["code"]) == (None, 3)
-    assert run(server, "topic", "delete", "cli.a", "cli.b") == "cli.a\tdeleted\ncli.b\tdeleted\n"
-    assert run(server, "topic", "delete", "cli.a", "--if-exists") == "cli.a\tnot there\n"
+    assert run(server, "topic", "delete", "cli.a", "cli.b", "--yes") == "cli.a\tdeleted\ncli.b\tdeleted\n"
+    assert run(server, "topic", "delete", "cli.a", "--if-exists", "--yes") == "cli.a\tnot there\n"
 
 
 def test_what_consume_prints_as_json_produce_takes(server: Server, topic: str) -> None:

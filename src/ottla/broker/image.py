@@ -31,6 +31,8 @@ class Registration:
     #: Replicas whose log directory failed, and those whose log lacks records.
     offline: frozenset[TopicPartition] = frozenset()
     impaired: frozenset[TopicPartition] = frozenset()
+    #: Replicas whose disk is full: they take nothing from producers.
+    full: frozenset[TopicPartition] = frozenset()
     #: Since which registration the broker has stopped in order each time; -1 when it did not.
     clean_since: int = -1
 
@@ -175,6 +177,7 @@ class Image:
                 version=node.version,
                 offline=_partitions(read.offline),
                 impaired=_partitions(read.impaired),
+                full=_partitions(read.full),
                 clean_since=read.clean_since,
             )
             self.brokers = dict(sorted(self.brokers.items()))

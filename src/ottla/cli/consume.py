@@ -106,6 +106,8 @@ def command(
     if group is not None:
         _with_group(topics, regex, group, to_end, asked, printer, ours)
         return
+    # What retention takes away before it is read is passed over.
+    ours.setdefault("auto_offset_reset", "earliest")
     reads, patterns = _asked_for(topics, regex, to_end, asked)
     _without_group(reads, patterns, asked, printer, ours)
 

@@ -74,15 +74,17 @@ class Parts:
         self._add(ranges)
 
     def _add(self, ranges: dict[TopicPartition, Range]) -> None:
+        simple = {tp: one.first for tp, one in ranges.items() if one.last is None and one.first in (START, END)}
+        # Asked before the partitions are assigned: behind a fetch that waits for records the answer would come late.
+        looked_up = offsets(self._consumer, {tp: one for tp, one in ranges.items() if tp not in simple})
         self._chosen += ranges
         self._consumer.assign(self._chosen)
-        simple = {tp: one.first for tp, one in ranges.items() if one.last is None and one.first in (START, END)}
-        if from_start := [tp for tp, first in simple.items() if first == START]:
+        from_start = [tp for tp, first in simple.items() if first == START]
+        if from_start and self._consumer.options.auto_offset_reset != "earliest":
             self._consumer.seek_to_beginning(*from_start)
         if from_end := [tp for tp, first in simple.items() if first == END]:
             self._consumer.seek_to_end(*from_end)
-        looked_up = {tp: one for tp, one in ranges.items() if tp not in simple}
-        for tp, (first, last) in offsets(self._consumer, looked_up).items():
+        for tp, (first, last) in looked_up.items():
             self._consumer.seek(tp, first)
             if ranges[tp].last is not None:
                 self._ends[tp] = last
@@ -158,6 +160,12 @@ class Parts:
 
     def _within(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """Those that come before the ends."""
+        if len(self._chosen) == 1 and records and records[-1].offset < self._ends[self._chosen[0]]:
+            # Nearly always, of one partition.
+            self._at[self._chosen[0]] = records[-1].offset + 1
+            if self._at[self._chosen[0]] == self._ends[self._chosen[0]]:
+                self._arrive(self._chosen[0], self._at[self._chosen[0]])
+            return records
         found = []
         #: Where each partition is behind the last record of it.
         behind: dict[TopicPartition, int] = {}
@@ -221,7 +229,7 @@ def offsets(consumer: Consumer, ranges: dict[TopicPartition, Range]) -> dict[Top
     found: list[dict[TopicPartition, int | None]] = []
     for which in (0, 1):
         times = {tp: when for tp, one in ranges.items() if (when := one.times()[which]) is not None}
-        answers = consumer.offsets_for_times(times) if times else {}  # type: ignore[arg-type]
+        answers = consumer.offsets_for_times(times) if times else {}
         found.append({tp: None if at is None else at.offset for tp, at in answers.items()})
     return {tp: one.offsets(starts[tp], ends[tp], found[0].get(tp), found[1].get(tp)) for tp, one in ranges.items()}
 

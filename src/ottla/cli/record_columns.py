@@ -143,7 +143,9 @@ def is_bytes(column: Column) -> bool:
 
 def byte_rows(chosen: Sequence[Column]) -> Callable[[Sequence[ConsumerRecord]], list[tuple[Any, ...]]]:
     """As `rows`, with the bytes of keys and values as bytes."""
-    return rows([column._replace(expression=f"r.{column.name}") if is_bytes(column) else column for column in chosen])
+    return rows(
+        [column._replace(expression=f"r.{column.name}", names={"same": bytes}) if is_bytes(column) else column for column in chosen]
+    )
 
 
 def json_lines(chosen: Sequence[Column]) -> Render:

@@ -69,11 +69,11 @@ def fields(line: bytes) -> list[bytes | None]:
             return found
 
 
-def joined(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+def joined(lines: Iterable[tuple[int, bytes]], longest: int) -> Iterator[tuple[int, bytes]]:
     """Lines, with their numbers, put together to records where a field has ends of lines in quotes. Raises: ValueError at the end of the
-    input within quotes.
+    input within quotes, and when a record gets longer than `longest` bytes by them.
     """
-    number, quotes = 0, 0
+    number = quotes = size = 0
     parts: list[bytes] = []
     for at, line in lines:
         if not parts:
@@ -82,9 +82,12 @@ def joined(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
                 continue
             number = at
         parts.append(line)
+        size += len(line)
         quotes += line.count(b'"')
         if quotes % 2 == 0:
             yield number, b"\n".join(parts)
-            parts, quotes = [], 0
+            parts, quotes, size = [], 0, 0
+        elif size > longest:
+            break
     if parts:
         raise ValueError(f"line {number}: a quote is opened and not closed")

@@ -266,7 +266,7 @@ def _equal(right: Right) -> Callable[[Any], bool]:
 
 
 def _ordered(order: Callable[[Any, Any], bool], right: Right) -> Callable[[Any], bool]:
-    """Numbers with numbers; text with text, unless both read as numbers."""
+    """A number is compared with what is one, or reads as one; text with text."""
 
     def ordered(value: Any) -> bool:
         if isinstance(value, bytes):
@@ -277,7 +277,7 @@ def _ordered(order: Callable[[Any, Any], bool], right: Right) -> Callable[[Any],
         if isinstance(value, str) and right.is_number:
             value = _literal(value)
         if isinstance(value, str):
-            return order(value, right.text)
+            return not right.is_number and order(value, right.text)
         return right.is_number and isinstance(value, int | float) and not isinstance(value, bool) and order(value, right.value)
 
     return ordered

@@ -16,27 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.connection import admin as admin
+from ottla.cli.connection import bootstrap_option as bootstrap_option
+from ottla.cli.connection import whence
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ottla.client.sync_admin import Admin
-
 F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-
-
-def bootstrap_option(function: F) -> F:
-    """`-b`, the cluster to talk to."""
-    return click.option(
-        "-b",
-        "--bootstrap-server",
-        "bootstrap",
-        envvar="OTTLA_BOOTSTRAP",
-        default=DEFAULT_BOOTSTRAP,
-        show_default=True,
-        metavar="HOST:PORT[,...]",
-        help="Brokers to begin with; the environment variable OTTLA_BOOTSTRAP sets it too.",
-    )(function)
 
 
 def output_option(function: F) -> F:
@@ -51,19 +38,13 @@ def output_option(function: F) -> F:
     )(function)
 
 
-def admin(bootstrap: str) -> Admin:
-    """An admin client with a person's patience: it gives up soon when no broker can be reached."""
-    from ottla.client.sync_admin import Admin
-
-    return Admin(bootstrap_servers=bootstrap, client_id="ottla-cli", default_api_timeout_ms=30_000, retries=3)
-
-
 @contextmanager
 def told() -> Iterator[None]:
     """Turn what clients and files raise into one line and an exit code, and what clients warn of into lines that look the same."""
     import logging
 
     from ottla.base.options import ConfigError
+    from ottla.client.errors import ConnectionFailed
     from ottla.wire.errors import KafkaError
 
     logging.basicConfig(format="Warning: %(message)s")
@@ -75,6 +56,9 @@ def told() -> Iterator[None]:
         # Whoever read our output has seen enough; the interpreter must not complain when it flushes at its end.
         sys.stdout = open("/dev/null", "w")  # noqa: SIM115
         raise SystemExit(0) from None
+    except ConnectionFailed as error:
+        said = " ".join(str(error).split())
+        raise click.ClickException(said + (whence() if said.startswith("no broker can be reached") else "")) from None
     except (KafkaError, OSError, ValueError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None
 

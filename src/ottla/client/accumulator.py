@@ -166,6 +166,14 @@ class Accumulator:
         known = info.partitions
         if left > size and 0 <= here < len(known) and known[here].leader != NOBODY:
             return False
+        chosen = self.choose(topic, info)
+        queue = self._partitions.get((topic, chosen))
+        share = max(self._batch_size if queue is None else self._size_for(queue), 1)
+        self.open.stick(topic, chosen, share, -share)
+        return True
+
+    def choose(self, topic: str, info: TopicInfo) -> int:
+        """A partition for records that may go anywhere."""
         queues = self._partitions
 
         def waiting(partition: int) -> int:
@@ -173,11 +181,14 @@ class Accumulator:
             return 0 if queue is None else queue.waiting
 
         adaptive = self._options.partitioner_adaptive_partitioning_enable
-        chosen = choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
-        queue = queues.get((topic, chosen))
-        share = max(self._batch_size if queue is None else self._size_for(queue), 1)
-        self.open.stick(topic, chosen, share, -share)
-        return True
+        return choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
+
+    @property
+    def form(self) -> tuple[int, Codec, int | None]:
+        """How batches are made that are encoded elsewhere: (most bytes, codec, level). Many come at once, so they are as large as those
+        of a backlog.
+        """
+        return self._backlog_size, self._codec, self._level
 
     def _size_for(self, queue: PartitionQueue) -> int:
         """How large the next batch may become: one that will have to wait for others may be larger."""
@@ -195,8 +206,12 @@ class Accumulator:
             if here >= 0 and info.partitions[here].leader == NOBODY:
                 self.open.stick(topic, -1, 0, 0)
 
-    def append_batch(self, topic: str, partition: int, data: bytearray, now_ms: float) -> Batch | None:
+    def append_batch(
+        self, topic: str, partition: int | None, data: bytearray, now_ms: float, info: TopicInfo | None = None
+    ) -> Batch | None:
         """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
+
+        Without a partition, it goes to one by chance, if what there is of the topic is known.
 
         Raises: MessageTooLarge; RecordsError when it is not one whole batch.
         """
@@ -207,6 +222,9 @@ class Accumulator:
             raise MessageTooLarge(f"a batch of {len(data)} bytes for {topic} is larger than max_request_size")
         if self.used_bytes >= self._buffer_memory:
             return None
+        if partition is None:
+            # A topic that is gone by now has partition 0 as little as any other, and the sender finds that out.
+            partition = 0 if info is None else self.choose(topic, info)
         queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         if queue.open is not None:
             self._close(queue)

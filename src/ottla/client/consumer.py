@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.assignors import assignors_from
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
-from ottla.client.errors import AlreadyClosed, MetadataTimedOut, WokenUp
+from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
 from ottla.client.giving import Giving
@@ -33,9 +34,15 @@ from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.client.questions import Partition, Questions
 from ottla.client.rebalance import CommitCallback, RebalanceListener, UserSide, invoke
 from ottla.client.record import ConsumerRecord, Deserializers
+from ottla.client.table_polls import TablePolls
+from ottla.client.waking import Alarm
 from ottla.wire.errors import InvalidGroupId
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.client.arrow_read import TableForm
+
 #: How long leaving a group may hold up a close.
 CLOSE_TIMEOUT_MS = 30_000
 NO_GROUP = "this needs a group: give the consumer a group_id, or assign() partitions to it"
@@ -70,16 +77,14 @@ class Consumer(Questions):
         self.giving = Giving(self.options, Deserializers(set_to, key_deserializer, value_deserializer), self._interceptors)
         self._rng = rng or Random()
         self._fetcher = Fetcher(self.options, self._rng)
+        #: The same for whole tables.
+        self.tables = TablePolls(self.options, self._fetcher, self.giving, self.turn, self._reads_several, self.clock_ms)
         self._network_: Network | None = None
         self._fetching: Fetching | None = None
         self._user: UserSide | None = None
         self._group: GroupPostman | None = None
         self._news: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        #: Somebody asked for whoever waits, or waits next, to be woken.
-        self._woken = False
-        #: Calls that a wake-up ends.
-        self._sleeping: set[asyncio.Future[Any]] = set()
+        self._alarm = Alarm()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._polling = False
@@ -103,7 +108,8 @@ class Consumer(Questions):
             raise AlreadyClosed("the consumer is closed")
         if self._network_ is None:
             network = Network(self.options, rng=self._rng, allow_auto_create=self.options.allow_auto_create_topics)
-            self._network_, self._news, self._loop = network, asyncio.Event(), asyncio.get_running_loop()
+            self._network_, self._news = network, asyncio.Event()
+            self._alarm.bind(self._news.set)
             network.changed = self._changed
             if self.options.group_id:
                 self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._changed)
@@ -120,6 +126,15 @@ class Consumer(Questions):
     def in_group(self) -> bool:
         """Whether there is a group, and so listeners and callbacks."""
         return bool(self.options.group_id)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is to be settled with a group before there can be records."""
+        return self._group is None or self._subscribed is None or self._group.machine.settled
+
+    def clock_ms(self) -> float:
+        """The time that waits go by."""
+        return self._network.clock_ms()
 
     @property
     def _members(self) -> tuple[GroupPostman, UserSide]:
@@ -243,7 +258,7 @@ class Consumer(Questions):
             await user.quiet(limit_ms)
             await user.commit(self._offsets_given(offsets), limit_ms)
 
-        await self._wakeable(committed())
+        await self._alarm.wakeable(committed())
 
     def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
         """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
@@ -258,7 +273,7 @@ class Consumer(Questions):
         """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut; WokenUp."""
         limit_ms = self._limit_ms(timeout_ms)
         wanted = [as_partition(tp) for tp in partitions]
-        return await self._wakeable(self._members[0].committed(wanted, timeout_ms=limit_ms))
+        return await self._alarm.wakeable(self._members[0].committed(wanted, timeout_ms=limit_ms))
 
     # -- assignment and positions
 
@@ -354,41 +369,19 @@ class Consumer(Questions):
         tp = as_partition(partition)
         return self._fetcher.lag(tp, self.giving.first_offsets().get(tp))
 
+    def has_passed(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether what follows is at this offset, or behind it; an error of the partition is left for poll() to raise."""
+        at = self.giving.first_offsets().get(partition, self._fetcher.place(partition))
+        return at is not None and at >= offset
+
     # -- records
 
     def wakeup(self) -> None:
         """Have whoever polls, iterates, commits, or waits for a position or for committed offsets raise WokenUp, now or in the next such
         call. Any thread may call it, and nothing else of a consumer that another uses.
         """
-        self._woken = True
-        if self._loop is not None and not self._closed:
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if self._news is not None:
-            self._news.set()
-        for one in list(self._sleeping):
-            one.cancel()
-
-    def _raise_if_woken(self) -> None:
-        if self._woken:
-            self._woken = False
-            raise WokenUp()
-
-    async def _wakeable(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._woken:
-            work.close()
-        self._raise_if_woken()
-        task = asyncio.ensure_future(work)
-        self._sleeping.add(task)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if self._woken and task.cancelled():
-                self._raise_if_woken()
-            raise
-        finally:
-            self._sleeping.discard(task)
+        if not self._closed:
+            self._alarm.wake()
 
     async def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
@@ -401,12 +394,29 @@ class Consumer(Questions):
         await self.turn(limit, timeout_ms)
         return self.giving.give(limit)
 
-    async def turn(self, limit: int, timeout_ms: float | None) -> None:
-        """The part of a poll before records are given: see to the group, and wait for records."""
+    async def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
+        """The next records as an Arrow table, without a Python object per record; all that were fetched, unless `max_records` says
+        otherwise. Deserializers and interceptors see nothing of it; in all else it is as `poll`, and the two can be mixed.
+
+        `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` say what it is to be like (`client.arrow_read`).
+
+        Raises: what `poll` raises; SerializationFailed for a value that cannot be read, which moves no position; ImportError.
+        """
+        return await self.tables.poll(timeout_ms, max_records, form)
+
+    def _reads_several(self) -> bool:
+        """Whether records may come of more topics than one."""
+        topics = {tp.topic for tp in self._fetcher.assignment} | self.subscription()
+        return len(topics) > 1 or (self._subscribed is not None and self._subscribed[1] is not None)
+
+    async def turn(self, limit: int, timeout_ms: float | None, take: Callable[[], bool] | None = None) -> None:
+        """The part of a poll before records are given: see to the group, and wait until `take`, the giving's if none is said, has some."""
         network = self._network
         self.giving.done()
+        self.tables.put_back()
+        take = take or partial(self.giving.take, self._fetcher, limit)
         if self._group is None:
-            await self._fill(limit, timeout_ms)
+            await self._fill(take, timeout_ms)
             return
         if self._subscribed is None and not self._fetcher.assignment:
             raise ValueError("nothing to poll for: subscribe() to topics or assign() partitions first")
@@ -414,23 +424,20 @@ class Consumer(Questions):
         machine.poll_began()
         self._polling = True
         try:
-            await self._fill(limit, timeout_ms)
+            await self._fill(take, timeout_ms)
         finally:
             self._polling = False
             machine.poll_ended(network.clock_ms())
 
-    async def _fill(self, limit: int, timeout_ms: float | None) -> None:
+    async def _fill(self, take: Callable[[], bool], timeout_ms: float | None) -> None:
         """Until there are records, or the time is over."""
         deadline_ms = float("inf") if timeout_ms is None else self._network.clock_ms() + timeout_ms
-        pending = self.giving.pending
         while True:
-            self._raise_if_woken()
+            self._alarm.look()
             self._pump()
             if self._user is not None:
                 await self._user.attend()
-            if not pending:
-                pending.extend(self._fetcher.take(limit))
-            if pending:
+            if take():
                 self._pump()
                 # Who polls in a loop would otherwise keep the next answers from being received.
                 await asyncio.sleep(0)
@@ -458,10 +465,10 @@ class Consumer(Questions):
         _ = self._network
         assert self._news is not None, "a network comes with its news"
         self._news.clear()
-        self._raise_if_woken()
+        self._alarm.look()
         self._pump()
         await self._news.wait()
-        self._raise_if_woken()
+        self._alarm.look()
         _ = self._network
 
     def _changed(self) -> None:

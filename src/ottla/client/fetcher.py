@@ -26,7 +26,7 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
-from ottla.client.chunk import Chunk
+from ottla.client.chunk import Chunk, Lent
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
 from ottla.client.fetch_position import FetchPlan, Position
 from ottla.client.fetch_session import Ask, FetchSession
@@ -34,9 +34,8 @@ from ottla.client.near import NearReplicas
 from ottla.client.offsets import EARLIEST, LATEST, SO_LONG_AGO
 from ottla.client.options import ConsumerOptions
 from ottla.client.record import ConsumerRecord
-from ottla.records.batch import BatchHeader, crc_ok, headers
+from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
-from ottla.records.read import ABORT_MARKER, control_record, records
 from ottla.wire.errors import CorruptMessage, KafkaError, OffsetOutOfRange, error_for
 from ottla.wire.messages import FetchResponse
 from ottla.wire.messages.fetch import PartitionData
@@ -98,6 +97,10 @@ class Fetcher:
             error, position.error = position.error, None
             raise error
         return position.offset
+
+    def place(self, tp: TopicPartition) -> int | None:
+        """`position`, whatever errors there are. Raises: ValueError."""
+        return self._position(tp).offset
 
     def pause(self, tp: TopicPartition, paused: bool = True) -> None:
         """Neither fetch nor give records of this partition, until resumed."""
@@ -356,7 +359,7 @@ class Fetcher:
             return
         if not batches:
             return
-        aborted = [(one.first_offset, one.producer_id) for one in data.aborted_transactions or ()]
+        aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
         position.chunks.append(Chunk(view, batches, aborted if self._options.isolation_level == "read_committed" else []))
         if position.tp not in self._row:
             self._row.append(position.tp)
@@ -398,11 +401,62 @@ class Fetcher:
                 break
             self._row.popleft()
         if not taken:
-            for position in self._positions.values():
-                if position.error is not None and not position.paused:
-                    error, position.error = position.error, None
-                    raise error
+            self._tell_error()
         return taken
+
+    def _tell_error(self) -> None:
+        """Raises: an error of some partition, which is over with that."""
+        for position in self._positions.values():
+            if position.error is not None and not position.paused:
+                error, position.error = position.error, None
+                raise error
+
+    def lend(self, records_max: int) -> list[Lent]:
+        """Whole chunks with about so many records, or one at least, to be read elsewhere; the positions wait for `take_back`, which must
+        follow for each, the last one first.
+
+        Raises: an error of some partition, when there is nothing to lend before it.
+        """
+        lent: list[Lent] = []
+        left = records_max
+        for _ in range(len(self._row)):
+            position = self._positions[self._row[0]]
+            if position.paused:
+                self._row.rotate(-1)
+                continue
+            while position.chunks and left > 0 and position.error is None:
+                chunk = position.chunks.popleft()
+                if chunk.decoded:
+                    chunk.begin_at(position.offset or 0)
+                lent.append(Lent(position.tp, position.generation, chunk, position.offset or 0))
+                left -= sum(header.count for _, header in chunk.batches[chunk.next :])
+            if position.chunks:
+                break
+            self._row.popleft()
+        if not lent:
+            self._tell_error()
+        return lent
+
+    def take_back(self, lent: Lent, next_offset: int | None, error: KafkaError | None = None) -> bool:
+        """A chunk was read up to `next_offset`, which is where its partition is now; None: not at all. `error`: it cannot be read further.
+
+        False when the partition went on elsewhere meanwhile: then nothing of the chunk counts.
+        """
+        position, chunk = self._positions.get(lent.tp), lent.chunk
+        if position is None or position.generation != lent.generation or position.fetch_offset < chunk.end_offset:
+            return False
+        if next_offset is not None and next_offset > (position.offset or 0):
+            position.offset = next_offset
+            position.taken_epoch = [header for _, header in chunk.batches if header.base_offset < next_offset][-1].leader_epoch
+        if error is not None:
+            position.error, position.fetch_offset = error, position.offset or 0
+            position.chunks.clear()
+        elif next_offset is None or next_offset < chunk.end_offset:
+            chunk.begin_at(max(lent.start_offset, next_offset or 0))
+            position.chunks.appendleft(chunk)
+            if lent.tp not in self._row:
+                self._row.appendleft(lent.tp)
+        return True
 
     def _take_from(self, position: Position, chunk: Chunk, taken: list[ConsumerRecord], records_max: int) -> None:
         """Move records of the chunk's next batch; drop the chunk when it is empty."""
@@ -410,9 +464,9 @@ class Fetcher:
             if chunk.next == len(chunk.batches):
                 position.chunks.popleft()
                 return
-            at, header = chunk.batches[chunk.next]
+            header = chunk.batches[chunk.next][1]
             try:
-                chunk.decoded = self._decode(position, chunk, at, header)
+                chunk.decode(position.tp, position.offset or 0, check_crcs=self._options.check_crcs)
             except RecordsError as error:
                 position.error = CorruptMessage(
                     f"{position.tp}: the batch at offset {header.base_offset} cannot be read: {error}; seek past it to go on"
@@ -437,25 +491,3 @@ class Fetcher:
             del decoded[-room:]
             taken += part
             position.offset = part[-1].offset + 1
-
-    def _decode(self, position: Position, chunk: Chunk, at: int, header: BatchHeader) -> list[ConsumerRecord]:
-        """The batch's records for the user, the last one first."""
-        if self._options.check_crcs and not crc_ok(chunk.buffer, at):
-            raise RecordsError("its checksum does not fit")
-        while chunk.aborted and chunk.aborted[-1][0] <= header.last_offset:
-            chunk.open_aborted.add(chunk.aborted.pop()[1])
-        if header.is_control:
-            marker = control_record(chunk.buffer, at)
-            if marker is not None and marker.kind == ABORT_MARKER:
-                chunk.open_aborted.discard(header.producer_id)
-            return []
-        if header.is_transactional and header.producer_id in chunk.open_aborted:
-            return []
-        topic, partition = position.tp
-        kind = header.timestamp_type
-        found = [
-            ConsumerRecord(topic, partition, offset, timestamp, kind, key, value, pairs)
-            for offset, timestamp, key, value, pairs in records(chunk.buffer, at, start_offset=position.offset or 0)
-        ]
-        found.reverse()
-        return found

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from ottla.base.ids import TopicPartition
+from ottla.client.fetcher import Fetcher
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions
 from ottla.client.record import ConsumerRecord, Deserializers, RecordDeserializationFailed
@@ -43,6 +44,12 @@ class Giving:
         self.pending: deque[ConsumerRecord] = deque()
         #: What the user works on: given, and not followed by another call.
         self._given: list[ConsumerRecord] = []
+
+    def take(self, fetcher: Fetcher, limit: int) -> bool:
+        """Take records out of the fetcher, unless some are pending; whether there are any now. Raises: what the fetcher raises."""
+        if not self.pending:
+            self.pending.extend(fetcher.take(limit))
+        return bool(self.pending)
 
     def give(self, limit: int) -> list[ConsumerRecord]:
         """Records that are there, up to one that cannot be deserialized. Raises: RecordDeserializationFailed when that is the first."""

@@ -20,6 +20,8 @@ from ottla.wire.errors import KafkaError
 from ottla.wire.messages import MetadataRequest
 
 Partition = TopicPartition | tuple[str, int]
+#: Milliseconds by partition.
+Times = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 
 
 class Questions(ABC):
@@ -74,9 +76,7 @@ class Questions(ABC):
         found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), LATEST), timeout_ms)
         return {tp: one.offset for tp, one in found.items()}
 
-    async def offsets_for_times(
-        self, times: Mapping[Partition, int], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, OffsetAndTime | None]:
+    async def offsets_for_times(self, times: Times, timeout_ms: float | None = None) -> dict[TopicPartition, OffsetAndTime | None]:
         """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
         found = await self._offsets({as_partition(tp): when for tp, when in times.items()}, timeout_ms)
         return {tp: one if one.offset >= 0 else None for tp, one in found.items()}

@@ -217,11 +217,19 @@ class Avro(Format):
         return out.getvalue()
 
     def decode(self, data: bytes) -> Any:
-        if self._prefix and data[:5] != self._prefix:
-            raise ValueError(
-                f"framed by {data[:5].hex()}, not by {self._prefix.hex()}, which is schema {int.from_bytes(self._prefix, 'big')}"
-            )
-        return self._avro.schemaless_reader(BytesIO(data[len(self._prefix) :]), self._schema, self._reader_schema)
+        return self.read(BytesIO(data))
+
+    def read(self, stream: BytesIO) -> Any:
+        """The value at which a stream is, which is behind it then."""
+        frame = stream.read(len(self._prefix))
+        if frame != self._prefix:
+            raise ValueError(f"framed by {frame.hex()}, not by {self._prefix.hex()}, which is schema {int.from_bytes(self._prefix, 'big')}")
+        return self._avro.schemaless_reader(stream, self._schema, self._reader_schema)
+
+    @property
+    def read_schema(self) -> Any:
+        """The schema, parsed, of what is read."""
+        return self._schema if self._reader_schema is None else self._reader_schema
 
 
 class Protobuf(Format):

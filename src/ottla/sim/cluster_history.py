@@ -128,7 +128,7 @@ class ClusterHistory:
         self.faults.plan()
         self.world.run(self.world.now_ms + FAULTS_UNTIL_MS)
         self.faults.heal()
-        self.world.run(self.faults.asleep_until_ms)
+        self.world.await_sleepers(self.faults.asleep_until_ms)
         self._wait(SETTLED_BY_MS, lambda: all(topic.done for topic in self.topics), "producers did not finish after the faults")
         self._settle("after the faults")
         for machine in self.machines.values():

@@ -292,9 +292,12 @@ class SimDisk:
         else:
             directory.change((name, None))
             target.change((new_name, entry))
-        moved = {path: file for path, file in self._files.items() if path == old or path.startswith(old + "/")}
-        for path, file in moved.items():
-            del self._files[path]
+        if isinstance(entry, Directory):
+            moved = [path for path in self._files if path.startswith(old + "/")]
+        else:
+            moved = [old] if old in self._files else []
+        for path in moved:
+            file = self._files.pop(path)
             file.path = new + path[len(old) :]
             self._files[file.path] = file
 

@@ -188,8 +188,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     ``endpoints`` are ``NAME://host:port``; host and port repeat the first plaintext one. ``timestamp`` counts wall milliseconds.
 
     What only Ottla writes, and Kafka ignores: replicas that this broker cannot serve since their log directory failed (``offline``), those
-    whose log it knows to lack records (``impaired``), by topic, and ``clean_since``: since the registration of this epoch the broker has
-    stopped in order each time, so that nothing it had is gone; -1 when it did not.
+    whose log it knows to lack records (``impaired``) and those whose disk is full (``full``), by topic, and ``clean_since``: since the
+    registration of this epoch the broker has stopped in order each time, so that nothing it had is gone; -1 when it did not.
     """
 
     host: str | None
@@ -203,6 +203,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     offline: dict[str, tuple[int, ...]] = {}
     impaired: dict[str, tuple[int, ...]] = {}
+    full: dict[str, tuple[int, ...]] = {}
     clean_since: int = -1
 
 
@@ -275,6 +276,7 @@ class _BrokerJson(msgspec.Struct):
     in_controlled_shutdown: bool = False
     offline_replicas: dict[str, tuple[int, ...]] = {}
     impaired_replicas: dict[str, tuple[int, ...]] = {}
+    full_replicas: dict[str, tuple[int, ...]] = {}
     clean_since_epoch: int = -1
 
 
@@ -298,6 +300,8 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
         content["offline_replicas"] = registration.offline
     if registration.impaired:
         content["impaired_replicas"] = registration.impaired
+    if registration.full:
+        content["full_replicas"] = registration.full
     if registration.clean_since >= 0:
         content["clean_since_epoch"] = registration.clean_since
     return msgspec.json.encode(content)
@@ -319,6 +323,7 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         leaving=read.in_controlled_shutdown,
         offline=read.offline_replicas,
         impaired=read.impaired_replicas,
+        full=read.full_replicas,
         clean_since=read.clean_since_epoch,
     )
 

@@ -186,8 +186,9 @@ def _factor_wanted(wish: CreatableTopic, options: ClusterOptions) -> int:
 
 
 def racks_for(factor: int, image: Image) -> dict[BrokerId, str | None]:
-    """Brokers that new replicas can go to, with their racks; those that are about to stop only where the others are too few."""
-    stay = {broker: found.rack for broker, found in image.brokers.items() if not found.leaving}
+    """Brokers that new replicas can go to, with their racks; those that are about to stop, or whose disk is full, only where the others are
+    too few."""
+    stay = {broker: found.rack for broker, found in image.brokers.items() if not found.leaving and not found.full}
     return stay if len(stay) >= factor else {broker: found.rack for broker, found in image.brokers.items()}
 
 
