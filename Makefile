@@ -9,7 +9,7 @@ JOBS ?= 2
 # The package as pip installs it for users, its hot modules compiled.
 INSTALLED := build/installed
 
-.PHONY: install demo test test-kafka test-installed check format sim chaos bench docs clean
+.PHONY: install demo test test-kafka test-installed check format sim chaos soak bench docs clean
 
 install: $(STAMP)
 
@@ -44,6 +44,9 @@ sim: install
 
 chaos: install
 	@$(BIN)/python -m chaos $(CHAOS)
+
+soak: install
+	@$(BIN)/python -m chaos.soak $(SOAK)
 
 bench: $(INSTALLED)/.made
 	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m bench
