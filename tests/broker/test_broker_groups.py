@@ -1,6 +1,7 @@
 """Members of groups of the classic protocol: joining, meeting, staying, leaving. Lines are those of docs/semantics.md."""
 
 from errno import ENOSPC
+from typing import Any
 
 import pytest
 from cluster import Cluster
@@ -44,6 +45,24 @@ def test_whoever_first_looks_for_a_coordinator_has_the_offsets_topic_created() -
     assert len(topic.replicas) == 50
     options = cluster[1].node.topic_options("__consumer_offsets")
     assert (options.cleanup_policy, options.segment_bytes, options.compression_type) == (("compact",), 104_857_600, "producer")
+
+
+def test_a_broker_that_does_not_know_yet_that_it_is_the_controller_asks_nobody_to_create_the_offsets_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As was found: the image shows the office before the store's answer does (seed 328 of groups)."""
+    cluster = Cluster()
+    broker, asked = cluster[1], list[Any]()
+    monkeypatch.setattr(broker, "_ask_peer", asked.append)
+    broker.node.controller.step_down()
+    assert broker.node.image.controller == 1
+    assert broker.ask(FindCoordinatorRequest(key="g"), 2).error_code == errors.CoordinatorNotAvailable.code
+    assert not asked, "it would ask itself"
+    assert not broker.node.creating, "nothing is under way, so the next one who looks has it created"
+    broker.node.controller.try_again()
+    cluster.pass_ms(2_000)
+    broker.ask(FindCoordinatorRequest(key="g"), 2)
+    assert broker.ask(FindCoordinatorRequest(key="g"), 2).node_id == 1
 
 
 def test_coordinators_are_found_several_at_a_time_each_with_its_error() -> None:

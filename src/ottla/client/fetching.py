@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
-from ottla.client.fetcher import Fetcher, FetchPlan
+from ottla.client.fetch_position import FetchPlan
+from ottla.client.fetcher import Fetcher
 from ottla.client.group import GroupPostman
 from ottla.client.network import Network
 from ottla.client.offsets import LATEST, SO_LONG_AGO, OffsetAndTime, list_offsets

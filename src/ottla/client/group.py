@@ -146,9 +146,9 @@ class GroupPostman:
         finally:
             self._waiting.discard(call)
 
-    async def leave(self, reason: str, limit_ms: float) -> None:
-        """Leave the group; who cannot be told will find out."""
-        call = self.machine.leave(reason)
+    async def leave(self, reason: str, limit_ms: float, for_good: bool | None = None) -> None:
+        """Leave the group; who cannot be told will find out. `for_good` as the machine has it."""
+        call = self.machine.leave(reason, for_good)
         if call is None:
             return
         try:

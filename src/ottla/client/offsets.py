@@ -18,10 +18,12 @@ MAX_TIMESTAMP = -3
 #: The start of what the broker itself holds (KIP-405), and the last offset in remote storage (KIP-1005).
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+#: The first offset that is not in remote storage yet (KIP-1023).
+EARLIEST_PENDING_UPLOAD = -6
 #: Not Kafka's: as long ago as `auto.offset.reset` says (KIP-1106); the time is reckoned when it is asked for.
 SO_LONG_AGO = -100
 #: The first version that knows a special time.
-_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED_SINCE = 2
 
 
@@ -55,7 +57,7 @@ async def list_offsets(
             for partition in answered.partitions:
                 tp = TopicPartition(answered.name, partition.partition_index)
                 found[tp] = (
-                    error_for(partition.error_code)
+                    error_for(partition.error_code, f"{tp}: {error_for(partition.error_code)}")
                     if partition.error_code
                     else OffsetAndTime(partition.offset, partition.timestamp, partition.leader_epoch)
                 )

@@ -26,6 +26,7 @@ OpenBatches = _codec.OpenBatches
 check_records = _codec.check_records
 decode_columns = _codec.decode_columns
 decode_records = _codec.decode_records
+group_rows = _codec.group_rows
 keep_records = _codec.keep_records
 keyless_records = _codec.keyless_records
 map_records = _codec.map_records

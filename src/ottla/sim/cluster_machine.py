@@ -337,6 +337,8 @@ def wake_all(store: MemoryStore, machines: Mapping[BrokerId, ClusterMachine]) ->
 
     def wake(session: MemorySession) -> None:
         for machine in machines.values():
-            machine._store_speaks(session)
+            if machine._session is session:
+                machine._store_speaks(session)
+                return
 
     store.wake = wake

@@ -116,7 +116,7 @@ class Lister:
                 # Who hangs up begins again.
                 self._caller.hang_up()
             else:
-                self._world.after(self._rng.choice((20, 100, 500)), self._ask)
+                self._world.after(self._world.unhurried(self._rng.choice((20, 100, 500))), self._ask)
 
         if not self._caller.call(request, 2, answered):
             self._again()

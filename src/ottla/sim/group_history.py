@@ -151,7 +151,7 @@ class GroupHistory:
         self.world.run(self.world.now_ms + FAULTS_UNTIL_MS)
         self.faults.heal()
         self.calm = True
-        self.world.run(max(self.world.now_ms, self.faults.asleep_until_ms))
+        self.world.await_sleepers(self.faults.asleep_until_ms)
         for group in self.groups:
             if not group.living:
                 group.seats[0].begin()

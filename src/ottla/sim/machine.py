@@ -13,6 +13,8 @@ A broker that asks to halt, because its disk failed, is replaced by a fresh proc
 from collections import deque
 from collections.abc import Callable, Iterator
 from errno import ENOSPC
+from functools import partial
+from typing import Any
 
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import NodeState, StoreResult
@@ -38,6 +40,8 @@ from ottla.wire.messages import API
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
 TICK_MS = 100
+#: After which a broker is told again how full its disk is, though that is as it was.
+MEASURED_MS = 1_000
 PRODUCE = b"\0\0"
 PRODUCES_IN_WORK = 5
 
@@ -102,6 +106,10 @@ class Machine:
         #: Whether the requests in work of a connection are Produce requests.
         self._producing: dict[int, bool] = {}
         self._gate = Gate(world)
+        #: What the broker was told of its disk last, and when.
+        self._space = (-1, -1)
+        self._measured_ms = 0
+        self._hands = self._table()
         self.halted = 0
         #: Each file operation off the loop takes most of a second.
         self.slow_disk = False
@@ -130,6 +138,7 @@ class Machine:
             self.world.after(500, self._restart)
             return
         self._directory = directory
+        self._space = (-1, -1)
         self.node = Node(
             broker_id=self._broker_id,
             cluster_id=CLUSTER_ID,
@@ -204,19 +213,23 @@ class Machine:
         self._perform(self.node.step(event, self.world.now_ms))
 
     def _if_alive(self, incarnation: int, act: Callable[[], None]) -> None:
-        def heard() -> None:
-            if self.node is not None and incarnation == self.incarnation:
-                act()
+        if self._gate.open:
+            self._do_if_alive(incarnation, act)
+        else:
+            self._gate.enter(partial(self._do_if_alive, incarnation, act))
 
-        self._gate.enter(heard)
+    def _do_if_alive(self, incarnation: int, act: Callable[[], None]) -> None:
+        if self.node is not None and incarnation == self.incarnation:
+            act()
 
     def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
-        incarnation = self.incarnation
-        self.world.after(delay_ms, lambda: self._if_alive(incarnation, act))
+        self.world.after(delay_ms, partial(self._if_alive, self.incarnation, act))
 
     def _tick(self, incarnation: int) -> None:
-        space = events.SpaceMeasured(directory=self.disk.root, free_bytes=self.disk.free_bytes(), total_bytes=self.disk.total_bytes())
-        self.hear(space)
+        space = self.disk.free_bytes(), self.disk.total_bytes()
+        if space != self._space or self.world.now_ms >= self._measured_ms + MEASURED_MS:
+            self._space, self._measured_ms = space, self.world.now_ms
+            self.hear(events.SpaceMeasured(directory=self.disk.root, free_bytes=space[0], total_bytes=space[1]))
         self.hear(events.Ticked(wall_ms=self._wall_ms()))
         self._later(TICK_MS, lambda: self._tick(incarnation))
 
@@ -321,43 +334,43 @@ class Machine:
 
     def _perform(self, asked: list[effects.Effect]) -> None:
         for effect in asked:
-            match effect:
-                case effects.Respond():
-                    self._respond(effect)
-                case effects.Release():
-                    self._answered(effect.connection, effect.ticket, b"")
-                case effects.Close():
-                    self._close(effect)
-                case effects.Settle():
-                    self._later(self._rng.choice((0, 0, 1)), lambda: self.hear(events.Settled()))
-                case effects.Flush():
-                    for partition, plan in effect.plans:
-                        self._later(self._disk_ms(), lambda partition=partition, plan=plan: self._flush(partition, plan))  # type: ignore[misc]
-                case effects.ReplaceFiles():
-                    self._later(self._disk_ms(), lambda effect=effect: self._replace(effect))  # type: ignore[misc]
-                case effects.ReadLog():
-                    self._later(self._disk_ms(), lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
-                case effects.Remove():
-                    self._later(self._disk_ms(), lambda effect=effect: self._remove(effect))  # type: ignore[misc]
-                case effects.Clean():
-                    self._later(self._disk_ms(), lambda effect=effect: self._begin_clean(effect))  # type: ignore[misc]
-                case effects.StoreSubmit():
-                    self._submit(effect)
-                case effects.Halt():
-                    self.world.note(f"halt: {effect.reason}")
-                    self.halted += 1
-                    self._end("halt")
-                    self.disk = self.disk.restart()
-                    self.world.after(300, self._restart)
-                    return
-                case effects.StartWriteback():
-                    pass
-                case effects.Warn():
-                    self.world.note(f"warning: {effect.message}")
-                case effects.Ask():
-                    self._ask(effect)
-                case _:
-                    raise AssertionError(f"a broker asks for nothing like {effect}")
+            if type(effect) is effects.Halt:
+                self.world.note(f"halt: {effect.reason}")
+                self.halted += 1
+                self._end("halt")
+                self.disk = self.disk.restart()
+                self.world.after(300, self._restart)
+                return
+            self._hands[type(effect)](effect)
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        """What is done about each kind of effect but a halt."""
+
+        def on_disk(act: Callable[[Any], None]) -> Callable[[Any], None]:
+            return lambda effect: self._later(self._disk_ms(), partial(act, effect))
+
+        return {
+            effects.Respond: self._respond,
+            effects.Release: lambda effect: self._answered(effect.connection, effect.ticket, b""),
+            effects.Close: self._close,
+            effects.Settle: lambda effect: self._later(self._rng.choice((0, 0, 1)), self._settled),
+            effects.Flush: self._flushes,
+            effects.ReplaceFiles: on_disk(self._replace),
+            effects.ReadLog: on_disk(self._read_log),
+            effects.Remove: on_disk(self._remove),
+            effects.Clean: on_disk(self._begin_clean),
+            effects.StoreSubmit: self._submit,
+            effects.StartWriteback: lambda effect: None,
+            effects.Warn: lambda effect: self.world.note(f"warning: {effect.message}"),
+            effects.Ask: self._ask,
+        }
+
+    def _settled(self) -> None:
+        self.hear(events.Settled())
+
+    def _flushes(self, effect: effects.Flush) -> None:
+        for partition, plan in effect.plans:
+            self._later(self._disk_ms(), partial(self._flush, partition, plan))
 
     def _close(self, effect: effects.Close) -> None:
         if effect.connection in self._connections:

@@ -349,7 +349,7 @@ class Member:
                 continue
             found += [(partition, offset, value) for offset, value in records]
         if not found:
-            yield self._sleep(10)
+            yield self._sleep(self._world.unhurried(10))
         return found
 
     def _commit(self, *, patient: bool) -> Program:

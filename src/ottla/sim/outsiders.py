@@ -63,7 +63,7 @@ class Auditor(Outsider):
                 self.heard.add(options.group_id)
                 told = {tp.partition: kept.offset if isinstance(kept, OffsetAndMetadata) else -1 for tp, kept in found.items()}
                 self._history.fetch_answered(ticket, told)
-            self._world.after(self._rng.choice((10, 100, 400)), lambda: self._ask(place + 1))
+            self._world.after(self._world.unhurried(self._rng.choice((10, 100, 400))), lambda: self._ask(place + 1))
 
         def lost() -> None:
             self._world.after(RETRY_MS, lambda: self._ask(place))
@@ -91,7 +91,7 @@ class Bookkeeper(Outsider):
             self._commit()
 
     def _again(self) -> None:
-        self._world.after(self._rng.choice((5, 50, 200)), self._go_on)
+        self._world.after(self._world.unhurried(self._rng.choice((5, 50, 200))), self._go_on)
 
     def _commit(self) -> None:
         self._entries += 1

@@ -158,10 +158,16 @@ class Scene:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
+        #: As decoded last, with what from.
+        self._topic: tuple[bytes, layout.TopicAssignment] | None = None
 
     def topic(self) -> layout.TopicAssignment | None:
         node = self._stage.store.tree.nodes.get(layout.topic(TOPIC))
-        return layout.decode_topic(node.data) if node is not None else None
+        if node is None:
+            return None
+        if self._topic is None or self._topic[0] is not node.data:
+            self._topic = node.data, layout.decode_topic(node.data)
+        return self._topic[1]
 
     def _leaders(self) -> Iterator[Leader]:
         topic = self.topic()

@@ -314,7 +314,7 @@ class Consumer:
             self._history.read(self._number, self._partition, offset, value)
             self.position = offset + 1
         self.position = max(self.position, self._behind)
-        self._world.after(0 if found else 10, self._ask)
+        self._world.after(0 if found else self._world.unhurried(10), self._ask)
 
     def _decoded(self, batches: memoryview) -> list[tuple[int, bytes]]:
         found = []

@@ -28,7 +28,7 @@ from ottla.store.layout import PartitionState
 from ottla.store.memory import MemoryStore
 
 #: After these a broker may lead other partitions, or know of other high watermarks; and after what other brokers ask.
-TELLING = (events.Flushed, events.PeerAnswered, events.StoreChanged, events.StoreAnswered, events.SessionChanged)
+TELLING = frozenset((events.Flushed, events.PeerAnswered, events.StoreChanged, events.StoreAnswered, events.SessionChanged))
 #: What only the controller writes.
 CONTROLLED = (layout.TOPICS + "/", layout.CONFIG + "/", layout.CONTROLLER_EPOCH)
 
@@ -106,7 +106,8 @@ class Witness:
 
     def stepped(self, machine: ClusterMachine, event: events.Event) -> None:
         """A broker took something in."""
-        if not isinstance(event, TELLING) and not (isinstance(event, events.RequestArrived) and event.client_id == PEER):
+        kind = type(event)
+        if kind not in TELLING and (kind is not events.RequestArrived or event.client_id != PEER):  # type: ignore[attr-defined]
             return
         assert machine.node is not None, "it has just stepped"
         if isinstance(event, events.SessionChanged):
