@@ -25,7 +25,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.base.ids import BrokerId, TopicPartition
-from ottla.base.units import INT32_MAX
+from ottla.base.units import INT32_MAX, INT64_MAX
 from ottla.broker import effects
 from ottla.broker.follower import Follower, Unsound
 from ottla.broker.purgatory import Parked
@@ -80,6 +80,8 @@ class Fetcher:
         self._changed: dict[TopicPartition, Follower] = {}
         self._waiting: dict[TopicPartition, Follower] = {}
         self._unsettled: dict[TopicPartition, Follower] = {}
+        #: Before this none of those is ready that wait for themselves, but for those that need a word from elsewhere.
+        self._due_ms = INT64_MAX
         #: What the leader holds for the session, as of the last request; and of this what it is to forget.
         self._asked: dict[Place, Asked] = {}
         self._gone: dict[Place, Asked] = {}
@@ -126,25 +128,42 @@ class Fetcher:
             node.purgatory.park(self._recalling, node.now_ms + RECALL_MS)
         if self._under_way or not self.followers or node.epoch is None or node.stopping or self._unsettled:
             return
-        for partition in [key for key, follower in self._waiting.items() if self._is_ready(follower)]:
-            self.changed(partition)
+        if self._due_ms <= node.now_ms:
+            self._look_at_waiting()
         for partition in [key for key, follower in self._changed.items() if not self._is_ready(follower)]:
             follower = self._waiting[partition] = self._changed.pop(partition)
+            if not follower.waits:
+                self._due_ms = min(self._due_ms, self._ready_at_ms(follower))
             self._leave(follower)
-        later = [self._ready_at_ms(follower) for follower in self._waiting.values() if not follower.waits]
         if len(self._waiting) == len(self.followers):
-            if later:
-                self._wait_until(max(min(later), self._not_before_ms))
+            if self._due_ms < INT64_MAX:
+                self._wait_until(max(self._due_ms, self._not_before_ms))
         elif self._not_before_ms > node.now_ms:
             self._wait_until(self._not_before_ms)
         else:
             self._under_way, self._fresh = True, False
             # Those that met an error, or are throttled, are asked for again when their time has come, if no answer is nearer.
             wait_ms = node.options.replica_fetch_wait_max_ms
-            if later:
-                wait_ms = min(wait_ms, max(min(later) - node.now_ms, BACKOFF_MS))
+            if self._due_ms < INT64_MAX:
+                wait_ms = min(wait_ms, max(self._due_ms - node.now_ms, BACKOFF_MS))
             request = self._request(wait_ms)
             node.ask(self.leader, request, version=VERSION, timeout_ms=wait_ms + PATIENCE_MS, done=self._answered)
+
+    def look_again(self) -> None:
+        """Those that wait may be ready sooner than it seemed."""
+        self._due_ms = 0
+
+    def _look_at_waiting(self) -> None:
+        """Some that wait for themselves may be ready by now. While a move is throttled there may be thousands of them."""
+        due_ms = INT64_MAX
+        for partition, follower in list(self._waiting.items()):
+            if not follower.waits:
+                ready_ms = self._ready_at_ms(follower)
+                if ready_ms <= self._node.now_ms:
+                    self.changed(partition)
+                else:
+                    due_ms = min(due_ms, ready_ms)
+        self._due_ms = due_ms
 
     def _recall(self) -> None:
         """Have the leader answer the request under way, if it is that which does not name all."""
@@ -363,8 +382,10 @@ class Fetchers:
                 fetcher.go_on()
 
     def stir_all(self) -> None:
-        """This broker is registered: begin."""
+        """This broker is registered, or other throttles hold."""
         self._stirred = dict.fromkeys(self._fetchers.values())
+        for fetcher in self._stirred:
+            fetcher.look_again()
 
 
 def _place(follower: Follower) -> Place:
