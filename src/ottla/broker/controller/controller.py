@@ -85,6 +85,9 @@ class Controller:
                 self.hearing.office_changed()
                 self._office_changed(holder)
                 return
+            case ("broker", _) if not self.active:
+                self.hearing.look()
+                return
             case _ if not self.active:
                 return
             case ("broker", int() as broker):

@@ -5,6 +5,8 @@ their ISRs changed, and so must whoever creates topics. A session with the store
 
     a change of an ISR is not answered, nor is anything that is asked after that, for UNHEARD_MS
         ──▶ the leader's registration names the epoch of the controller that does not answer
+    the others read that, and ask for nothing themselves, in vain for UNHEARD_MS
+        ──▶ theirs name it too
     most of the live brokers name the epoch of this office
         ──▶ the controller resigns, and leaves the office to others for HOLD_MS
 
@@ -46,6 +48,8 @@ class Hearing:
         self.unheard = NOBODY
         #: The controller that was asked in vain, and since when; None while it answers.
         self._silent: tuple[BrokerId, int] | None = None
+        #: Another broker does not reach the controller: do we?
+        self._doubtful = False
         self._asking = False
         self._telling = False
         #: As our registration says, as far as the store has confirmed it.
@@ -59,6 +63,7 @@ class Hearing:
         node = self._node
         if controller == node.broker_id or controller != node.image.controller:
             return
+        self._doubtful = False
         if answered:
             self._silent, self.unheard = None, NOBODY
         elif self._silent is None or self._silent[0] != controller:
@@ -70,9 +75,9 @@ class Hearing:
     def tick(self) -> None:
         """Time passed: ask a controller that did not answer whether it is there."""
         node = self._node
-        if self._silent is None or self._asking or node.epoch is None or node.stopping:
+        controller = node.image.controller
+        if controller is None or not (self._doubtful or self._silent) or self._asking or node.epoch is None or node.stopping:
             return
-        controller = self._silent[0]
         self._asking = True
 
         def answered(response: Any) -> None:
@@ -88,13 +93,15 @@ class Hearing:
 
     def office_changed(self) -> None:
         """Another broker is controller now, or nobody; what is known of the one before counts no more."""
-        self._silent, self.unheard, self._resigning = None, NOBODY, False
+        self._silent, self.unheard, self._doubtful, self._resigning = None, NOBODY, False, False
 
     def look(self) -> None:
-        """This broker is controller: is it heard?"""
+        """A registration changed: the controller may have to go."""
         node, image = self._node, self._node.image
         deaf = [broker for broker, found in image.brokers.items() if found.unheard == image.controller_epoch]
-        if len(deaf) * 2 > len(image.brokers) and not self._resigning:
+        if not node.controller.active:
+            self._doubtful |= bool(deaf)
+        elif len(deaf) * 2 > len(image.brokers) and not self._resigning:
             self._resigning = True
             self.hold_ms = node.now_ms + HOLD_MS
             node.effects.append(
