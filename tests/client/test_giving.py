@@ -139,6 +139,8 @@ def test_one_by_one_it_comes_out_of_the_loop() -> None:
     assert next(one_by_one).value == 1
     with pytest.raises(RecordDeserializationFailed):
         next(one_by_one)
+    # The one before it is done: somebody asked for the next.
+    giving.not_done()
     assert giving.first_offsets() == {A: 1}
 
 
