@@ -11,7 +11,7 @@ import pytest
 from memory_cluster import MemoryCluster, MemoryNode
 
 import ottla
-from ottla import NewTopic, Resource, aio, unwrap
+from ottla import KafkaError, NewTopic, Resource, aio, unwrap
 from ottla.aio import Admin
 from ottla.errors import (
     BrokerIncompatible,
@@ -23,8 +23,9 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.results import Operation, Replica, ReplicaPlace, VersionRange
+from ottla.results import EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, Operation, Replica, ReplicaPlace, VersionRange
 from ottla.wire import messages as m
+from ottla.wire.messages.incremental_alter_configs import AlterConfigsResourceResponse
 from ottla.wire.messages.metadata import NOT_ASKED
 
 
@@ -261,3 +262,39 @@ async def test_answers_cannot_be_changed(admin: Admin) -> None:
     described = await admin.describe_topic("t")
     with pytest.raises(AttributeError, match=re.escape("immutable")):
         described.name = "u"  # type: ignore[misc]
+
+
+# -- old brokers
+
+
+async def test_a_broker_from_before_describecluster_tells_it_along_with_topics(two: MemoryCluster, admin: Admin) -> None:
+    two.versions = {60: (5, 5)}
+    with pytest.raises(BrokerIncompatible):
+        await admin.describe_cluster(fenced=True)
+    described = await admin.describe_cluster(authorized_operations=True)
+    assert (described.cluster_id, described.controller, [one.id for one in described.nodes]) == ("memory", 1, [1, 2])
+    assert described.authorized_operations is None
+
+
+async def test_times_that_an_old_broker_does_not_know_fail_alone(two: MemoryCluster, admin: Admin) -> None:
+    two.versions = {2: (1, 6)}
+    found = await admin.list_offsets({("many", 0): LATEST, ("many", 2): MAX_TIMESTAMP, ("t", 0): EARLIEST_LOCAL})
+    latest, largest, local = found.values()
+    assert not isinstance(latest, KafkaError)
+    assert isinstance(largest, BrokerIncompatible)
+    assert isinstance(local, BrokerIncompatible)
+    assert "needed are 7 to 11, which Kafka has since 3.0" in str(largest)
+
+
+async def test_values_of_settings_may_be_pythons(two: MemoryCluster, admin: Admin) -> None:
+    def altered(node: Any, request: Any) -> Any:
+        results = [AlterConfigsResourceResponse(resource_type=2, resource_name="t")]
+        return m.IncrementalAlterConfigsResponse(responses=results)
+
+    two.accidents["IncrementalAlterConfigs"].append(altered)
+    await admin.create_topic(NewTopic("new", configs={"preallocate": True, "retention.ms": 1000, "cleanup.policy": "compact"}))
+    ((_, request),) = sent(two, m.CreateTopicsRequest)
+    assert [one.value for one in request.topics[0].configs] == ["true", "1000", "compact"]
+    await admin.incremental_alter_config(Resource.topic("t"), {"min.cleanable.dirty.ratio": 0.5, "retention.ms": None})
+    ((_, change),) = sent(two, m.IncrementalAlterConfigsRequest)
+    assert [(one.value, one.config_operation) for one in change.resources[0].configs] == [("0.5", 0), (None, 1)]

@@ -152,7 +152,7 @@ class Admin:
         return self._call(lambda: self._aio.incremental_alter_configs(changes, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def incremental_alter_config(
-        self, resource: r.Resource, values: Mapping[str, str | None], *, validate_only: bool = False, timeout_ms: float | None = None
+        self, resource: r.Resource, values: Mapping[str, r.ConfigValue], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> None:
         """Give some settings of one topic, broker or group these values; with None their defaults back. Raises: InvalidConfig and the
         like.
@@ -160,7 +160,7 @@ class Admin:
         self._call(lambda: self._aio.incremental_alter_config(resource, values, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def alter_configs(
-        self, configs: Mapping[r.Resource, Mapping[str, str | None]], *, validate_only: bool = False, timeout_ms: float | None = None
+        self, configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[r.Resource, Outcome[None]]:
         """Replace all settings of each resource: what is not named goes back to its default. Rather use `incremental_alter_configs`."""
         return self._call(lambda: self._aio.alter_configs(configs, validate_only=validate_only, timeout_ms=timeout_ms))

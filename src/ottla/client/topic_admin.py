@@ -184,7 +184,7 @@ def _creatable(topic: r.NewTopic) -> m.CreatableTopic:
         num_partitions=-1 if topic.assignments else topic.num_partitions,
         replication_factor=-1 if topic.assignments else topic.replication_factor,
         assignments=[m.CreatableReplicaAssignment(partition_index=index, broker_ids=nodes) for index, nodes in topic.assignments.items()],
-        configs=[m.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+        configs=[m.CreatableTopicConfig(name=name, value=r.config_text(value)) for name, value in topic.configs.items()],
     )
 
 
