@@ -48,7 +48,9 @@ class Admin:
         self.close()
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Close the connections. Closing twice is no error."""
+        """Close the connections, for which nothing has to be waited for: `timeout_ms` is there to be as with the other clients. Closing
+        twice is no error.
+        """
         if not self._closed:
             self._closed = True
             try:
