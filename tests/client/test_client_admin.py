@@ -136,6 +136,11 @@ async def test_a_description_is_put_together_from_all_its_pages(two: MemoryClust
     assert [one.partition for one in (await admin.describe_topic("many")).partitions] == [0, 1, 2, 3]
 
 
+async def test_topics_of_pages_before_are_not_asked_for_again(two: MemoryCluster, admin: Admin) -> None:
+    assert set(unwrap(await admin.describe_topics(["t", "many"]))) == {"t", "many"}
+    assert [[one.name for one in request.topics] for _, request in sent(two, m.DescribeTopicPartitionsRequest)] == [["many", "t"], ["t"]]
+
+
 async def test_pages_that_begin_where_the_last_began_are_the_end(two: MemoryCluster, admin: Admin) -> None:
     def stuck(node: Any, request: Any) -> Any:
         topic = m.DescribeTopicPartitionsResponseTopic(name="t", partitions=[m.DescribeTopicPartitionsResponsePartition()])

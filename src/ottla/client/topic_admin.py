@@ -156,8 +156,9 @@ class TopicAdmin(ConfigAdmin):
         topics: dict[str | None, Any] = {}
         cursor: pages.Cursor | None = None
         while True:
+            left = [name for name in sorted(names) if cursor is None or name >= cursor.topic_name]
             request = m.DescribeTopicPartitionsRequest(
-                topics=[pages.TopicRequest(name=name) for name in sorted(names)], response_partition_limit=PAGE_PARTITIONS, cursor=cursor
+                topics=[pages.TopicRequest(name=name) for name in left], response_partition_limit=PAGE_PARTITIONS, cursor=cursor
             )
             response = await self._network.ask_any(request)
             for topic in response.topics:
