@@ -11,8 +11,11 @@ import pytest
 from memory_cluster import MemoryCluster, MemoryNode
 
 import ottla
+import ottla.broker.node  # the handlers
 from ottla import KafkaError, NewTopic, Resource, aio, unwrap
 from ottla.aio import Admin
+from ottla.broker.handlers import HANDLERS
+from ottla.client import coordinator_lookup, offsets
 from ottla.errors import (
     BrokerIncompatible,
     InvalidTopic,
@@ -111,6 +114,22 @@ def test_the_blocking_face_has_every_call_with_the_same_parameters_and_words() -
         if name != "close":
             assert list(inspect.signature(call).parameters) == list(inspect.signature(blocking).parameters), name
             assert call.__doc__.splitlines()[0][:40] == blocking.__doc__.splitlines()[0][:40], name
+
+
+#: What producers, consumers, connections and brokers ask among themselves, and no administrator.
+OTHERS = {
+    "Produce", "Fetch", "OffsetForLeaderEpoch", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit",
+    "WriteTxnMarkers", "JoinGroup", "SyncGroup", "Heartbeat", "ConsumerGroupHeartbeat", "SaslHandshake", "SaslAuthenticate",
+    "AlterPartition", "GetTelemetrySubscriptions", "PushTelemetry",
+}  # fmt: skip
+
+
+def test_every_request_that_brokers_tell_of_has_its_call() -> None:
+    told = {served.request.__name__.removesuffix("Request") for served in HANDLERS.values() if served.told}
+    assert len(told) > 30, "the handlers are there"
+    modules = [inspect.getmodule(kind) for kind in aio.Admin.__mro__[:-1]] + [offsets, coordinator_lookup]
+    used = {name for module in modules if module is not None for name in re.findall(r"\b(\w+)Request\(", inspect.getsource(module))}
+    assert told - OTHERS - used == set()
 
 
 def test_unwrapping_raises_the_first_error_with_the_others_as_notes() -> None:
