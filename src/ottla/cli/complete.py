@@ -45,8 +45,6 @@ def _asked(context: click.Context, question: Callable[[Admin], Iterable[tuple[st
     from ottla.cli.connection import named_profile, place
     from ottla.client.sync_admin import Admin
 
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
     where = place(context.params.get("bootstrap"), named_profile(context))
     settings: dict[str, Any] = {
         **where.settings,
@@ -56,6 +54,8 @@ def _asked(context: click.Context, question: Callable[[Admin], Iterable[tuple[st
         "request_timeout_ms": PATIENCE_MS,
         "socket_connection_setup_timeout_ms": PATIENCE_MS,
     }
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with Admin(bootstrap_servers=where.bootstrap, **settings) as admin:
             return list(question(admin))

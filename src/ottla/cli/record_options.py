@@ -11,6 +11,7 @@ from ottla.cli.render import assignments
 
 if TYPE_CHECKING:
     from ottla.cli.record_forms import Form
+    from ottla.client.options import ClientOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FORMS = (
@@ -37,9 +38,13 @@ def setting_option(function: F) -> F:
     )(function)
 
 
-def client_settings(pairs: Iterable[str]) -> dict[str, str]:
-    """What `-X` says, as keyword arguments. Raises: UsageError."""
-    return {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
+def client_settings(table: type[ClientOptions], pairs: Iterable[str]) -> dict[str, Any]:
+    """Settings of a client with this table: those of the profile in use that it knows, and what `-X` says. Raises: UsageError."""
+    from ottla.cli.connection import client_settings as of_profile
+
+    known = {spec.attribute for spec in table.SPECS.values()}
+    given = {name: value for name, value in of_profile().items() if name in known}
+    return given | {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
 
 
 def forms(asked: Mapping[str, Any], topic: str = "") -> tuple[Form, Form]:
