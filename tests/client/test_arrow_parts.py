@@ -7,6 +7,7 @@ import math
 import mmap
 from array import array
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.arrow_avro import arrow_type
+from ottla.client.arrow_avro import Column, _values_one_by_one
 from ottla.client.arrow_columns import as_binary, binary_column, gathered, headers_column
 from ottla.client.arrow_json import NotJson, json_texts, json_values
 from ottla.client.arrow_read import Tables
@@ -141,12 +142,118 @@ def test_numbers_come_back_from_their_bytes(numbers: list[int | None], kind: Any
     assert found.bad is None and found.array.to_pylist() == column.to_pylist()
 
 
+EVERY_TYPE = {
+    "type": "record",
+    "name": "Every",
+    "fields": [
+        {"name": "n", "type": "null"},
+        {"name": "b", "type": "boolean"},
+        {"name": "i", "type": ["int", "null"]},
+        {"name": "l", "type": ["null", "long"]},
+        {"name": "f", "type": "float"},
+        {"name": "d", "type": "double"},
+        {"name": "y", "type": "bytes"},
+        {"name": "s", "type": ["null", "string"]},
+        {"name": "x", "type": {"type": "fixed", "name": "Four", "size": 4}},
+        {"name": "e", "type": ["null", {"type": "enum", "name": "E", "symbols": ["A", "BB", "C"]}]},
+        {"name": "e2", "type": "E"},
+        {"name": "a", "type": {"type": "array", "items": ["null", "string"]}},
+        {"name": "aa", "type": ["null", {"type": "array", "items": {"type": "array", "items": "int"}}]},
+        {
+            "name": "m",
+            "type": {"type": "map", "values": {"type": "record", "name": "In", "fields": [{"name": "v", "type": ["null", "int"]}]}},
+        },
+        {"name": "r", "type": ["null", "In"]},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "us", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "money", "type": {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}},
+        {"name": "money4", "type": {"type": "fixed", "name": "M", "size": 6, "logicalType": "decimal", "precision": 12, "scale": 3}},
+    ],
+}
+INT = st.integers(-(2**31), 2**31 - 1)
+IN = st.fixed_dictionaries({"v": st.none() | INT})
+TIMES = st.integers(0, 4_000_000_000)
+EVERY = st.fixed_dictionaries(
+    {
+        "n": st.none(),
+        "b": st.booleans(),
+        "i": st.none() | INT,
+        "l": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "f": st.floats(width=32, allow_nan=False),
+        "d": st.floats(allow_nan=False),
+        "y": st.binary(max_size=6),
+        "s": st.none() | st.text(max_size=6),
+        "x": st.binary(min_size=4, max_size=4),
+        "e": st.sampled_from([None, "A", "BB", "C"]),
+        "e2": st.sampled_from(["A", "BB", "C"]),
+        "a": st.lists(st.none() | st.text(max_size=3), max_size=3),
+        "aa": st.none() | st.lists(st.lists(INT, max_size=3), max_size=3),
+        "m": st.dictionaries(st.text(max_size=3), IN, max_size=3),
+        "r": st.none() | IN,
+        "day": st.dates(date(1970, 1, 1), date(2100, 1, 1)),
+        "at": TIMES.map(lambda s: datetime.fromtimestamp(s, UTC)),
+        "us": TIMES.map(lambda s: datetime.fromtimestamp(s, UTC)),
+        "money": st.decimals(-(10**17), 10**17, places=2),
+        "money4": st.decimals(-(10**8), 10**8, places=3),
+    }
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | EVERY, max_size=12), st.sampled_from([None, 9]), st.data())
+def test_avro_is_read_into_columns_as_fastavro_reads_it(rows: list[Any], schema_id: int | None, data: st.DataObject) -> None:
+    avro = Avro(EVERY_TYPE, schema_id=schema_id)
+    encoded = [None if row is None else avro.encode(row) for row in rows]
+    bad = data.draw(st.sets(st.integers(0, len(rows) - 1))) if rows else set()
+    for row in bad:
+        whole = encoded[row] or b"\0"
+        encoded[row] = data.draw(st.sampled_from([whole + b"\0", whole[:-1], whole[: len(whole) // 2], b"\xff" * 30, b""]))
+    first = data.draw(st.integers(0, len(rows)))
+    column = pa.array(encoded, pa.binary())[first:]
+    found = ColumnFormat(avro).decoded(column)
+    found.array.validate(full=True)
+    one_by_one = _values_one_by_one(column, avro, Column.of(avro.read_schema, {}).type)
+    assert found.array.equals(one_by_one.array)
+    assert (found.bad is None) == (one_by_one.bad is None)
+    assert found.bad is None or found.bad.equals(one_by_one.bad)
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_avro_are_refused_and_nothing_else(data: bytes) -> None:
+    avro = Avro(EVERY_TYPE)
+    good = avro.encode(
+        {
+            "n": None, "b": True, "i": 1, "l": None, "f": 1.0, "d": 2.0, "y": b"", "s": "x", "x": b"1234", "e": "A", "e2": "C", "a": ["p"],
+            "aa": [[1]], "m": {"k": {"v": 1}}, "r": None, "day": date(2026, 1, 1), "at": datetime(2026, 1, 1, tzinfo=UTC),
+            "us": datetime(2026, 1, 1, tzinfo=UTC), "money": Decimal("1.50"), "money4": Decimal("-2.125"),
+        }
+    )  # fmt: skip
+    found = ColumnFormat(avro).decoded(pa.array([good, data, good, good[:-3] + data, good], pa.binary()))
+    found.array.validate(full=True)
+    rows = found.array.to_pylist()
+    assert rows[0] is not None and rows[0] == rows[2] == rows[4]
+
+
+def test_text_that_is_no_text_is_bad_in_avro_too() -> None:
+    avro = Avro('"string"')
+    found = ColumnFormat(avro).decoded(pa.array([b"\2a", b"\2\xff", b"\2b"], pa.binary()))
+    assert (found.array.to_pylist(), found.bad.to_pylist()) == (["a", None, "b"], [False, True, False])
+
+
+def test_a_reader_schema_shapes_what_is_read() -> None:
+    written = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "int"}]}
+    read = {"type": "record", "name": "R", "fields": [{"name": "b", "type": "long"}, {"name": "c", "type": "string", "default": "-"}]}
+    found = ColumnFormat(Avro(written, reader_schema=read)).decoded(pa.array([Avro(written).encode({"a": 1, "b": 2})], pa.binary()))
+    assert found.array.to_pylist() == [{"b": 2, "c": "-"}]
+
+
 def test_avro_types_without_a_column_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the union .* has several"):
         ColumnFormat(Avro(["int", "string"])).decoded(pa.array([b"\0\2"]))
     loop = Avro({"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]})
     with pytest.raises(ValueError, match="none of that name is declared before"):
-        arrow_type(loop.read_schema, {})
+        Column.of(loop.read_schema, {})
 
 
 def test_formats_say_what_they_need() -> None:

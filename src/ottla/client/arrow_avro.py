@@ -1,4 +1,4 @@
-"""Avro from and to Arrow columns, by fastavro, value by value.
+"""Avro from and to Arrow columns: read by compiled code straight into columns, written by fastavro value by value.
 
 Avro's types are Arrow's:
 
@@ -17,12 +17,14 @@ Other unions have no column that holds them, and are refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.arrow_columns import needed_arrow
+from ottla.client.arrow_columns import binary_column, needed_arrow
 from ottla.client.arrow_json import Decoded
 from ottla.client.serializers import Avro, SerializationFailed
+from ottla.records.codec import decode_avro
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,24 +45,40 @@ def avro_bytes(array: pa.Array, avro: Avro) -> pa.Array:
 def avro_values(data: pa.Array, avro: Avro) -> Decoded:
     """Values of a column in Avro's binary form; null where there is none, or where it cannot be read."""
     pa = needed_arrow()
-    kind = arrow_type(avro.read_schema, {})
+    column = Column.of(avro.read_schema, {})
+    # A reader's schema that differs needs fastavro's rules of resolution, and so does what is not text where text should be.
+    if decode_avro is not None and avro.read_schema is avro.write_schema:
+        found, bad = decode_avro(column.spec(), binary_column(data), len(data), avro.prefix)
+        try:
+            array = column.array(found)
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            return _values_one_by_one(data, avro, column.type)
+        if not bad:
+            return Decoded(array)
+        places = set(bad)
+        why = f"row {bad[0]} is not of the schema"
+        return Decoded(array, pa.array([row in places for row in range(len(data))]), why)
+    return _values_one_by_one(data, avro, column.type)
+
+
+def _values_one_by_one(data: pa.Array, avro: Avro, kind: Any) -> Decoded:
+    import pyarrow as pa
+
     found: list[Any] = []
-    bad: list[int] = []
+    bad: list[bool] = []
     why = ""
     for row, encoded in enumerate(data.to_pylist()):
         value = None
+        failed = False
         if encoded is not None:
             try:
                 value = _whole(avro, encoded)
             except avro.failures as error:
-                why = why or f"row {row}: {error}"
-                bad.append(row)
+                why, failed = why or f"row {row}: {error}", True
         found.append(value)
-    array = pa.array(found, kind)
-    if not bad:
-        return Decoded(array)
-    places = set(bad)
-    return Decoded(array, pa.array([row in places for row in range(len(found))]), why)
+        bad.append(failed)
+    return Decoded(pa.array(found, kind), pa.array(bad) if any(bad) else None, why)
 
 
 def _whole(avro: Avro, encoded: bytes) -> Any:
@@ -71,65 +89,108 @@ def _whole(avro: Avro, encoded: bytes) -> Any:
     return value
 
 
-def arrow_type(schema: Any, named: dict[str, Any]) -> Any:
-    """Arrow's type of what a parsed Avro schema describes. ``named`` collects the named types on the way. Raises: ValueError."""
-    if isinstance(schema, list):
-        others = [one for one in schema if one != "null"]
-        if len(others) != 1:
-            raise ValueError(f"a column holds values of one type, and the union {schema} has several; leave it out, or read bytes")
-        return arrow_type(others[0], named)
-    if isinstance(schema, str):
-        return named[schema] if schema in named else _plain_type(schema, {})
-    if schema["type"] in ("record", "error"):
+#: The codec's numbers of kinds.
+_KINDS = {
+    "null": 0, "boolean": 1, "int": 2, "long": 3, "float": 4, "double": 5, "bytes": 6, "string": 6, "fixed": 7, "enum": 8, "array": 9,
+    "map": 10, "record": 11, "error": 11,
+}  # fmt: skip
+_DECIMAL = 12
+NOT_NULLABLE = -1
+
+
+@dataclass(slots=True)
+class Column:
+    """A node of a schema as a column."""
+
+    kind: int
+    type: Any
+    children: list[Column] = field(default_factory=list)
+    #: Bytes of a fixed; symbols of an enum.
+    parameter: Any = 0
+    #: Where null is in the union, of two, that the node is.
+    null_index: int = NOT_NULLABLE
+
+    @classmethod
+    def of(cls, schema: Any, named: dict[str, Column]) -> Column:
+        """The column of a parsed Avro schema. ``named`` collects the named types on the way. Raises: ValueError for what has none."""
+        if isinstance(schema, list):
+            others = [one for one in schema if one != "null"]
+            if len(others) != 1 or len(schema) > 2:
+                raise ValueError(f"a column holds values of one type, and the union {schema} has several; leave it out, or read bytes")
+            return replace(cls.of(others[0], named), null_index=schema.index("null") if "null" in schema else NOT_NULLABLE)
+        if isinstance(schema, str):
+            return named[schema] if schema in named else cls._plain(schema, {})
+        if isinstance(schema["type"], dict | list):
+            return cls.of(schema["type"], named)
+        made = cls._made(schema, named)
+        if "name" in schema:
+            named[schema["name"]] = made
+        return made
+
+    @classmethod
+    def _made(cls, schema: Mapping[str, Any], named: dict[str, Column]) -> Column:
         import pyarrow as pa
 
-        if schema["name"] in named:
-            raise ValueError(f"the record {schema['name']} is declared twice")
-        fields = [pa.field(field["name"], arrow_type(field["type"], named)) for field in schema["fields"]]
-        made = pa.struct(fields)
-    else:
-        made = _made_type(schema, named)
-    if "name" in schema:
-        named[schema["name"]] = made
-    return made
+        match schema["type"]:
+            case "record" | "error":
+                fields = [(field["name"], cls.of(field["type"], named)) for field in schema["fields"]]
+                return cls(_KINDS["record"], pa.struct([(name, one.type) for name, one in fields]), [one for _, one in fields])
+            case "array":
+                items = cls.of(schema["items"], named)
+                return cls(_KINDS["array"], pa.list_(items.type), [items])
+            case "map":
+                values = cls.of(schema["values"], named)
+                return cls(_KINDS["map"], pa.map_(pa.string(), values.type), [cls._plain("string", {}), values])
+            case "enum":
+                return cls(_KINDS["enum"], pa.string(), parameter=[symbol.encode() for symbol in schema["symbols"]])
+            case name:
+                return cls._plain(name, schema)
 
+    @classmethod
+    def _plain(cls, name: str, schema: Mapping[str, Any]) -> Column:
+        import pyarrow as pa
 
-def _made_type(schema: Mapping[str, Any], named: dict[str, Any]) -> Any:
-    import pyarrow as pa
+        size = schema.get("size", 0)
+        if schema.get("logicalType") == "decimal" and name in ("bytes", "fixed"):
+            return cls(_DECIMAL, pa.decimal128(schema["precision"], schema.get("scale", 0)), parameter=size)
+        if name not in _KINDS:
+            raise ValueError(f"Avro has no type {name!r}, and none of that name is declared before it is used")
+        types: dict[str, Any] = {
+            "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+            "bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(),
+        }  # fmt: skip
+        logical: dict[tuple[str, str], Any] = {
+            ("int", "date"): pa.date32(),
+            ("int", "time-millis"): pa.time32("ms"),
+            ("long", "time-micros"): pa.time64("us"),
+            ("long", "timestamp-millis"): pa.timestamp("ms", tz="UTC"),
+            ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
+            ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+            ("long", "local-timestamp-micros"): pa.timestamp("us"),
+        }
+        return cls(_KINDS[name], logical.get((name, schema.get("logicalType", "")), types[name]), parameter=size)
 
-    match schema["type"]:
-        case "array":
-            return pa.list_(arrow_type(schema["items"], named))
-        case "map":
-            return pa.map_(pa.string(), arrow_type(schema["values"], named))
-        case str(name):
-            return _plain_type(name, schema)
-        case inner:
-            return arrow_type(inner, named)
+    def spec(self) -> tuple[int, int, Any, list[Any]]:
+        """The node as the codec takes it."""
+        return self.kind, self.null_index, self.parameter, [child.spec() for child in self.children]
 
+    def array(self, found: tuple[Any, ...]) -> pa.Array:
+        """The array of what the codec gave for the node."""
+        import pyarrow as pa
 
-def _plain_type(name: str, schema: Mapping[str, Any]) -> Any:
-    import pyarrow as pa
-
-    logical: dict[tuple[str, str], Any] = {
-        ("int", "date"): pa.date32(),
-        ("int", "time-millis"): pa.time32("ms"),
-        ("long", "time-micros"): pa.time64("us"),
-        ("long", "timestamp-millis"): pa.timestamp("ms", tz="UTC"),
-        ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
-        ("long", "local-timestamp-millis"): pa.timestamp("ms"),
-        ("long", "local-timestamp-micros"): pa.timestamp("us"),
-        ("string", "uuid"): pa.string(),
-    }
-    found = logical.get((name, schema.get("logicalType", "")))
-    if found is not None:
-        return found
-    if schema.get("logicalType") == "decimal" and name in ("bytes", "fixed"):
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
-    types: dict[str, Any] = {
-        "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
-        "bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(), "enum": pa.string(),
-    }  # fmt: skip
-    if name not in types:
-        raise ValueError(f"Avro has no type {name!r}, and none of that name is declared before it is used")
-    return types[name]
+        rows, validity, nulls, numbers, data, children = found
+        bits = None if validity is None else pa.py_buffer(validity)
+        arrays = [child.array(part) for child, part in zip(self.children, children, strict=True)]
+        if self.kind == _KINDS["null"]:
+            return pa.nulls(rows)
+        if self.kind == _KINDS["record"]:
+            return pa.Array.from_buffers(self.type, rows, [bits], nulls, children=arrays)
+        if self.kind == _KINDS["array"]:
+            return pa.Array.from_buffers(self.type, rows, [bits, pa.py_buffer(numbers)], nulls, children=arrays)
+        if self.kind == _KINDS["map"]:
+            entries = pa.StructArray.from_arrays(arrays, fields=[self.type.key_field, self.type.item_field])
+            return pa.Array.from_buffers(self.type, rows, [bits, pa.py_buffer(numbers)], nulls, children=[entries])
+        buffers = [bits, pa.py_buffer(numbers)]
+        if self.kind in (_KINDS["bytes"], _KINDS["fixed"], _KINDS["enum"]):
+            buffers.append(pa.py_buffer(data))
+        return pa.Array.from_buffers(self.type, rows, buffers, nulls)
