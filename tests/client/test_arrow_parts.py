@@ -219,6 +219,65 @@ def test_avro_is_read_into_columns_as_fastavro_reads_it(rows: list[Any], schema_
     assert found.bad is None or found.bad.equals(one_by_one.bad)
 
 
+@settings(deadline=None)
+@given(st.lists(st.none() | EVERY, max_size=12), st.sampled_from([None, 9]), st.data())
+def test_columns_are_written_as_avro_as_fastavro_writes_their_rows(rows: list[Any], schema_id: int | None, data: st.DataObject) -> None:
+    avro = Avro(EVERY_TYPE, schema_id=schema_id)
+    first = data.draw(st.integers(0, len(rows)))
+    column = pa.array(rows, Column.of(avro.read_schema, {}).type)[first:]
+    found = ColumnFormat(avro).encoded(column, "it").to_pylist()
+    assert [None if one is None else avro.decode(one) for one in found] == [
+        None if row is None else avro.decode(avro.encode(row)) for row in rows[first:]
+    ]
+    plain = [field["name"] for field in EVERY_TYPE["fields"] if not field["name"].startswith("money")]  # type: ignore[index]
+    fewer = Avro({"type": "record", "name": "Fewer", "fields": [one for one in EVERY_TYPE["fields"] if one["name"] in plain]})  # type: ignore[index]
+    exact = ColumnFormat(fewer).encoded(column, "it").to_pylist()
+    assert exact == [None if row is None else fewer.encode(row) for row in rows[first:]]
+
+
+@pytest.mark.parametrize(
+    ("schema", "column", "why"),
+    [
+        ("int", pa.array([1, 2**40]), "a row cannot be written as Avro: Integer value 1099511627776"),
+        ("string", pa.array([1]), "row 0 cannot be written as Avro"),
+        ({"type": "fixed", "name": "F", "size": 2}, pa.array([b"ab", b"abc"]), "row 1 cannot be written as Avro"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, pa.array(["A", "B"]), "row 1 cannot be written as Avro"),
+        ({"type": "array", "items": "int"}, pa.array([[1], [None]]), "row 1 cannot be written as Avro"),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]},
+            pa.array([{"b": 1}]),
+            "row 0 cannot be written as Avro",
+        ),
+    ],
+)
+def test_what_a_schema_has_no_place_for_is_refused_by_its_row(schema: Any, column: Any, why: str) -> None:
+    avro = Avro(json.dumps(schema))
+    with pytest.raises(SerializationFailed, match=why):
+        ColumnFormat(avro).encoded(column, "it")
+
+
+@pytest.mark.parametrize(
+    ("schema", "column"),
+    [
+        ("long", pa.array([1, None, 3], pa.int8())[1:]),
+        ("double", pa.array([1, 2], pa.int32())),
+        ("string", pa.array(["a", "b"]).dictionary_encode()),
+        ("bytes", pa.array(["a", "é"])),
+        ({"type": "array", "items": "string"}, pa.array([["a"], []], pa.large_list(pa.string()))),
+        ({"type": "array", "items": "int"}, pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2))[1:]),
+        ({"type": "map", "values": "int"}, pa.array([{"x": 1, "y": 2}])),
+        (["int", "string"], pa.array([1, 2])),
+        (["null", "int"], pa.array([1, None])),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "int"]}]}, pa.array([{"b": 1}])),
+    ],
+)
+def test_columns_of_other_types_are_fitted_to_the_schema(schema: Any, column: Any) -> None:
+    avro = Avro(json.dumps(schema))
+    found = ColumnFormat(avro).encoded(column, "it").to_pylist()
+    written = [None if value is None else avro.encode(value.encode() if schema == "bytes" else value) for value in column.to_pylist()]
+    assert found == written
+
+
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_avro_are_refused_and_nothing_else(data: bytes) -> None:
     avro = Avro(EVERY_TYPE)

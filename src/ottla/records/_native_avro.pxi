@@ -292,3 +292,167 @@ def decode_avro(tuple spec, values, Py_ssize_t rows, bytes prefix):
             root.null()
             bad.append(row)
     return root.result(), bad
+
+
+# ---------------------------------------------------------------------------------------------------------------- writing
+
+cdef class AvroSource:
+    """One node of a schema with the column that its values come from: (kind, null's index or -1, width, validity, numbers or ends, data,
+    children), all from their first row on. What is an enum comes as the numbers of its symbols, below 0 for
+    what is none.
+    """
+
+    cdef int kind
+    cdef int null_index
+    cdef Py_ssize_t width
+    cdef View valid
+    cdef View numbers
+    cdef View data
+    cdef list children
+    cdef Py_ssize_t rows
+
+    def __cinit__(self, tuple spec, Py_ssize_t rows):
+        self.kind, self.null_index, self.width, valid, numbers, data, children = spec
+        self.valid = None if valid is None else View(valid)
+        self.numbers = None if numbers is None else View(numbers)
+        self.data = None if data is None else View(data)
+        self.rows = rows
+        self.children = [AvroSource(child, size) for child, size in children]
+        if (self.valid is not None and 8 * self.valid.size < rows) or self.short_of(rows):
+            raise IndexError(f"there are less than {rows} rows")
+
+    cdef bint short_of(self, Py_ssize_t rows):
+        """Whether the numbers are fewer."""
+        cdef Py_ssize_t width = 8
+        if self.kind == AVRO_NULL or self.kind == AVRO_RECORD:
+            return False
+        if self.kind == AVRO_BOOLEAN:
+            width = 1
+        elif self.kind == AVRO_DECIMAL:
+            width = DECIMAL_BYTES
+        elif self.kind != AVRO_LONG and self.kind != AVRO_DOUBLE:
+            width = 4
+            rows += self.kind == AVRO_BYTES or self.kind == AVRO_FIXED or self.kind == AVRO_ARRAY or self.kind == AVRO_MAP
+        return self.numbers is None or self.numbers.size // width < rows
+
+    cdef inline bint is_null(self, Py_ssize_t row):
+        return self.kind == AVRO_NULL or (self.valid is not None and not self.valid.data[row >> 3] >> (row & 7) & 1)
+
+    cdef int write(self, Py_ssize_t row, Growing out) except -1:
+        """One value; a fault for a null where none may be, or a value that does not fit."""
+        cdef bint null = self.is_null(row)
+        if self.null_index >= 0:
+            put_long(out, self.null_index if null else 1 - self.null_index)
+            if null:
+                return FINE
+        elif self.kind == AVRO_NULL:
+            return FINE
+        elif null:
+            return AVRO_FAULT
+        return self.write_value(row, out)
+
+    cdef int write_value(self, Py_ssize_t row, Growing out) except -1:
+        cdef int32_t narrow = 0
+        cdef int64_t broad = 0
+        cdef AvroSource child
+        cdef int fault
+        if self.kind == AVRO_LONG:
+            memcpy(&broad, self.numbers.data + 8 * row, 8)
+            return put_long(out, broad)
+        if self.kind == AVRO_INT or self.kind == AVRO_ENUM:
+            memcpy(&narrow, self.numbers.data + 4 * row, 4)
+            if self.kind == AVRO_ENUM and narrow < 0:
+                return AVRO_FAULT
+            return put_long(out, narrow)
+        if self.kind == AVRO_DOUBLE:
+            memcpy(out.more(8), self.numbers.data + 8 * row, 8)
+        elif self.kind == AVRO_FLOAT:
+            memcpy(out.more(4), self.numbers.data + 4 * row, 4)
+        elif self.kind == AVRO_BOOLEAN:
+            out.more(1)[0] = self.numbers.data[row] != 0
+        elif self.kind == AVRO_RECORD:
+            for child in self.children:
+                fault = child.write(row, out)
+                if fault:
+                    return fault
+        elif self.kind == AVRO_DECIMAL:
+            return self.write_decimal(self.numbers.data + DECIMAL_BYTES * row, out)
+        else:
+            return self.write_span(row, out)
+        return FINE
+
+    cdef int write_span(self, Py_ssize_t row, Growing out) except -1:
+        """Bytes, or the items of a list."""
+        cdef int32_t ends[2]
+        cdef Py_ssize_t index, limit
+        cdef AvroSource child
+        cdef int fault
+        memcpy(ends, self.numbers.data + 4 * row, 8)
+        limit = self.data.size if self.data is not None else (<AvroSource>self.children[0]).rows
+        if not 0 <= ends[0] <= ends[1] <= limit:
+            return AVRO_FAULT
+        if self.kind == AVRO_FIXED and ends[1] - ends[0] != self.width:
+            return AVRO_FAULT
+        if self.kind == AVRO_BYTES:
+            put_long(out, ends[1] - ends[0])
+        if self.kind == AVRO_BYTES or self.kind == AVRO_FIXED:
+            memcpy(out.more(ends[1] - ends[0]), self.data.data + ends[0], ends[1] - ends[0])
+            return FINE
+        if ends[1] > ends[0]:
+            put_long(out, ends[1] - ends[0])
+        for index in range(ends[0], ends[1]):
+            for child in self.children:
+                fault = child.write(index, out)
+                if fault:
+                    return fault
+        return put_long(out, 0)
+
+    cdef int write_decimal(self, const uint8_t *source, Growing out) except -1:
+        """A number of 16 bytes, the least first: as few bytes as it needs, or as many as a fixed has, the greatest first."""
+        cdef uint8_t sign = 0xFF if source[DECIMAL_BYTES - 1] & 0x80 else 0
+        cdef Py_ssize_t size = DECIMAL_BYTES, index
+        cdef uint8_t *target
+        while size > 1 and source[size - 1] == sign and (source[size - 2] & 0x80) == (sign & 0x80):
+            size -= 1
+        if self.width:
+            if size > self.width:
+                return AVRO_FAULT
+            target = out.more(self.width)
+            for index in range(self.width):
+                target[self.width - 1 - index] = source[index] if index < size else sign
+            return FINE
+        put_long(out, size)
+        target = out.more(size)
+        for index in range(size):
+            target[size - 1 - index] = source[index]
+        return FINE
+
+
+cdef int put_long(Growing out, int64_t number) except -1:
+    cdef uint8_t *start = out.more(10)
+    out.used -= 10 - (write_varint(start, zigzag64(number)) - start)
+    return FINE
+
+
+def encode_avro(tuple spec, Py_ssize_t rows, bytes prefix):
+    """The rows of a schema's columns in Avro's binary form, each behind ``prefix``, null where the row is: (ends, data), or the number of
+    the first row that is not of the schema. Raises: IndexError where rows are not all there, OverflowError above 2 GiB.
+    """
+    cdef AvroSource root = AvroSource(spec, rows)
+    cdef Growing out = Growing()
+    cdef Growing ends = Growing()
+    cdef Py_ssize_t row
+    cdef int32_t end = 0
+    memset(ends.more(4), 0, 4)
+    for row in range(rows):
+        if not root.is_null(row) or root.kind == AVRO_NULL:
+            memcpy(out.more(len(prefix)), PyBytes_AS_STRING(prefix), len(prefix))
+            if root.null_index >= 0:
+                put_long(out, 1 - root.null_index)
+            if root.kind != AVRO_NULL and root.write_value(row, out):
+                return row
+        if out.used > INT32_MAX:
+            raise OverflowError("values in Avro's form are more than 2 GiB")
+        end = <int32_t>out.used
+        memcpy(ends.more(4), &end, 4)
+    return ends.taken(), out.taken()
