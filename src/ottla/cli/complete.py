@@ -46,8 +46,6 @@ def _asked(context: click.Context, question: Callable[[Admin], Iterable[tuple[st
     from ottla.client.options import AdminOptions
     from ottla.client.sync_admin import Admin
 
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
     where = place(context.params.get("bootstrap"), named_profile(context))
     known = {spec.attribute for spec in AdminOptions.SPECS.values()}
     settings: dict[str, Any] = {
@@ -58,6 +56,8 @@ def _asked(context: click.Context, question: Callable[[Admin], Iterable[tuple[st
         "request_timeout_ms": PATIENCE_MS,
         "socket_connection_setup_timeout_ms": PATIENCE_MS,
     }
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with Admin(bootstrap_servers=where.bootstrap, **settings) as admin:
             return list(question(admin))

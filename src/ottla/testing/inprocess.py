@@ -10,6 +10,8 @@ clock, the disks and what is in force of faults stay for the next life.
 """
 
 import asyncio
+import atexit
+import os
 import socket
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -107,10 +109,17 @@ class Broker:
             self._thread.stop()
             self._thread = None
             raise
+        atexit.register(self._exit, os.getpid())
         return self
+
+    def _exit(self, pid: int) -> None:
+        """The interpreter ends, and nobody has stopped it; in a child process that was forked there is nothing to stop."""
+        if os.getpid() == pid:
+            self.stop()
 
     def stop(self) -> None:
         """Ends as a server that is asked to, and gives everything back. Raises: BrokerFailed when it had failed before."""
+        atexit.unregister(self._exit)
         clients, self._clients = self._clients, None
         if clients is not None:
             clients.close()
