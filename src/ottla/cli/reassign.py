@@ -21,7 +21,7 @@ from ottla.cli.forms import OUTCOME, Form, fields, note, output_option
 from ottla.cli.lazy import Commands
 from ottla.cli.render import told
 from ottla.cli.tables import Column
-from ottla.cli.words import scope
+from ottla.cli.words import scope, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,6 +137,8 @@ def execute(
         present = _present(admin, wished)
         if not yes:
             _told_plan(wished, present, output)
+            if throttle is not None:
+                note(f"Each broker would copy {size_text(throttle)} per second at most.")
             return
         if rollback is not None:
             import msgspec
