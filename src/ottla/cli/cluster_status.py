@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli import tables
 from ottla.cli.cluster_local import data_dir_option, failing
 from ottla.cli.connection import remote_option
 from ottla.cli.forms import Form, fields, output_option
@@ -120,6 +121,8 @@ def _print(rows: list[dict[str, Any]], seen: Health | None, output: Form) -> Non
     told = seen.as_json()
     for name in ("under_replicated", "offline"):
         partitions = told[name]
-        click.echo(f"{name.replace('_', '-')}\t{len(partitions)} of {seen.partitions} partitions")
+        shown = name.replace("_", "-")
+        between = " " * (18 - len(shown)) if tables.is_terminal() else "\t"
+        click.echo(f"{shown}{between}{len(partitions)} of {seen.partitions} partitions")
         if partitions:
             output.table(partitions, PARTITIONS)
