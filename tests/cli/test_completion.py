@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from click.shell_completion import ShellComplete
-from commands import Ottla, good, refused
 from fake_admin import FakeAdmin
 
+from commands import Ottla, good, refused
 from ottla.cli.main import main
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
