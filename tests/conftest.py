@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from ottla.server.directory import CannotStart
@@ -12,6 +13,10 @@ from serving import ELSEWHERE, Elsewhere, Serving
 
 #: What users get by installing Ottla; here it is not always installed.
 pytest_plugins = ["ottla.testing.plugin"]
+
+# A property holds or not; how long one example takes says more about who else uses the machine.
+hypothesis.settings.register_profile("ottla", deadline=None)
+hypothesis.settings.load_profile("ottla")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start what they run in the background so; children would inherit it, and some tests send them Ctrl-C.

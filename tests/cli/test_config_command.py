@@ -31,6 +31,14 @@ def test_settings_are_chosen_by_pattern_whoever_set_them(cluster: FakeAdmin, ott
     assert "did you mean segment.bytes?" in refused(ottla("config", "describe", "topic", "orders", "-s", "segments.bytes"))
 
 
+@pytest.mark.usefixtures("terminal")
+def test_a_person_reads_large_numbers_in_larger_units_too(cluster: FakeAdmin, ottla: Ottla) -> None:
+    shown = good(ottla("config", "describe", "topic", "orders", "--all"))
+    assert "604800000 (7d)" in shown
+    assert "1073741824 (1.0 GiB)" in shown
+    assert "604800000 (7d)" in good(ottla("config", "set", "topic", "orders", "retention.ms=1", "--dry-run"))
+
+
 def test_secrets_are_hidden(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert "ssl.key.password\t(hidden)" in good(ottla("config", "describe", "broker", "1", "--all"))
     told = documents(ottla("broker", "config", "1", "-s", "ssl.key.password", "-o", "json"), "broker", "config")

@@ -13,8 +13,8 @@ from ottla.cli.record_path import decoder, path
 from ottla.client.record import ConsumerRecord
 
 ORDER = (
-    b'{"id": 7, "customer": {"id": "c-4", "name": "Ann"}, "items": [{"sku": "A1", "n": 2}, {"sku": "B2", "n": 5}], '
-    b'"paid": true, "note": null}'
+    b'{"id": 7, "customer": {"id": "c-4", "name": "Ann"}, "items": [{"sku": "A1", "n": 2}, {"sku": "B2", "n": 5}], "paid": true,'
+    b' "note": null}'
 )
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.base.options import suggestion
+from ottla.cli import tables
 from ottla.cli.forms import Form, note
 from ottla.cli.tables import Column
-from ottla.cli.words import setting_value
+from ottla.cli.words import explained, setting_value
 
 if TYPE_CHECKING:
     from ottla.client.results import ConfigChange, ConfigEntry, Resource
@@ -31,11 +32,18 @@ CHANGE = {
     "outcome": "set, deleted, would be set, would be deleted; null: it failed",
     "error": "null, or {code, message}: the protocol's error code and a sentence",
 }
+
+
+def shown(name: str, value: str | None) -> str | None:
+    """A setting's value as a cell: with an explanation for a person, as it is for a pipe."""
+    return explained(name, value) if tables.is_terminal() else value
+
+
 COLUMNS = (
     Column("NAME", lambda row: row["name"] or row["resource"]),
     Column("SETTING", "setting"),
-    Column("BEFORE", "before"),
-    Column("AFTER", "after"),
+    Column("BEFORE", lambda row: shown(row["setting"], row["before"])),
+    Column("AFTER", lambda row: shown(row["setting"], row["after"])),
     Column("OUTCOME", lambda row: row["outcome"] or "failed", colour=lambda row: None if row["outcome"] else "red"),
 )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.complete import group_names, topic_names
 from ottla.cli.record_options import client_settings, form_options, forms, setting_option
 from ottla.cli.render import admin, bootstrap_option, told
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.cli.consume_printer import Printer
     from ottla.client.ranges import Range
 
+INTERRUPTED = 130
 #: How old what is known of topics may be, before new partitions are noticed.
 METADATA_MS = 30_000
 #: Where a group begins that has no offsets.
@@ -51,19 +53,26 @@ Filters:
   --filter '.amount >= 100 and header.level != debug'
   --filter 'not (.items[*].sku = A1 or .test)'
 
-Exit codes: 0 done (also by Ctrl-C, or when whoever read the output went away), 1 failed, 2 asked wrongly.
-"""
+Exit codes: 0 done (also by Ctrl-C where there is no end, and when whoever read the output went away), 1 failed, 2 asked wrongly,
+130 interrupted before the end of the range.
+""".replace(r"\b", "\b")
 
 
 @click.command(name="consume", epilog=EPILOG)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[/PARTITIONS][@FROM:TO]...")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[/PARTITIONS][@FROM:TO]...", shell_complete=topic_names)
 @click.option("-r", "--regex", is_flag=True, help="Topics are regular expressions that whole names must match.")
 @click.option("--from-beginning", is_flag=True, help="Begin at the start of the log; the same as -O beginning.")
 @click.option("-O", "--offset", metavar="RANGE", help="Where to begin, and perhaps to stop: a range, see below.  [default: end]")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N records of all partitions together, by their times.")
 @click.option("-F", "--follow", is_flag=True, help="With --tail: go on with what comes then.")
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(min=0), help="Only this partition; may be repeated.")
-@click.option("-g", "--group", metavar="GROUP", help="Share the topics with the other members of this group, and commit what was printed.")
+@click.option(
+    "-g",
+    "--group",
+    metavar="GROUP",
+    shell_complete=group_names,
+    help="Share the topics with the other members of this group, and commit what was printed.",
+)
 @click.option("-n", "-c", "--max", "limit", type=click.IntRange(min=0), help="Stop after so many records.")
 @click.option("-e", "--exit", "to_end", is_flag=True, help="Stop at what is the end of the log now.")
 @click.option("--filter", "filters", multiple=True, metavar="EXPR", help="Only records that fit, see below; of several, all must fit.")
@@ -97,12 +106,14 @@ def command(
 
     With -g, begin where the group is; -O beginning or end says where it begins that has no offset yet.
     """
+    from ottla.client.options import ConsumerOptions
+
     printer = _printer(asked)
     ours: dict[str, Any] = {
         "bootstrap_servers": bootstrap, "client_id": "ottla-cli", "allow_auto_create_topics": False, "default_api_timeout_ms": 30_000,
         "metadata_max_age_ms": METADATA_MS, "isolation_level": "read_committed" if asked["read_committed"] else "read_uncommitted",
     }  # fmt: skip
-    ours |= client_settings(settings)
+    ours |= client_settings(ConsumerOptions, settings)
     if group is not None:
         _with_group(topics, regex, group, to_end, asked, printer, ours)
         return
@@ -149,8 +160,9 @@ def _without_group(
                 if asked["follow"]:
                     parts.follow()
             except KeyboardInterrupt:
-                # The usual way to end it; a limit is not reached then, and Parquet files are made whole.
-                pass
+                # The usual way to end what has no end. Of what has one, not all was read. Parquet files are made whole in both cases.
+                if total is not None:
+                    raise SystemExit(INTERRUPTED) from None
             finally:
                 if printer.progress is not None:
                     printer.progress.wipe()

@@ -22,7 +22,7 @@ COMMANDS = {
 }
 
 
-@click.command(cls=Lazy, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Lazy, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="ottla", message="ottla %(version)s")
 def main() -> None:
     """Ottla: a distributed, partitioned commit log that speaks the Kafka protocol."""

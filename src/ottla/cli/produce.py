@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
+from ottla.cli.complete import topic_names
 from ottla.cli.record_options import client_settings, form_options, forms, setting_option
 from ottla.cli.render import admin, bootstrap_option, told
 
@@ -41,11 +42,11 @@ Examples:
   echo tick | ottla produce load -n 100000 --rate 5k
 
 Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked wrongly, 130 interrupted.
-"""
+""".replace(r"\b", "\b")
 
 
 @click.command(name="produce", epilog=EPILOG)
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
 @click.option(
     "--file", "whole", multiple=True, type=click.Path(exists=True, dir_okay=False), help="This file is one record; may be repeated."
@@ -53,7 +54,7 @@ Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked 
 @click.option(
     "-o", "--input", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True, help="How lines are read."
 )
-@click.option("-K", "--key-delimiter", metavar="TEXT", help="Split each line at its first TEXT into key and value.")
+@click.option("-K", "--key-delimiter", metavar="TEXT", help="Split each line at its first TEXT into key and value; '\\t' is a tab.")
 @click.option(
     "-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help=r"What ends a record: text with \n, \t, \0, \xNN."
 )
@@ -82,11 +83,12 @@ Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked 
 def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstrap: str, settings: tuple[str, ...], **asked: Any) -> None:
     """Send records to TOPIC: the lines of FILEs, or of standard input."""
     from ottla.cli.record_input import BadLine, Counted, chunks, whole_files
+    from ottla.client.options import ProducerOptions
 
     if whole and (files or asked["form"] != "text" or asked["key_delimiter"] is not None):
         raise click.UsageError("--file makes a record of a whole file: no other files, -o or -K with it")
     ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-cli", "acks": asked["acks"], **_codec(asked["compression"])}
-    ours |= client_settings(settings)
+    ours |= client_settings(ProducerOptions, settings)
     reading, fixed, rate = _reading(topic, asked, ours), _fixed(asked), _rate(asked["rate"])
     with contextlib.ExitStack() as opened:
         source = None if whole else Counted([(name, _opened(name, opened)) for name in files or ("-",)])
@@ -153,9 +155,11 @@ def _conclude(sending: Sending, topic: str, problem: str | None, source: Counted
     if sending.failed or sending.bad:
         raise click.ClickException(f"{sending.failed + sending.bad:,} records were not written, {sending.written:,} were")
     if sys.stderr.isatty():
-        read = "" if source is None else f"of {bytes_text(source.done)} "
+        read = "" if source is None else f"({bytes_text(source.done)}) "
         speed = rate_text(sending.sent / max(seconds, 1e-3))
-        click.echo(f"{sending.sent:,} records {read}written to {topic} in {seconds:.1f} s, {speed}", err=True)
+        click.echo(
+            f"{sending.sent:,} record{'' if sending.sent == 1 else 's'} {read}written to {topic} in {seconds:.1f} s, {speed}", err=True
+        )
 
 
 def _interrupted(sending: Sending, topic: str) -> NoReturn:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.connection import profile_settings
 from ottla.cli.render import assignments
 
 if TYPE_CHECKING:
     from ottla.cli.record_forms import Form
+    from ottla.client.options import ClientOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FORMS = (
@@ -37,9 +39,10 @@ def setting_option(function: F) -> F:
     )(function)
 
 
-def client_settings(pairs: Iterable[str]) -> dict[str, str]:
-    """What `-X` says, as keyword arguments. Raises: UsageError."""
-    return {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
+def client_settings(table: type[ClientOptions], pairs: Iterable[str]) -> dict[str, Any]:
+    """Settings of a client with this table: what the profile in use says that it knows, and over it what `-X` says. Raises: UsageError."""
+    given = {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
+    return {**profile_settings(table), **given}
 
 
 def forms(asked: Mapping[str, Any], topic: str = "") -> tuple[Form, Form]:

@@ -10,6 +10,7 @@ import click
 
 from ottla.cli import tables
 from ottla.cli.complete import topic_names
+from ottla.cli.config_changes import shown
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import Form, fields, output_option
@@ -38,7 +39,7 @@ PARTITIONS = (
     Column("END", "end_offset", number=True),
     Column("OFFLINE", "offline", wide=True),
 )
-SETTINGS = (Column("SETTING", "setting"), Column("VALUE", "value"))
+SETTINGS = (Column("SETTING", "setting"), Column("VALUE", lambda row: shown(row["setting"], row["value"])))
 
 
 @fields(

@@ -57,7 +57,7 @@ async def list_offsets(
             for partition in answered.partitions:
                 tp = TopicPartition(answered.name, partition.partition_index)
                 found[tp] = (
-                    error_for(partition.error_code)
+                    error_for(partition.error_code, f"{tp}: {error_for(partition.error_code)}")
                     if partition.error_code
                     else OffsetAndTime(partition.offset, partition.timestamp, partition.leader_epoch)
                 )

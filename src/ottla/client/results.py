@@ -94,6 +94,9 @@ class Resource(msgspec.Struct, frozen=True, order=True):
     type: ResourceType
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.type.name.lower().replace('_', ' ')} {self.name or '(default for all)'}"
+
     @classmethod
     def topic(cls, name: str) -> Resource:
         """A topic."""

@@ -99,7 +99,7 @@ class Sender:
             if self._learned != cluster.version:
                 self._learned = cluster.version
                 self.accumulator.learned(cluster.topics)
-            next_ms = self.accumulator.expire(now_ms)
+            next_ms = self.accumulator.expire(now_ms, cluster.trouble_with)
         if self._options.enable_idempotence and self.accumulator.producer is None:
             next_ms = min(next_ms, self._want_producer_id(now_ms))
         next_ms = min(next_ms, self._drain(now_ms))

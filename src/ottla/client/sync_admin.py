@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client import admin as aio
@@ -15,9 +15,11 @@ from ottla.client import results as r
 from ottla.client.admin_calls import Outcome
 from ottla.client.commits import Committed, OffsetAndMetadata
 from ottla.client.errors import AlreadyClosed
-from ottla.client.group_lag import GroupLag
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.offsets import OffsetAndTime
+
+if TYPE_CHECKING:
+    from ottla.client.group_lag import GroupLag
 
 T = TypeVar("T")
 N = TypeVar("N", bound=str | bytes)

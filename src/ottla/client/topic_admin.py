@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from ottla.base.ids import topic_id_text
 from ottla.client import results as r
 from ottla.client.admin_calls import Outcome, failed, good
+from ottla.client.cluster import topic_error
 from ottla.client.config_admin import ConfigAdmin
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.network import METADATA_VERSION_MIN
@@ -225,4 +226,4 @@ def _undescribed(topic: Any) -> KafkaError:
         return UnknownTopicOrPartition(f"there is no topic {topic.name}")
     if isinstance(error, UnknownTopicId):
         return UnknownTopicId(f"there is no topic with the id {topic_id_text(topic.topic_id)}")
-    return error_for(topic.error_code, f"topic {topic.name}: {error}")
+    return topic_error(topic.error_code, topic.name)

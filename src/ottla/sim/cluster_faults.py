@@ -75,6 +75,8 @@ class ClusterFaults:
         needed; a disk is lost only then, and, where faults are ``gentle``, processes end only then."""
         self._world = world
         self._rng = world.rng("faults")
+        #: For what happens beside a fault.
+        self._still = world.rng("beside faults")
         self._machines = machines
         self._store = store
         self._links = links
@@ -103,6 +105,7 @@ class ClusterFaults:
             "session lost": lambda machine: machine.lose_session(),
             "slow store": self._slow_store,
             "office taken": lambda machine: self._take_office(),
+            "office hard to reach": lambda machine: self._hide_office(),
             "cut from users": self._cut_from_users,
             "fsync fails": lambda machine: machine.disk.fail("sync"),
             "slow disk": self._slow_disk,
@@ -138,6 +141,7 @@ class ClusterFaults:
         self._calm(("loss", "slow", "damage", "lateness"))
         self._links.mend()
         self._links.flaky = self._links.damage = 0.0
+        self._links.flaky_to.clear()
         for machine in self._machines.values():
             machine.disk.fail("sync", times=0)
             machine.disk.capacity_bytes = 1 << 40
@@ -231,12 +235,28 @@ class ClusterFaults:
         for machine in self._machines.values():
             self._cut_from_store(machine)
 
-    def _take_office(self) -> None:
-        """An operator deletes /controller, so that another broker takes it; its holder hears of that late."""
+    @property
+    def _controller(self) -> ClusterMachine | None:
         node = self._store.tree.nodes.get(layout.CONTROLLER)
-        if node is not None:
-            holder = self._machines[layout.decode_controller(node.data)]
+        return self._machines[layout.decode_controller(node.data)] if node is not None else None
+
+    def _hide_office(self) -> None:
+        """Much of what goes to the controller arrives late, when its sender has long given it up and asked again."""
+        holder = self._controller
+        if holder is not None:
+            number = int(holder.broker_id)
+            self._links.flaky_to[number] = 0.5
+            self._later((2_000, 4_000), self._links.flaky_to.clear)
+
+    def _take_office(self) -> None:
+        """An operator deletes /controller, so that another broker takes it; its holder hears of that late. Perhaps one that wants it
+        stands still just then."""
+        holder = self._controller
+        if holder is not None:
             self.slow(holder, hear_ms=1_500)
+            if self._still.random() < 0.5:
+                taker = self._machines[self._still.choice([broker for broker in self._machines if broker != holder.broker_id])]
+                self._world.after(self._still.randint(1, 8), lambda: taker.pause(1_000))
             operator = self._store.session()
             operator.submit((Op("delete", layout.CONTROLLER),), lambda result: None)
             operator.close()
@@ -247,6 +267,25 @@ class ClusterFaults:
             self.slow(machine, hear_ms=self._rng.choice(delays_ms))
         else:
             self.slow(machine, hear_ms=self._rng.choice(delays_ms), say_ms=self._rng.choice(delays_ms))
+
+    def elect_late(self, leader: ClusterMachine, other: ClusterMachine, elect: Callable[[], None]) -> None:
+        """Somebody wants one replica to lead instead of another just when it is cut off from it: the leader gives it up, of which the
+        controller may hear late; or it leads, with less than the other had, and perhaps its process ends soon."""
+        rng = self._still
+        number = self._links.cut(both(leader.broker_id, other.broker_id), silent=rng.random() < 0.3)
+        self._world.after(rng.randint(1_500, 4_000), lambda: self._links.mend(number))
+        holder = self._controller
+        if holder is not None and rng.random() < 0.7:
+            self.slow(holder, hear_ms=2_000, for_ms=(3_000,))
+        at_ms = rng.choice((rng.randint(50, 900), rng.randint(1_000, 2_400)))
+        self._world.after(at_ms, elect)
+
+        def end() -> None:
+            if not self.over:
+                self._kill(other)
+
+        if rng.random() < 0.5 and not self._gentle:
+            self._world.after(at_ms + rng.randint(50, 700), end)
 
     def slow(self, machine: ClusterMachine, *, hear_ms: int, say_ms: int = STORE_MS, for_ms: Sequence[int] = (500, 2_000)) -> None:
         """It takes up to so long to the broker from the store, and back, for a while."""

@@ -50,6 +50,8 @@ PARTITIONS_MAX = 5
 REPLICAS = 3
 #: After which a producer looks for another leader.
 PATIENCE_MS = (300, 800, 2_000)
+#: Between two batches of a producer. Who writes seldom does so for as long as there are faults.
+PAUSES_MS = ((0, 5, 20, 100), (0, 5, 20, 100), (100, 300, 900))
 #: Compacted often, in small pieces.
 COMPACTION = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "3000", "file.delete.delay.ms": "500"}
 
@@ -85,6 +87,7 @@ class ClusterTopic:
         self._machines = machines
         self._witness = witness
         self._rng = world.rng(f"topic {name}")
+        self._pauses = world.rng(f"tempo of {name}")
         configs = {**configs, **(COMPACTION if compacted else {})}
         self.admin = Admin(world, network, self._entrance(0), partitions, configs, topic=name, replication_factor=REPLICAS)
 
@@ -112,6 +115,7 @@ class ClusterTopic:
                 idempotent=idempotent,
                 keyed=self.compacted,
                 topic=self.name,
+                pauses_ms=self._pauses.choice(PAUSES_MS),
                 patience_ms=self._rng.choice(PATIENCE_MS),
             )
         )
@@ -148,6 +152,14 @@ class ClusterTopic:
         caller = Caller(self._world, self._network, self._entrance(-1), "operator")
         caller.call(request, 45, lambda response: caller.hang_up())
         return TopicPartition(self.name, number)
+
+    def unpreferred(self) -> tuple[int, int] | None:
+        """The leader of some partition, and its preferred replica, which is another one; None while there is no such partition."""
+        for where in self.all_partitions:
+            state, replicas = self._witness.state(where), self._witness.replicas(where)
+            if state is not None and state.leader >= 0 and replicas[0] != state.leader and replicas[0] in state.isr:
+                return state.leader, replicas[0]
+        return None
 
     def elect(self) -> None:
         """Somebody has the preferred replicas lead."""
