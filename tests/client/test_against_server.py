@@ -524,7 +524,7 @@ def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Server
 
 def test_bad_lines_are_named_by_number(server: Server, topic: str) -> None:
     assert "line 2: no field 'value'" in run(server, "produce", topic, "-o", "json", given='{"value": 1}\n{"key": "x"}\n', code=1)
-    assert "line 1: unknown field 'vlaue'" in run(server, "produce", topic, "-o", "json", given='{"vlaue": 1}\n', code=1)
+    assert "line 1: Object contains unknown field `vlaue`" in run(server, "produce", topic, "-o", "json", given='{"vlaue": 1}\n', code=1)
 
 
 def test_an_unreachable_cluster_is_one_line_and_soon(server: Server) -> None:

@@ -82,7 +82,18 @@ class ClusterFaults:
         self._links = links
         self._network = network
         self._kinds = list(kinds)
-        own: dict[str, Callable[[ClusterMachine], None]] = {
+        own = self._own_kinds()
+        self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
+        self._at_rest = at_rest
+        self._gentle = gentle
+        #: How many there were.
+        self.count = 0
+        self.over = False
+
+    def _own_kinds(self) -> dict[str, Callable[[ClusterMachine], None]]:
+        """What each kind of fault does to the broker that it hits."""
+        machines = self._machines
+        return {
             "kill": self._kill,
             "power cut": self._power_cut,
             "power cut of some": lambda machine: self._power_cut_of(self._rng.randint(1, len(machines) - 1)),
@@ -113,12 +124,6 @@ class ClusterFaults:
             "broken connections": lambda machine: self._bad_network(loss=self._rng.choice((0.02, 0.2))),
             "late requests": lambda machine: self._bad_network(slow=0.3, loss=self._rng.choice((0.02, 0.2)), lateness=1.0),
         }
-        self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
-        self._at_rest = at_rest
-        self._gentle = gentle
-        #: How many there were.
-        self.count = 0
-        self.over = False
 
     def plan(self) -> None:
         """The next one comes."""
