@@ -167,7 +167,7 @@ def after(resource: Resource, one: ConfigChange, held: ConfigEntry | None) -> st
 
 
 def said(name: str, synonym: ConfigSynonym) -> str | None:
-    """What a synonym gives for a setting: its value, with its name where that is in another unit, as log.retention.hours for retention.ms."""
+    """A synonym's value for a setting; with its name where that has another unit, as log.retention.hours for retention.ms."""
     units = {name.rpartition(".")[2], synonym.name.rpartition(".")[2]}
     other = len(units) > 1 and TIMES & units
     return f"{synonym.name}={synonym.value}" if other and synonym.value is not None else synonym.value
