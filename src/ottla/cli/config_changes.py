@@ -154,11 +154,8 @@ def after(resource: Resource, one: ConfigChange, held: ConfigEntry | None) -> st
         case ConfigOperation.SET:
             return one.value
         case ConfigOperation.DELETE:
-            return (
-                None
-                if held is None
-                else next((said(one.name, other) for other in held.synonyms if other.source not in _own(resource)), None)
-            )
+            others = [] if held is None else [other for other in held.synonyms if other.source not in _own(resource)]
+            return said(one.name, others[0]) if others else None
         case _:
             parts = [part for part in (before or "").split(",") if part]
             named = [part for part in (one.value or "").split(",") if part]
