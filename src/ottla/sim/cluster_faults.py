@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op
 from ottla.base.units import MINUTE_MS
+from ottla.broker import effects
 from ottla.sim.cluster_machine import STORE_MS, ClusterMachine
 from ottla.sim.links import Links, Way
 from ottla.sim.network import Network
 from ottla.sim.world import EPOCH_MS, World
 from ottla.store import layout
 from ottla.store.memory import MemoryStore
+from ottla.wire.messages import AlterPartitionRequest
 
 #: What can happen to a cluster; a story may have more of its own.
 CLUSTER_FAULT_KINDS = (
@@ -82,7 +84,17 @@ class ClusterFaults:
         self._links = links
         self._network = network
         self._kinds = list(kinds)
-        own: dict[str, Callable[[ClusterMachine], None]] = {
+        self._acts = {**self._own_kinds(), **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
+        self._at_rest = at_rest
+        self._gentle = gentle
+        #: How many there were.
+        self.count = 0
+        self.over = False
+
+    def _own_kinds(self) -> dict[str, Callable[[ClusterMachine], None]]:
+        """What each kind does to the broker it befalls, or to others."""
+        machines = self._machines
+        return {
             "kill": self._kill,
             "power cut": self._power_cut,
             "power cut of some": lambda machine: self._power_cut_of(self._rng.randint(1, len(machines) - 1)),
@@ -106,6 +118,7 @@ class ClusterFaults:
             "slow store": self._slow_store,
             "office taken": lambda machine: self._take_office(),
             "office hard to reach": lambda machine: self._hide_office(),
+            "wish in doubt": lambda machine: self._doubt_wishes(),
             "cut from users": self._cut_from_users,
             "fsync fails": lambda machine: machine.disk.fail("sync"),
             "slow disk": self._slow_disk,
@@ -113,12 +126,6 @@ class ClusterFaults:
             "broken connections": lambda machine: self._bad_network(loss=self._rng.choice((0.02, 0.2))),
             "late requests": lambda machine: self._bad_network(slow=0.3, loss=self._rng.choice((0.02, 0.2)), lateness=1.0),
         }
-        self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
-        self._at_rest = at_rest
-        self._gentle = gentle
-        #: How many there were.
-        self.count = 0
-        self.over = False
 
     def plan(self) -> None:
         """The next one comes."""
@@ -247,6 +254,27 @@ class ClusterFaults:
             number = int(holder.broker_id)
             self._links.flaky_to[number] = 0.5
             self._later((2_000, 4_000), self._links.flaky_to.clear)
+
+    def _doubt_wishes(self) -> None:
+        """For a while, whoever asks for another ISR loses touch with the store for a moment and with a follower for longer, and what the
+        controller writes about it comes late."""
+        hit: set[BrokerId] = set()
+
+        def asks(machine: ClusterMachine, effect: effects.Ask) -> None:
+            holder = self._controller
+            if isinstance(effect.message, AlterPartitionRequest) and holder is not None and machine.broker_id not in hit:
+                hit.add(machine.broker_id)
+                self.slow(holder, hear_ms=STORE_MS, say_ms=1_500, for_ms=(300,))
+                self._cut(both(machine.broker_id, self._other(machine)))
+                self._world.after(self._still.randint(1, 100), lambda: machine.cut_from_store(200))
+
+        def over() -> None:
+            for machine in self._machines.values():
+                machine.asks = lambda machine, effect: None
+
+        for machine in self._machines.values():
+            machine.asks = asks
+        self._later((1_500, 4_000), over)
 
     def _take_office(self) -> None:
         """An operator deletes /controller, so that another broker takes it; its holder hears of that late. Perhaps one that wants it
