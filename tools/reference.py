@@ -1,8 +1,13 @@
-"""Write docs/reference/ from the declarations: settings, and the protocol. ``--check`` only says whether the pages are up to date."""
+"""Write docs/reference/ from the declarations: settings, the protocol, and the command line.
+
+``--check`` only says whether the pages are up to date.
+"""
 
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+from cli_reference import page as cli_page
 
 from ottla.base.options import OptionSpec
 from ottla.broker.configs import BrokerOptions, topic_defaults
@@ -106,6 +111,7 @@ def main() -> int:
         "configuration.md": configuration(),
         "clients.md": clients(),
         "protocol.md": coverage() + protocol_reference(),
+        "cli.md": cli_page(),
         "group-states.md": group_states(),
     }
     stale = []

@@ -2,7 +2,10 @@
 
     ottla.Producer  ottla.Consumer  ottla.Admin        clients that block
     ottla.aio.Producer  .Consumer  .Admin              the same for asyncio
+    ottla.consume                                      a loop over records in one line, also in ottla.aio
+    ottla.read_table                                   parts of topics as an Arrow table, also in ottla.aio
     ottla.KafkaError                                   the family of everything that can go wrong; its members are in `ottla.errors`
+    ottla.results                                      what the admin clients answer
     ottla.serializers                                  formats for keys and values
     ottla.TopicPartition  ottla.NewTopic  ...          words the clients take and give
 
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
     from ottla.base.options import ConfigError
+    from ottla.client.admin_calls import unwrap
     from ottla.client.assignors import Assignor
     from ottla.client.batches import RecordMetadata
     from ottla.client.commits import GroupMetadata, OffsetAndMetadata
@@ -26,7 +30,9 @@ if TYPE_CHECKING:
     from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
     from ottla.client.sync import Producer
     from ottla.client.sync_admin import Admin
+    from ottla.client.sync_consume import Records, consume
     from ottla.client.sync_consumer import Consumer
+    from ottla.client.tables import read_table
     from ottla.wire.errors import KafkaError
 
 _HOME = {
@@ -48,11 +54,15 @@ _HOME = {
     "ProducerRecord": "ottla.client.interceptors",
     "RebalanceListener": "ottla.client.rebalance",
     "RecordMetadata": "ottla.client.batches",
+    "Records": "ottla.client.sync_consume",
     "Resource": "ottla.client.results",
     "ResourceType": "ottla.client.results",
     "TopicPartition": "ottla.base.ids",
+    "consume": "ottla.client.sync_consume",
+    "read_table": "ottla.client.tables",
+    "unwrap": "ottla.client.admin_calls",
 }
-_MODULES = ("aio", "errors", "serializers")
+_MODULES = ("aio", "errors", "results", "serializers")
 
 __all__ = [
     "Admin",
@@ -73,9 +83,13 @@ __all__ = [
     "ProducerRecord",
     "RebalanceListener",
     "RecordMetadata",
+    "Records",
     "Resource",
     "ResourceType",
     "TopicPartition",
+    "consume",
+    "read_table",
+    "unwrap",
 ]
 
 

@@ -5,7 +5,7 @@ from cluster import Broker, Cluster, batch, fetch, produce, produce_request, val
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from ottla.base.units import SECOND_MS
-from ottla.broker.controller.election import election
+from ottla.broker.controller.election import election, preferred_can_lead
 from ottla.broker.controller.isr import altered
 from ottla.broker.image import Image, Registration, Topic
 from ottla.log.options import TopicOptions
@@ -64,13 +64,23 @@ def a_state(leader: int, isr: dict[int, int], elr: dict[int, int] | None = None,
     )
 
 
-def an_image(state: PartitionState, alive: dict[int, int], *, impaired: tuple[int, ...] = (), offline: tuple[int, ...] = ()) -> Image:
+def an_image(
+    state: PartitionState,
+    alive: dict[int, int],
+    *,
+    impaired: tuple[int, ...] = (),
+    offline: tuple[int, ...] = (),
+    full: tuple[int, ...] = (),
+    leaving: tuple[int, ...] = (),
+) -> Image:
     image = Image()
     image.controller_epoch = 9
     for broker, epoch in alive.items():
         found = image.brokers[BrokerId(broker)] = Registration(BrokerId(broker), "h", 1, None, epoch)
         found.impaired = frozenset([T0]) if broker in impaired else frozenset()
         found.offline = frozenset([T0]) if broker in offline else frozenset()
+        found.full = frozenset([T0]) if broker in full else frozenset()
+        found.leaving = broker in leaving
     image.topics["t"] = Topic("t", TopicId(bytes(16)), {0: (1, 2, 3)}, 0, {0: state}, {0: 0})
     return image
 
@@ -291,3 +301,53 @@ def test_unclean_elections_are_asked_for_by_a_setting_told_and_settled() -> None
     cluster.pass_ms(2000)
     assert not state_of(cluster).recovering, "the leader has settled what is left"
     assert produce(other, batch(b"new")).error_code == 0
+
+
+# Full disks, and brokers about to stop.
+
+
+@pytest.mark.parametrize(
+    ("full", "leaving", "leader", "isr"),
+    [
+        ((), (), None, None),
+        ((1,), (), 2, (1, 2, 3)),
+        ((1, 2), (), 3, (1, 2, 3)),
+        ((1, 2, 3), (), None, None),
+        ((2,), (1,), 3, (2, 3)),
+        ((2, 3), (1,), 2, (2, 3)),
+    ],
+)
+def test_a_replica_without_room_leads_only_where_none_has_any(
+    full: tuple[int, ...], leaving: tuple[int, ...], leader: int | None, isr: tuple[int, ...] | None
+) -> None:
+    everybody = {1: 7, 2: 7, 3: 7}
+    image = an_image(a_state(1, everybody), everybody, full=full, leaving=leaving)
+    after = elected(image)
+    assert (after and (after.leader, after.isr, after.leader_epoch)) == (leader and (leader, isr, 6))
+    if after is not None:
+        image.topics["t"].states[0] = after
+        assert elected(image) is None, "and it stays so"
+
+
+def test_the_preferred_replica_leads_again_only_when_it_has_room() -> None:
+    everybody = {1: 7, 2: 7, 3: 7}
+    for full, able in (((1,), False), ((), True)):
+        image = an_image(a_state(2, everybody), everybody, full=full)
+        assert preferred_can_lead(image, image.topics["t"], 0) is able
+
+
+@pytest.mark.parametrize(
+    ("fields", "leader"),
+    [
+        ({}, 1),
+        ({"leaving": (1,)}, 2),
+        ({"leaving": (1,), "full": (2,)}, 2),
+        ({"full": (1, 2)}, 1),
+        ({"impaired": (2,), "leaving": (1,)}, 1),
+    ],
+)
+def test_an_unclean_election_avoids_who_is_about_to_stop_and_who_has_no_room(fields: dict[str, tuple[int, ...]], leader: int) -> None:
+    """But rather these than one that knows of missing records."""
+    image = an_image(a_state(-1, {3: 7}), {1: 8, 2: 8}, **fields)
+    after = elected(image, unclean_leader_election_enable="true")
+    assert after is not None and (after.leader, after.recovering) == (leader, True)

@@ -6,6 +6,7 @@ import pytest
 from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values
 
 from ottla.base.ids import TopicPartition
+from ottla.base.ports import Op
 from ottla.broker import events
 from ottla.broker.controller.isr import altered
 from ottla.broker.leaving import DRAIN_MS
@@ -44,6 +45,18 @@ def registration(cluster: Cluster, broker: int) -> dict[str, object]:
 
 
 # What happens to its partitions.
+
+
+def test_the_mark_is_written_also_when_the_registration_was_just_changed() -> None:
+    cluster = a_cluster([1, 2, 3])
+    cluster.store_speaks = False
+    node = cluster.store.tree.nodes[layout.broker(1)]
+    cluster.store.session().submit((Op("set", layout.broker(1), node.data, version=node.version),), lambda result: None)
+    ask_to_stop(cluster[1])
+    assert "in_controlled_shutdown" not in registration(cluster, 1)
+    cluster.store_speaks = True
+    cluster.run()
+    assert registration(cluster, 1)["in_controlled_shutdown"] is True
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

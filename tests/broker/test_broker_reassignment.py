@@ -13,9 +13,11 @@ from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from ottla.base.ports import NodeState, Op
 from ottla.base.units import SECOND_MS
 from ottla.broker import events
+from ottla.broker.controller.election import OptionsOf
 from ottla.broker.controller.reassignment import Move, begun, cancelled, completed
 from ottla.broker.image import Image, Registration, Topic
 from ottla.broker.insync import InSync
+from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
@@ -518,11 +520,13 @@ def test_a_broker_that_is_not_registered_deletes_nothing() -> None:
     assert 2 in holders(cluster)
 
 
-def test_a_log_of_another_topic_of_the_same_name_is_left_alone() -> None:
+def test_a_log_of_another_topic_of_the_same_name_is_only_set_aside() -> None:
     cluster = a_cluster((1, 2))
     other = layout.TopicAssignment(topic_id=TopicId(bytes([7]) * 16), replicas={0: (1, 3)})
     cluster[2].hear(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(other), 9)))
-    assert 2 in holders(cluster)
+    assert 2 not in holders(cluster)
+    (aside,) = [name for name in cluster[2].disks["disk0"].listdir() if name.endswith("-stray")]
+    assert aside.startswith("t-0.") and cluster[2].removed == []
 
 
 def test_a_broker_that_comes_back_to_a_partition_begins_with_nothing() -> None:
@@ -747,19 +751,38 @@ def test_a_broker_that_is_about_to_stop_leads_only_where_no_other_can() -> None:
     assert shown(completed(image, topic, 0)) == ((3, 4), (), (), 3, (3, 4), 6)
 
 
+def with_unclean(allowed: bool) -> OptionsOf:
+    """Settings of topics whose ISR needs two members to commit anything."""
+    texts = {"min.insync.replicas": "2", "unclean.leader.election.enable": str(allowed).lower()}
+    return lambda topic: TopicOptions.of(texts)
+
+
 def test_who_is_eligible_stays_so_unless_it_goes() -> None:
     image, topic = an_image((4, 1, 2), (1,), adding=(4,), removing=(1,))
     state = topic.states[0]
     topic.states[0] = msgspec.structs.replace(state, elr=(2, 4), elr_epochs=(102, 104), last_known_elr=(4,))
-    back = cancelled(image, topic, 0, unclean=lambda topic: False).state
+    back = cancelled(image, topic, 0, options=with_unclean(False)).state
     assert (back.isr, back.elr, back.elr_epochs, back.last_known_elr) == ((1,), (2,), (102,), ())
+
+
+def test_going_back_an_eligible_replica_leads_that_has_what_was_committed() -> None:
+    """Since it left the ISR, nothing was."""
+    image, topic = an_image((3, 1, 2), (3,), adding=(3,), removing=(1, 2))
+    topic.states[0] = msgspec.structs.replace(topic.states[0], elr=(2, 1), elr_epochs=(102, 77))
+    image.brokers[BrokerId(1)].offline = frozenset({T0})
+    move = cancelled(image, topic, 0, options=with_unclean(False))
+    assert shown(move) == ((1, 2), (), (), 2, (2,), 6)
+    assert not move.state.recovering and move.state.elr == (1,)
+    del image.brokers[BrokerId(2)]
+    with pytest.raises(errors.InvalidReplicaAssignment):
+        cancelled(image, topic, 0, options=with_unclean(False))
 
 
 def test_going_back_to_brokers_that_lack_records_needs_unclean_elections() -> None:
     image, topic = an_image((3, 1, 2), (3,), adding=(3,), removing=(1, 2), alive=(2, 3))
     with pytest.raises(errors.InvalidReplicaAssignment):
-        cancelled(image, topic, 0, unclean=lambda topic: False)
-    back = cancelled(image, topic, 0, unclean=lambda topic: True)
+        cancelled(image, topic, 0, options=with_unclean(False))
+    back = cancelled(image, topic, 0, options=with_unclean(True))
     assert shown(back) == ((1, 2), (), (), 2, (2,), 6)
     assert back.state.recovering
 
@@ -768,13 +791,13 @@ def test_going_back_uncleanly_takes_a_replica_that_works_and_rather_one_that_is_
     image, topic = an_image((5, 1, 2, 3), (5,), adding=(5,), removing=(1, 2, 3), alive=(1, 2, 3, 5))
     image.brokers[BrokerId(1)].offline = frozenset({T0})
     image.brokers[BrokerId(2)].impaired = frozenset({T0})
-    assert shown(cancelled(image, topic, 0, unclean=lambda topic: True)) == ((1, 2, 3), (), (), 3, (3,), 6)
+    assert shown(cancelled(image, topic, 0, options=with_unclean(True))) == ((1, 2, 3), (), (), 3, (3,), 6)
 
 
 def test_going_back_uncleanly_to_one_replica_that_lacks_records_tells_it_that_it_may_lead() -> None:
     image, topic = an_image((3, 1), (3,), adding=(3,), removing=(1,), alive=(1, 3))
     image.brokers[BrokerId(1)].impaired = frozenset({T0})
-    state = cancelled(image, topic, 0, unclean=lambda topic: True).state
+    state = cancelled(image, topic, 0, options=with_unclean(True)).state
     assert (state.leader, state.recovering) == (1, True)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.client.errors import LogTruncated, NoOffsetToStart
-from ottla.client.fetcher import CHUNKS_MAX, FULL_WAIT_MS, Fetcher, FetchPlan
+from ottla.client.fetch_position import FetchPlan
+from ottla.client.fetcher import CHUNKS_MAX, FULL_WAIT_MS, Fetcher
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.records.build import build_batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ def test_the_end_of_a_partition_without_a_leader_is_waited_for_and_then_given_up
 @pytest.mark.parametrize("where", ["beginning", "end", "-1", "0"])
 def test_partitions_that_come_while_it_reads_are_read_too(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr("ottla.cli.consume.METADATA_MS", 20)
-    monkeypatch.setattr("ottla.cli.consume.NEW_S", 0.0)
+    monkeypatch.setattr("ottla.cli.consume_parts.NEW_S", 0.0)
 
     def grow(node: MemoryNode, request: Any) -> None:
         if len(cluster.logs["t"]) == 1:
@@ -124,3 +125,152 @@ def test_a_commit_that_fails_is_told_and_made_again(cluster: MemoryCluster, monk
     assert (result.exit_code, result.stdout) == (0, "a\nb\n")
     assert result.stderr.startswith("Warning: what was printed is not committed yet: committing t-0")
     assert cluster.groups.offsets["t", 0][0] == 2
+
+
+def test_parts_of_topics_are_read_to_their_end(cluster: MemoryCluster) -> None:
+    write(cluster, b"a", b"b", b"c", b"d")
+    for partition in range(3):
+        write(cluster, *(b"%d%d" % (partition, number) for number in range(3)), topic="many", partition=partition)
+    assert consume("t@1:3").stdout == "b\nc\n"
+    assert consume("t", "-O", "-2:end").stdout == "c\nd\n"
+    assert consume("t@+1:+2").stdout == "b\nc\n"
+    assert consume("t@4:9").stdout == ""
+    assert sorted(consume("many/0,2@2:", "-e").stdout.split()) == ["02", "22"]
+    assert sorted(consume("many@2:3", "t@0:1", "--show", "topic,value").stdout.split("\n")) == [
+        "",
+        "many\t02",
+        "many\t12",
+        "many\t22",
+        "t\ta",
+    ]
+    assert sorted(consume("many", "-p", "1", "-p", "0", "-O", ":1").stdout.split()) == ["00", "10"]
+
+
+def test_topics_of_a_pattern_are_read(cluster: MemoryCluster) -> None:
+    write(cluster, b"a")
+    write(cluster, b"b", topic="many", partition=1)
+    assert sorted(consume("-r", "t|ma.*", "--from-beginning", "-e").stdout.split()) == ["a", "b"]
+    assert consume("-r", "m", "-e").stderr == "Error: no topic matches m\n"
+    assert sorted(consume("-r", "t", "man.", "-g", "g", "--from-beginning", "-n", "2").stdout.split()) == ["a", "b"]
+
+
+def test_a_topic_that_comes_later_is_read_too_if_it_fits_the_pattern(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.cli.consume_parts.TOPICS_S", 0.0)
+    write(cluster, b"a")
+
+    def add(node: MemoryNode, request: Any) -> None:
+        if "t2" not in cluster.logs:
+            cluster.create("t2")
+            write(cluster, b"later", topic="t2")
+
+    cluster.accidents["Fetch"].append(add)
+    result = consume("-r", "t.?", "--from-beginning", "-n", "2")
+    assert (result.exit_code, sorted(result.stdout.split())) == (0, ["a", "later"]), result.stderr
+
+
+def test_the_tail_is_the_last_of_all_partitions_by_time(cluster: MemoryCluster) -> None:
+    for partition, times in enumerate(((1, 5, 9), (2, 3), (8,))):
+        cluster.logs["many"][partition].append(bytes(build_batch([(ms, None, b"%d" % ms, ()) for ms in times])))
+    assert consume("many", "--tail", "3").stdout == "5\n8\n9\n"
+    assert consume("many", "--tail", "0").stdout == ""
+    assert consume("many", "--tail", "100").stdout == "1\n2\n3\n5\n8\n9\n"
+
+
+def test_following_goes_on_behind_the_tail(cluster: MemoryCluster) -> None:
+    write(cluster, b"1", b"2", b"3")
+
+    def go_on(node: MemoryNode, request: Any) -> None:
+        if any(place.fetch_offset == 3 for topic in request.topics for place in topic.partitions) and cluster.logs["t"][0].end == 3:
+            write(cluster, b"4")
+
+    cluster.accidents["Fetch"].append(go_on)
+    result = consume("t", "--tail", "2", "-F", "-n", "3")
+    assert (result.exit_code, result.stdout) == (0, "2\n3\n4\n"), result.stderr
+
+
+def test_filters_choose_and_the_limit_counts_what_is_printed(cluster: MemoryCluster) -> None:
+    write(cluster, *(b'{"n":%d}' % number for number in range(20)))
+    assert consume("t@0:end", "--filter", ".n >= 5", "--filter", ".n < 8", "-f", "%o ").stdout == "5 6 7 "
+    assert consume("t", "--from-beginning", "--filter", ".n > 9", "-n", "2", "-f", "%o ").stdout == "10 11 "
+
+
+def test_a_group_goes_on_behind_the_last_record_that_a_limit_let_it_look_at(cluster: MemoryCluster) -> None:
+    write(cluster, *(b'{"n":%d}' % number for number in range(20)))
+    first = consume("t", "-g", "g", "--from-beginning", "--filter", ".n > 4", "-n", "2", "-f", "%o ")
+    assert (first.exit_code, first.stdout) == (0, "5 6 "), first.stderr
+    assert cluster.groups.offsets["t", 0][0] == 7
+    assert consume("t", "-g", "g", "-e", "-f", "%o ").stdout.split()[0] == "7"
+
+
+def test_records_that_their_format_cannot_show_are_named(cluster: MemoryCluster) -> None:
+    write(cluster, b"1", b"xx", b"{}", b"4")
+    result = consume("t@0:end", "--value-format", "json")
+    assert (result.exit_code, result.stdout) == (1, "1\n")
+    assert result.stderr.startswith("Error: t-0 at offset 1: not JSON")
+    lenient = consume("t@0:end", "--value-format", "json", "--keep-going")
+    assert (lenient.exit_code, lenient.stdout) == (0, "1\n{}\n4\n")
+    assert lenient.stderr.startswith("Warning: t-0 at offset 1: not JSON")
+
+
+def test_nulls_and_delimiters_are_printed_as_asked(cluster: MemoryCluster) -> None:
+    cluster.logs["t"][0].append(bytes(build_batch([(0, b"k", None, ()), (0, None, b"v", ())])))
+    assert consume("t@:end", "-Z", "--show", "key,value", "-D", "|").stdout == "k\tNULL|NULL\tv|"
+    assert consume("t@:end", "--null", "~", "-f", "%k=%s;").stdout == "k=~;~=v;"
+    assert consume("t@:end", "-o", "raw").stdout == "v"
+
+
+def test_a_parquet_file_is_whole_when_the_command_has_ended(cluster: MemoryCluster, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write(cluster, b"a", b"b", b"c")
+    result = consume("t@1:end", "--parquet", str(tmp_path / "t.parquet"), "--show", "offset,value")
+    assert (result.exit_code, result.output) == (0, "")
+    assert parquet.read_table(tmp_path / "t.parquet").to_pylist() == [{"offset": 1, "value": b"b"}, {"offset": 2, "value": b"c"}]
+
+
+def test_what_retention_took_away_is_passed_over(cluster: MemoryCluster) -> None:
+    write(cluster, b"a")
+    write(cluster, b"b")
+    cluster.logs["t"][0].start = 1
+    assert consume("t@0:end").stdout == "b\n"
+    assert consume("t", "--from-beginning", "-n", "1").stdout == "b\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("t", "-f", "%z"), "-f: unknown token %z"),
+        (("t", "-f", "%s", "-o", "json"), "-f says all"),
+        (("t", "--show", "colour"), "there is no column 'colour'"),
+        (("t", "--filter", "colour = red"), "there is no field 'colour'"),
+        (("t", "--rate", "0"), "--rate expects"),
+        (("t", "-O", "yesterday"), "'yesterday' is no place in a log"),
+        (("t@9:3",), "ends before it begins"),
+        (("t@-2:", "--tail", "3"), "--tail says where to begin"),
+        (("t", "--tail", "3", "-O", "5"), "--tail says where to begin"),
+        (("t", "-F"), "--follow goes with --tail"),
+        (("t", "-g", "g", "-p", "1"), "with -g the group decides"),
+        (("t@5:", "-g", "g"), "with -g the group decides"),
+        (("t", "-g", "g", "--tail", "3"), "with -g neither --tail nor Parquet"),
+        (("t", "-g", ""), "-g needs the name"),
+        (("-r", "("), "not a regular expression"),
+        (("t", "--key-format", "avro"), "avro needs a schema"),
+        (("t", "--parquet", "x", "-o", "csv"), "--parquet writes Parquet"),
+        (("t", "--from-beginning", "-O", "5"), "one of them is enough"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_before_anything_is_read(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
+    result = consume(*arguments)
+    assert result.exit_code == 2, result.output
+    assert why in result.stderr
+    assert not cluster.requests
+
+
+@pytest.mark.parametrize("arguments", [("none",), ("t", "none@1:2"), ("none", "-g", "g")])
+def test_a_topic_that_is_not_there_is_told(cluster: MemoryCluster, arguments: tuple[str, ...]) -> None:
+    result = consume(*arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: there is no topic none\n"
+
+
+def test_a_partition_that_is_not_there_is_told(cluster: MemoryCluster) -> None:
+    assert consume("many/1-3").stderr == "Error: topic many has 3 partitions, no partition 3\n"

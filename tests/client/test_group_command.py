@@ -13,6 +13,7 @@ from administered_groups import AdministeredGroup, GroupCluster
 from click.testing import CliRunner, Result
 from memory_cluster import CUT
 
+from commands import documents
 from ottla.base.ids import TopicPartition
 from ottla.cli.main import main
 from ottla.wire import messages as m
@@ -66,8 +67,8 @@ def offsets(groups: GroupCluster, name: str) -> dict[tuple[str, int], int]:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person looks on, with a wide screen."""
     monkeypatch.setenv("COLUMNS", "200")
-    for module in ("render", "group", "group_lag", "group_reset"):
-        monkeypatch.setattr(f"ottla.cli.{module}.is_terminal", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("ottla.cli.tables.is_terminal", lambda: True)
 
 
 def squeezed(text: str) -> list[str]:
@@ -94,7 +95,7 @@ def test_describe_prints_members_and_what_they_read(ottla: Ottla) -> None:
     assert told["members"][0]["assignment"] == {"t": [0]}
 
 
-@pytest.mark.parametrize("arguments", [["describe"], ["lag"], ["delete-offsets", "-t", "t"], ["delete"]])
+@pytest.mark.parametrize("arguments", [["describe"], ["lag"], ["delete-offsets", "-t", "t"], ["delete", "-y"]])
 def test_a_group_that_is_not_there_brings_the_one_that_was_meant(ottla: Ottla, arguments: list[str]) -> None:
     assert "did you mean orders?" in refused(ottla(*arguments, "order"))
 
@@ -256,7 +257,7 @@ def test_reset_of_all_topics_of_a_group_without_offsets_asks_for_topics(ottla: O
 
 
 def test_delete_takes_idle_groups_and_refuses_others(groups: GroupCluster, ottla: Ottla) -> None:
-    result = ottla("delete", "orders", "busy", "nowhere", "--if-exists")
+    result = ottla("delete", "orders", "busy", "nowhere", "--if-exists", "-y")
     assert result.stdout == "orders\tdeleted\nnowhere\tnot there\n"
     assert "Error: busy: " in (said := refused(result))
     assert "Stop its consumers first" in said
@@ -264,16 +265,59 @@ def test_delete_takes_idle_groups_and_refuses_others(groups: GroupCluster, ottla
 
 
 def test_delete_offsets_forgets_some_partitions(groups: GroupCluster, ottla: Ottla) -> None:
-    assert good(ottla("delete-offsets", "orders", "-t", "many:0-2")) == "many-1\tdeleted\n"
+    assert good(ottla("delete-offsets", "orders", "-t", "many:0-2", "-y")) == "many-1\tdeleted\n"
     assert offsets(groups, "orders") == {T: 4}
-    assert "no offsets there: many" in refused(ottla("delete-offsets", "orders", "-t", "many", "-t", "t"))
+    assert "no offsets there: many" in refused(ottla("delete-offsets", "orders", "-t", "many", "-t", "t", "-y"))
     assert offsets(groups, "orders") == {T: 4}
 
 
 def test_offsets_that_a_member_reads_are_not_deleted(ottla: Ottla) -> None:
-    result = ottla("delete-offsets", "busy", "-t", "t", "-o", "json")
+    result = ottla("delete-offsets", "busy", "-t", "t", "-y", "-o", "json")
     assert "unsubscribe" in json.loads(result.stdout)[0]["error"]["message"]
     assert result.exit_code == 1
+
+
+def test_dry_runs_tell_what_would_be_deleted_and_what_is_in_the_way(groups: GroupCluster, ottla: Ottla) -> None:
+    result = ottla("delete", "orders", "busy", "--dry-run")
+    assert result.stdout == "orders\twould be deleted\n"
+    assert "Stop its consumers first" in refused(result)
+    assert good(ottla("delete-offsets", "orders", "-t", "many", "--dry-run")) == "many-1\twould be deleted\n"
+    assert "unsubscribe" in refused(ottla("delete-offsets", "busy", "-t", "t", "--dry-run"))
+    assert good(ottla("remove-members", "busy", "--all", "--dry-run")) == "m1\twould be removed\n"
+    for kind in (m.DeleteGroupsRequest, m.OffsetDeleteRequest, m.LeaveGroupRequest):
+        assert not groups.sent(kind)
+
+
+def test_nothing_goes_before_somebody_says_yes(groups: GroupCluster, ottla: Ottla) -> None:
+    for arguments in (["delete", "orders"], ["delete-offsets", "orders", "-t", "t"], ["remove-members", "busy", "--all"]):
+        assert "--yes" in refused(ottla(*arguments), 2)
+    for kind in (m.DeleteGroupsRequest, m.OffsetDeleteRequest, m.LeaveGroupRequest):
+        assert not groups.sent(kind)
+
+
+def test_members_leave_by_their_static_names_or_all_of_them(groups: GroupCluster, ottla: Ottla) -> None:
+    assert "did you mean i-m1?" in refused(ottla("remove-members", "busy", "--instance", "i-m2", "-y"))
+    assert good(ottla("remove-members", "busy", "--instance", "i-m1", "-y")) == "i-m1\tremoved\n"
+    assert not groups.by_name["busy"].members
+    assert "has no members" in refused(ottla("remove-members", "busy", "--all", "-y"))
+    refused(ottla("remove-members", "busy"), 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["describe", "busy"],
+        ["lag"],
+        ["lag", "orders", "-w", "0.1", "-n", "1"],
+        ["reset", "orders", "--to-earliest", "--all-topics"],
+        ["delete", "orders", "-y"],
+        ["delete-offsets", "orders", "-t", "t", "-y"],
+        ["remove-members", "busy", "--all", "-y"],
+    ],
+)
+def test_documents_have_the_fields_that_the_reference_names(ottla: Ottla, arguments: list[str]) -> None:
+    assert documents(ottla(*arguments, "-o", "json"), "group", arguments[0])
 
 
 # -- for people
@@ -281,17 +325,17 @@ def test_offsets_that_a_member_reads_are_not_deleted(ottla: Ottla) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_a_person_sees_tables_with_titles_and_durations(ottla: Ottla) -> None:
-    assert "orders Empty classic" in squeezed(good(ottla("list")))
+    assert "orders Empty classic -" in squeezed(good(ottla("list")))
     described = squeezed(good(ottla("describe", "busy", "orders")))
     assert described[0] == "busy classic Stable range coordinator 1 (node1:9092)"
     assert "m1 i-m1 client-m1 10.0.0.1 t:0" in described
     assert described[-1] == "orders classic Empty coordinator 1 (node1:9092) no members"
     lag = squeezed(good(ottla("lag", "orders")))
     assert lag[0].startswith("orders Empty lag 6 behind 6")
-    assert lag[2] == "TOPIC PARTITION COMMITTED END LAG BEHIND CLIENT HOST"
-    assert "many 1 5 5 0 0s" in lag
-    assert squeezed(good(ottla("lag", "--by", "group")))[1] == "GROUP STATE PARTITIONS LAG BEHIND"
-    assert "t 0 4 0" in squeezed(good(ottla("reset", "orders", "--to-earliest", "--all-topics")))
+    assert lag[1] == "TOPIC PARTITION COMMITTED END LAG BEHIND CLIENT HOST"
+    assert "many 1 5 5 0 0s - -" in lag
+    assert squeezed(good(ottla("lag", "--by", "group")))[0] == "GROUP STATE PARTITIONS LAG BEHIND"
+    assert "t 0 4 0 -" in squeezed(good(ottla("reset", "orders", "--to-earliest", "--all-topics")))
 
 
 @pytest.mark.usefixtures("terminal")

@@ -168,16 +168,16 @@ def test_a_group_in_use_keeps_its_offsets_and_a_closed_one_does_not(bootstrap: s
         wait_for(lambda: [one["committed_offset"] for one in run(bootstrap, "lag", group)[0]["partitions"]] == [10, 10])
         refused = run(bootstrap, "reset", group, "--to-earliest", "--all-topics", "--execute", code=1)
         assert f"ottla group describe {group}" in refused
-        for command in (["delete", group], ["delete-offsets", group, "-t", filled]):
+        for command in (["delete", group, "-y"], ["delete-offsets", group, "-t", filled, "-y"]):
             result = CliRunner().invoke(main, ["group", *command, "-b", bootstrap])
             assert result.exit_code == 1, result.output
             assert "Stop" in result.stderr
     wait_for(lambda: run(bootstrap, "describe", group)[0]["state"] == GroupState.EMPTY)
     assert run(bootstrap, "reset", group, "--to-earliest", "-t", f"{filled}:0", "--execute")["executed"]
     assert [one["committed_offset"] for one in run(bootstrap, "lag", group)[0]["partitions"]] == [0, 10]
-    assert run(bootstrap, "delete-offsets", group, "-t", f"{filled}:1")[0]["outcome"] == "deleted"
+    assert run(bootstrap, "delete-offsets", group, "-t", f"{filled}:1", "-y")[0]["outcome"] == "deleted"
     assert [one["partition"] for one in run(bootstrap, "lag", group)[0]["partitions"]] == [0]
-    assert run(bootstrap, "delete", group)[0]["outcome"] == "deleted"
+    assert run(bootstrap, "delete", group, "-y")[0]["outcome"] == "deleted"
     assert f"there is no group {group}" in run(bootstrap, "describe", group, code=1)
 
 

@@ -1,4 +1,4 @@
-"""The idioms of docs/migrating.md: every form of each is run, and all forms of one write the same records."""
+"""The idioms of docs/migrating.md: every form of each is run, and all forms of one write, or print and commit, the same."""
 
 from __future__ import annotations
 
@@ -6,33 +6,55 @@ import ast
 import asyncio
 import inspect
 import re
+import signal
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interop.conftest import NewTopicName
-from ottla import Consumer
+from interop.conftest import ELSEWHERE, NewTopicName
+from ottla import Admin, Consumer, NewTopic, Producer
+from serving import Serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
 pytestmark = [pytest.mark.server, pytest.mark.interop]
 
 
-def idioms() -> dict[str, list[str]]:
+def idioms(of: str) -> dict[str, list[str]]:
     """Code by heading; the last of each is Ottla's."""
-    _, _, text = PAGE.read_text().partition("\n## Idioms\n")
-    sections = re.split(r"^### (.+)$", text, flags=re.MULTILINE)[1:]
+    _, _, text = PAGE.read_text().partition(f"\n## Idioms of {of}\n")
+    sections = re.split(r"^### (.+)$", text.partition("\n## ")[0], flags=re.MULTILINE)[1:]
     return {title: re.findall(r"```python\n(.*?)```", body, re.DOTALL) for title, body in zip(sections[::2], sections[1::2], strict=True)}
 
 
-IDIOMS = idioms()
+PRODUCERS, CONSUMERS = idioms("producers"), idioms("consumers")
 TIMEOUT_S = 20
+#: Clients that wait for ever for what does not come would hold up the whole session.
+RUN_S = 90
 
 
-def run(code: str, bootstrap: str, topic: str) -> None:
-    """Run the code, which may await, as a program of its own."""
-    code = code.replace("localhost:9092", bootstrap).replace('"orders"', repr(topic))
+def _too_long(*_: Any) -> None:
+    raise TimeoutError(f"not done after {RUN_S} s")
+
+
+def run(code: str, bootstrap: str, **names: str) -> None:
+    """Run the code, which may await, as a program of its own; with other names for its topics and groups. Raises: TimeoutError."""
+    before = signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(RUN_S)
+    try:
+        _run(code, bootstrap, names)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _run(code: str, bootstrap: str, names: dict[str, str]) -> None:
+    code = code.replace("localhost:9092", bootstrap)
+    for name, instead in names.items():
+        code = re.sub(rf"\b{name}\b", instead, code)
     compiled = compile(code, str(PAGE), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if compiled.co_flags & inspect.CO_COROUTINE:
 
@@ -69,16 +91,68 @@ def written(bootstrap: str, topic: str, at_least: int) -> list[Any]:
     )
 
 
-@pytest.mark.parametrize("title", IDIOMS)
-def test_an_idiom_writes_the_same_in_every_client(title: str, bootstrap: str, new_topic: NewTopicName) -> None:
-    *foreign, mine = IDIOMS[title]
+def are_named(foreign: list[str], mine: str) -> None:
     assert foreign and all(code.startswith(("# kafka-python", "# aiokafka", "# confluent-kafka")) for code in foreign)
     assert mine.startswith("# ottla")
+
+
+@pytest.mark.parametrize("title", PRODUCERS)
+def test_an_idiom_writes_the_same_in_every_client(title: str, bootstrap: str, new_topic: NewTopicName) -> None:
+    *foreign, mine = PRODUCERS[title]
+    are_named(foreign, mine)
     topic = new_topic(3)
-    run(mine, bootstrap, topic)
+    run(mine, bootstrap, orders=topic)
     wanted = written(bootstrap, topic, 1)
     assert wanted
     for code in foreign:
         topic = new_topic(3)
-        run(code, bootstrap, topic)
+        run(code, bootstrap, orders=topic)
         assert written(bootstrap, topic, len(wanted)) == wanted, code.splitlines()[0]
+
+
+# -- consumers
+
+
+@pytest.fixture(scope="module")
+def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker that does not wait for a group's first members."""
+    if ELSEWHERE:
+        yield ELSEWHERE
+        return
+    with Serving(tmp_path_factory.mktemp("migrating") / "data", settings={"group.initial.rebalance.delay.ms": "0"}) as server:
+        yield server.bootstrap
+
+
+def filled(bootstrap: str) -> str:
+    """A new topic with what the page says is in it."""
+    topic = f"t{uuid.uuid4().hex[:12]}"
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(NewTopic(topic, 3))
+    with Producer(bootstrap_servers=bootstrap, key_serializer="str", value_serializer="json") as producer:
+        for number in range(12):
+            producer.send(
+                topic, {"id": number}, key=f"customer-{number}", partition=number % 3, timestamp_ms=1_700_000_000_000 + number * 1000
+            )
+    return topic
+
+
+def read(code: str, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], dict[str, Any]]:
+    """What the code prints, sorted, and what its group has committed."""
+    orders, refunds, billing = filled(bootstrap), filled(bootstrap), f"g{uuid.uuid4().hex[:12]}"
+    capsys.readouterr()
+    run(code, bootstrap, orders=orders, refunds=refunds, billing=billing)
+    printed = sorted(capsys.readouterr().out.splitlines())
+    with Consumer(bootstrap_servers=bootstrap, group_id=billing) as consumer:
+        kept = consumer.committed([(topic, partition) for topic in (orders, refunds) for partition in range(3)])
+    names = {orders: "orders", refunds: "refunds"}
+    return printed, {f"{names[tp.topic]}-{tp.partition}": one.offset for tp, one in kept.items() if one is not None}
+
+
+@pytest.mark.parametrize("title", CONSUMERS)
+def test_an_idiom_reads_and_commits_the_same_in_every_client(title: str, groups: str, capsys: pytest.CaptureFixture[str]) -> None:
+    *foreign, mine = CONSUMERS[title]
+    are_named(foreign, mine)
+    wanted = read(mine, groups, capsys)
+    assert wanted[0]
+    for code in foreign:
+        assert read(code, groups, capsys) == wanted, code.splitlines()[0]

@@ -9,7 +9,7 @@ from record_samples import T0, a_batch, as_read, resealed, some_records, with_pa
 
 from ottla.records import partition_for_key
 from ottla.records.batch import parse_header
-from ottla.records.build import BinaryColumn, HeadersColumn, build_batch, build_columns, partitions_of_keys
+from ottla.records.build import BinaryColumn, HeadersColumn, build_batch, build_columns, partitions_of_keys, rows_by_partition
 from ottla.records.columns import AbortedTransactions, BinaryBuffers, Columns, columns
 from ottla.records.compression import Codec
 from ottla.records.errors import InvalidBatch, UnsupportedMagic
@@ -297,3 +297,11 @@ def test_partitions_of_a_column_are_those_of_its_keys() -> None:
     column = arrow_column(pa.array([*keys, None]))
     found = pa.Array.from_buffers(pa.int32(), 52, [None, pa.py_buffer(partitions_of_keys(column, 7, first=0, last=52))])
     assert found.to_pylist() == [*(partition_for_key(key, 7) for key in keys), -1]
+
+
+def test_rows_come_together_by_partition_and_stay_in_order() -> None:
+    rows, ends = rows_by_partition(pa.array([2, 0, -1, 2, 0, -1], pa.int32()).buffers()[1], 3)
+    assert pa.Array.from_buffers(pa.int64(), 6, [None, pa.py_buffer(rows)]).to_pylist() == [2, 5, 1, 4, 0, 3]
+    assert ends == [2, 4, 4, 6]
+    with pytest.raises(IndexError, match="row 1 is for partition 3, and there are 3"):
+        rows_by_partition(pa.array([2, 3], pa.int32()).buffers()[1], 3)

@@ -154,3 +154,8 @@ def test_twins_refuse_columns_that_point_outside_of_their_data_alike(ends: list[
     arguments = (column, None, None, T0, False, None, 0, len(ends) - 1)
     assert outcome(encoded, native, arguments, 10_000) == outcome(encoded, pure, arguments, 10_000)
     twins("partition_column", column, 0, len(ends) - 1, 7)
+
+
+@given(st.lists(st.integers(-2, 4), max_size=20), st.integers(0, 4))
+def test_twins_group_rows_alike(numbers: list[int], count: int) -> None:
+    twins("group_rows", array("i", numbers).tobytes(), count)

@@ -3,8 +3,12 @@
 import pytest
 
 from ottla.broker import coordinator
+from ottla.broker.controller import moves, reassignment
+from ottla.broker.image import Image, Topic
+from ottla.sim import brokers
 from ottla.sim.group_history import CLUSTER_GROUP_KINDS, GroupHistory
 from ottla.sim.sweep import report, run_seed
+from ottla.store import layout
 
 #: What moves coordinators.
 MOVING = ("kill", "session lost", "leave", "cut off", "member killed", "slow disk")
@@ -29,6 +33,25 @@ def test_offsets_are_kept_in_three_copies_and_coordinators_move() -> None:
     ]
     assert states
     assert all(b'"leader_epoch":0,' not in history.stage.store.tree.nodes[path].data for path in states)
+
+
+def test_copies_of_offsets_that_were_missing_at_first_are_there_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = []
+
+    def grown(image: Image, topic: Topic, number: int) -> reassignment.Move | None:
+        move = reassignment.grown(image, topic, number)
+        moved.extend([] if move is None else [move])
+        return move
+
+    monkeypatch.setattr(moves, "grown", grown)
+    monkeypatch.setattr(brokers, "ONE_AWAY", 1.0)
+    for seed in range(4):
+        history = GroupHistory(seed, kinds=MOVING, brokers=3)
+        verdict = history.run()
+        assert not verdict.problems, report(verdict)
+        node = layout.decode_topic(history.stage.store.tree.nodes[layout.topic(brokers.OFFSETS)].data)
+        assert node.factor_wanted == 0 and all(len(replicas) == 3 for replicas in node.replicas.values())
+    assert moved, "in no seed was a broker away when the topic was created"
 
 
 def test_faults_of_groups_in_a_cluster_are_those_of_both() -> None:

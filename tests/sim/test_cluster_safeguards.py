@@ -15,6 +15,7 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
+from ottla.broker import stock
 from ottla.broker.apis import k00_produce, k56_alter_partition
 from ottla.broker.controller import agenda, election, isr, reassignment
 from ottla.broker.controller.controller import Controller
@@ -249,6 +250,11 @@ def test_electing_who_is_back_without_its_log_is_caught(monkeypatch: pytest.Monk
     """It says so in its registration, refuses to lead, and would be elected again for ever."""
     monkeypatch.setattr(election.Case, "intact", lambda self, broker, epoch: self._registered(broker) is not None)
     assert any("do not end" in problem for problem in harm(("disk lost", "power cut everywhere", "kill"), first=29))
+
+
+def test_keeping_logs_of_topics_that_were_deleted_meanwhile_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stock, "set_aside_strays", lambda node: None)
+    assert any("of passing-" in problem for problem in harm(("topic comes or goes", "kill")))
 
 
 # Epochs and sessions.

@@ -104,6 +104,10 @@ class Disk(Protocol):
 
     def free_bytes(self) -> int: ...
 
+    def total_bytes(self) -> int:
+        """Of the file system that holds the directory."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Op:

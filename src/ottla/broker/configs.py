@@ -120,6 +120,14 @@ class ClusterOptions(Options):
         at_least=1,
         doc="A follower that did not catch up with its leader for this long leaves the ISR.",
     )
+    stray_retention_ms: int = option(
+        "ottla.stray.retention.ms",
+        7 * DAY_MS,
+        long=True,
+        at_least=-1,
+        scope="cluster-wide",
+        doc="How long a broker keeps the logs of topics that were deleted while it was away, under names that end in -stray; -1 for good.",
+    )
     controlled_shutdown_enable: bool = option(
         "controlled.shutdown.enable", True, doc="Whether a broker that is to stop first hands over what other brokers can take."
     )
@@ -259,7 +267,8 @@ class ClusterOptions(Options):
         "offsets.topic.replication.factor",
         3,
         at_least=1,
-        doc="Replicas of __consumer_offsets, but no more than there are brokers. Counts when the topic is created.",
+        doc="Replicas of __consumer_offsets. Where it is set, the topic is not created before as many brokers are alive; where it is "
+        "not, the topic begins with as many as there are, and the controller adds those missing as brokers come.",
     )
     offsets_topic_segment_bytes: int = option(
         "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets. Counts when the topic is created."

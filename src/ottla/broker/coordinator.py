@@ -48,7 +48,7 @@ from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 if TYPE_CHECKING:
-    from ottla.broker.configs import BrokerOptions
+    from ottla.broker.configs import BrokerOptions, Settings
     from ottla.broker.leader import Leader
     from ottla.broker.node import Node
 
@@ -340,10 +340,11 @@ class Coordinator(Generic[M]):
         make: Callable[[Shard[M]], M],
         *,
         partitions: Callable[["BrokerOptions"], int],
-        replicas: Callable[["BrokerOptions"], int],
+        replicas: Callable[["Settings"], int],
         configs: Callable[["BrokerOptions"], dict[str, str]],
     ) -> None:
-        """``partitions``, ``replicas`` and ``configs`` are those with which the topic is created, replicas no more than can be."""
+        """``partitions``, ``replicas`` and ``configs`` are those with which the topic is created. Replicas -1: as many as it is to
+        have, but for the moment no more than there are brokers."""
         self._node = node
         self.topic = topic
         self._make = make
@@ -400,7 +401,10 @@ class Coordinator(Generic[M]):
         """Have the topic created, unless that is under way. Raises: KafkaError, when the controller is here and says no."""
         options = self._node.options
         configs = [CreatableTopicConfig(name=name, value=value) for name, value in self._configs(options).items()]
-        replicas = min(self._replicas(options), len(self._node.image.brokers))
+        replicas, brokers = self._replicas(self._node.settings), len(self._node.image.brokers)
+        if replicas > brokers:
+            # The controller would say the same, but nobody would hear it.
+            raise errors.InvalidReplicationFactor(f"it is to have {replicas} replicas, and {brokers} brokers are alive")
         wish = CreatableTopic(name=self.topic, num_partitions=self._partitions(options), replication_factor=replicas, configs=configs)
         begin_creation(self._node, wish)
 

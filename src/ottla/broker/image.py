@@ -31,8 +31,12 @@ class Registration:
     #: Replicas whose log directory failed, and those whose log lacks records.
     offline: frozenset[TopicPartition] = frozenset()
     impaired: frozenset[TopicPartition] = frozenset()
+    #: Replicas whose disk is full: they take nothing from producers.
+    full: frozenset[TopicPartition] = frozenset()
     #: Since which registration the broker has stopped in order each time; -1 when it did not.
     clean_since: int = -1
+    #: Epoch of the controller that it cannot reach; -1 when it can, or does not know.
+    unheard: int = -1
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class Topic:
     #: Of the replicas, those that are being added, and those that are to go, by partition; without those that do not move.
     adding: dict[int, tuple[int, ...]] = field(default_factory=dict)
     removing: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: How many replicas each partition is to have as soon as there are brokers for them; 0 when that was settled, or never in doubt.
+    factor_wanted: int = 0
 
     def leader(self, partition: int) -> BrokerId:
         state = self.states.get(partition)
@@ -139,6 +145,7 @@ class Image:
         assignment = layout.decode_topic(node.data)
         topic = Topic(name, assignment.topic_id, dict(sorted(assignment.replicas.items())), node.version)
         topic.adding, topic.removing = dict(assignment.adding), dict(assignment.removing)
+        topic.factor_wanted = assignment.factor_wanted
         if before is not None and before.topic_id == topic.topic_id:
             topic.states, topic.versions = before.states, before.versions
         elif before is not None:
@@ -172,7 +179,9 @@ class Image:
                 version=node.version,
                 offline=_partitions(read.offline),
                 impaired=_partitions(read.impaired),
+                full=_partitions(read.full),
                 clean_since=read.clean_since,
+                unheard=read.unheard,
             )
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)

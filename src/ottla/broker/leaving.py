@@ -110,10 +110,15 @@ class Leaving:
             self.over = True
             return
         self._tries += 1
-        # Whether that was done is heard from the store.
-        node.submit((node.standing.redescribed(),), lambda result: None)
+        self._mark()
         backoff = Parked((), lambda: False, lambda expired: self._try())
         node.purgatory.park(backoff, node.now_ms + node.options.controlled_shutdown_retry_backoff_ms)
+
+    def _mark(self) -> None:
+        """Whether it was written is heard from the store."""
+        ops = self._node.standing.redescribed()
+        if ops and not self.over:
+            self._node.submit(ops, lambda result: self._mark() if result.error == "version" else None)
 
     def _look_at_all(self) -> None:
         self._held = {

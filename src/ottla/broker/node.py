@@ -16,6 +16,7 @@ from typing import Any
 import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import Op, StoreResult
+from ottla.base.units import MiB
 from ottla.broker import effects, events
 from ottla.broker.apis.k01_fetch import follower_woke
 from ottla.broker.compaction import Compaction
@@ -57,6 +58,9 @@ class Space:
     total_bytes: int
     #: Whether less than the reserve was free then.
     low: bool = False
+    #: Whether others should lead: low for two measurements on end, so that followers have what it took before; until there is clearly
+    #: more than the reserve.
+    full: bool = False
 
 
 class Node:
@@ -342,6 +346,8 @@ class Node:
         before = self.space.get(event.directory)
         reserve = self.options.disk_reserve_bytes
         space = self.space[event.directory] = Space(event.free_bytes, event.total_bytes, event.free_bytes < reserve)
+        if before is not None:
+            space.full = (before.low and space.low) or (before.full and event.free_bytes < reserve + max(reserve // 4, MiB))
         if space.low != (before is not None and before.low):
             state = f"the reserve (ottla.disk.reserve.bytes) is {reserve}; produce is {'refused' if space.low else 'taken again'}"
             self.effects.append(effects.Warn(message=f"{space.free_bytes} bytes are free on the disk of {event.directory}, {state}"))

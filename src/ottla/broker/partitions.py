@@ -3,9 +3,9 @@
 A partition is held here when its assignment names this broker; its log is opened or created then. It is led here when its state names this
 broker as leader, under the registration it has now: what was decided for an earlier life of it does not bind this one, which may have
 lost what that one had. Else it is followed, from its leader if it has one. A topic that leaves the image
-takes its logs with it: their directories are renamed at once and removed off the loop. So does an assignment that is without this broker,
-but only while it is registered: what a store said before that may be older than the assignment by which this broker came to have the log.
-Logs that the store does not know are left alone.
+takes its logs with it: their directories are renamed at once and removed off the loop. So does an assignment that is without this broker.
+But only while it is registered: what a store said before that may be older than the assignment by which this broker came to have the log.
+Logs of topics that went while this broker was away are set aside (``stock.py``).
 
 One flush of a partition is under way at most, whoever leads it meanwhile: what a former log of the same name has on disk says nothing
 about the present one.
@@ -126,7 +126,10 @@ class Partitions:
             return
         for directory, partition in list(self.hosted()):
             if partition.topic == name:
-                self._drop(directory, partition)
+                if self.registered:
+                    self._drop(directory, partition)
+                else:
+                    self._end(partition)
         for partition in [gone for gone in self.offline if gone.topic == name]:
             del self.offline[partition]
             self._roomless.pop(partition, None)
@@ -144,7 +147,7 @@ class Partitions:
     def _leave(self, topic: Topic) -> None:
         """Let go of partitions of this topic that other brokers have now, and of their logs."""
         node = self._node
-        if node.epoch is None or not node.standing.connected or node.stopping:
+        if not self.registered:
             return
         gone = [TopicPartition(topic.name, number) for number, replicas in topic.replicas.items() if node.broker_id not in replicas]
         for partition in gone:
@@ -152,9 +155,12 @@ class Partitions:
                 self._roomless.pop(partition, None)
                 node.unfit.changed()
             for directory in self._working():
-                # A power cut may have taken the note of the topic's id.
-                if partition in directory.logs and directory.logs[partition].topic_id in (topic.topic_id, NO_TOPIC_ID):
-                    self._drop(directory, partition)
+                if partition in directory.logs:
+                    # A power cut may have taken the note of the topic's id.
+                    if directory.logs[partition].topic_id in (topic.topic_id, NO_TOPIC_ID):
+                        self._drop(directory, partition)
+                    else:
+                        self.set_aside(directory, partition)
 
     def state_changed(self, partition: TopicPartition) -> None:
         """The controller wrote who leads a partition."""
@@ -163,7 +169,7 @@ class Partitions:
         self._node.unfit.state_changed(partition, state)
 
     def _state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
-        if state is None and partition.topic in self._node.image.deleting:
+        if state is None and partition.topic in self._node.image.deleting and self.registered:
             # Of a large topic they go one after the other, before it goes itself.
             for directory in self._working():
                 if partition in directory.logs:
@@ -189,6 +195,11 @@ class Partitions:
             return False
         return state.registration_of(node.broker_id) in (node.epoch, -1)
 
+    @property
+    def registered(self) -> bool:
+        """Whether what the store shows is as new as anything that an earlier life of this broker acted on."""
+        return self._node.epoch is not None and self._node.standing.connected and not self._node.stopping
+
     def step_down(self) -> None:
         """Lead nothing for the moment: whoever waits is sent to look for the leader."""
         for partition in list(self.leaders):
@@ -199,6 +210,7 @@ class Partitions:
         topics = list(self._node.image.topics.values())
         for topic in topics:
             self._leave(topic)
+        stock.set_aside_strays(self._node)
         self._resuming = [TopicPartition(topic.name, number) for topic in topics for number in topic.states]
         self._resuming.reverse()
         self._resume_some()
@@ -359,10 +371,20 @@ class Partitions:
         return [directory for directory in self._node.directories if directory.failed is None]
 
     def _drop(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        self._let_go(partition)
+        self._end(partition)
         with self.guarded(directory):
             path = directory.remove(partition)
             self._node.effects.append(effects.Remove(directory=directory.root, paths=(path,)))
+
+    def set_aside(self, directory: LogDirectory, partition: TopicPartition) -> None:
+        """Serve a log no more, and keep it for a while."""
+        self._end(partition)
+        with self.guarded(directory):
+            directory.set_aside_for_a_while(partition)
+
+    def _end(self, partition: TopicPartition) -> None:
+        """Serve a partition no more, and let those who wait for it know."""
+        self._let_go(partition)
         self._node.groups.partition_changed(partition)
         self._node.purgatory.poke(partition)
 

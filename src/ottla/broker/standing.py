@@ -125,7 +125,7 @@ class Standing:
         """What a registration says of this broker now."""
         node = self._node
         host, port = node.address
-        offline, impaired = node.unfit.description()
+        offline, impaired, full = node.unfit.description()
         return layout.BrokerRegistration(
             host=host,
             port=port,
@@ -135,12 +135,18 @@ class Standing:
             leaving=node.leaving.begun,
             offline=offline,
             impaired=impaired,
+            full=full,
             clean_since=self.clean_since,
+            unheard=node.controller.hearing.unheard,
         )
 
-    def redescribed(self) -> Op:
-        """Say anew, in the registration there is, what this broker is like now."""
-        return Op("set", layout.broker(self._node.broker_id), layout.encode_broker(self.description()))
+    def redescribed(self) -> tuple[Op, ...]:
+        """Says anew, in the registration there is, what this broker is like now; nothing where there is none of this life, as far as the
+        image shows. Under its version: what is told later must not be overtaken by what was told before, nor be of another life."""
+        registered = self._node.image.brokers.get(self._node.broker_id)
+        if self.epoch is None or registered is None or registered.epoch != self.epoch:
+            return ()
+        return (Op("set", layout.broker(self._node.broker_id), layout.encode_broker(self.description()), version=registered.version),)
 
     def _own_remains(self) -> bool:
         """Whether what is registered is an earlier life of this broker."""
@@ -156,6 +162,7 @@ class Standing:
                 # From now on nothing is lost but by another crash.
                 self.clean_since = self.epoch
             node.unfit.registered(told)
+            node.controller.hearing.registered()
             self._patience_ms = None
             self._ousted = False
             node.partitions.resume()

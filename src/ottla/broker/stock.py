@@ -11,6 +11,10 @@ What is lost is copied from other replicas (``unfit.py``). Where there are none,
 partition is out of sight: nothing is made in its place. A directory that comes back has old copies. Those made meanwhile are the better
 ones, but for an empty one that nobody else could fill; the others are set aside, under a name that ends in ``-stray``, as Kafka calls
 what it does not know.
+
+Once it is registered, and so knows all that was written before, a log of a topic that the store has no more is one that was deleted while
+this broker was away. It is set aside, too, but for ottla.stray.retention.ms only: should it be the store that was put back to an older
+state, its records are still there.
 """
 
 from collections.abc import Iterable
@@ -19,10 +23,16 @@ from typing import TYPE_CHECKING
 from ottla.base.ids import TopicPartition
 from ottla.broker import effects
 from ottla.broker.image import Topic
+from ottla.broker.purgatory import Parked
 from ottla.log.directory import LogDirectory
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+#: Logs set aside in one step of the broker.
+SET_ASIDE_AT_ONCE = 500
+#: Topics that a warning names.
+NAMED_MAX = 5
 
 
 def newest_first(directories: Iterable[LogDirectory]) -> list[LogDirectory]:
@@ -83,3 +93,29 @@ def settle(node: "Node", directories: list[LogDirectory]) -> None:
     for directory in directories:
         with node.partitions.guarded(directory):
             directory.settle(ids, generation, node.wall_ms)
+
+
+def set_aside_strays(node: "Node") -> None:
+    """Topics of logs here may be gone from the store; of thousands of such logs, some go in each step. To be called once registered."""
+    found = [(directory, partition) for directory, partition in node.partitions.hosted() if not node.image.has(*partition)]
+    if not found:
+        return
+    topics = sorted({partition.topic for _, partition in found})
+    names = ", ".join(topics[:NAMED_MAX]) + (", ..." if len(topics) > NAMED_MAX else "")
+    kept_ms = node.options.stray_retention_ms
+    until = f"for {kept_ms} ms (ottla.stray.retention.ms)" if kept_ms >= 0 else "for good (ottla.stray.retention.ms)"
+    message = (
+        f"{len(found)} logs are of topics that the store has no more ({names}): they are set aside {until}, under names ending in -stray"
+    )
+    node.effects.append(effects.Warn(message=message))
+
+    def some(expired: bool) -> None:
+        for directory, partition in found[:SET_ASIDE_AT_ONCE]:
+            unknown = node.partitions.registered and not node.image.has(*partition)
+            if unknown and directory.failed is None and partition in directory.logs:
+                node.partitions.set_aside(directory, partition)
+        del found[:SET_ASIDE_AT_ONCE]
+        if found:
+            node.purgatory.park(Parked((), lambda: False, some), node.now_ms)
+
+    some(False)

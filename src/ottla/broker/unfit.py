@@ -3,6 +3,7 @@
 ::
 
     log directory failed, no room      ──▶ offline     until there is a log again
+    disk full                          ──▶ full        until there is room again
     records missing: log gone, cut     ──▶ impaired    until nobody counts on this replica, or it was elected all the same
     back by a crash of the medium,
     or damaged where it lies
@@ -11,6 +12,9 @@ The registration is the one place that everybody hears of at once, that the cont
 the broker: no controller has to remember anything, and a new one knows all. A failed log directory is also told as Kafka tells it, by a
 node below ``/log_dir_event_notification``. Should the store not take it within log.dir.failure.timeout.ms while others still believe in
 this broker, the broker stops.
+
+A full disk breaks no promise: its replicas stay in their ISRs as long as the reserve lasts, and serve readers. But a leader there takes
+nothing from producers. So another member of the ISR leads that has room, if there is one.
 
 An impaired replica of the ISR would, as leader, have others cut off what it lacks. It waits until a state names it no more, neither in
 the ISR nor as eligible; then it drops what is damaged and copies it from its leader. Where nobody else has the records, an unclean election
@@ -34,8 +38,9 @@ from ottla.store.layout import PartitionState
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: What the registration says: offline and impaired replicas.
-Told = tuple[frozenset[TopicPartition], frozenset[TopicPartition]]
+#: What the registration says: offline, impaired and full replicas.
+Told = tuple[frozenset[TopicPartition], frozenset[TopicPartition], frozenset[TopicPartition]]
+ByTopic = dict[str, tuple[int, ...]]
 
 
 class Unfit:
@@ -46,7 +51,7 @@ class Unfit:
         #: Impaired replicas, with the offset of the first damaged batch; None where it is only that records are missing.
         self.impaired: dict[TopicPartition, int | None] = {}
         #: As our registration says, as far as the store has confirmed it.
-        self._told: Told = (frozenset(), frozenset())
+        self._told: Told = (frozenset(), frozenset(), frozenset())
         self._telling = False
         #: The store did not answer; the next tick tries again.
         self._retry = False
@@ -59,12 +64,18 @@ class Unfit:
     # What there is to tell.
 
     def _now(self) -> Told:
-        return frozenset(self._node.partitions.offline), frozenset(self.impaired)
+        return frozenset(self._node.partitions.offline), frozenset(self.impaired), self._full()
 
-    def description(self) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-        """Offline and impaired replicas by topic, for a registration."""
-        offline, impaired = self._now()
-        return _by_topic(offline), _by_topic(impaired)
+    def _full(self) -> frozenset[TopicPartition]:
+        """A broker alone has nobody to tell."""
+        node = self._node
+        full = {root for root, space in node.space.items() if space.full} if len(node.image.brokers) > 1 else set()
+        return frozenset(partition for directory in node.directories if directory.root in full for partition in directory.logs)
+
+    def description(self) -> tuple[ByTopic, ByTopic, ByTopic]:
+        """Offline, impaired and full replicas by topic, for a registration."""
+        offline, impaired, full = self._now()
+        return _by_topic(offline), _by_topic(impaired), _by_topic(full)
 
     def registering(self) -> Told:
         """What the registration that is being made says; to be handed to ``registered``."""
@@ -83,12 +94,10 @@ class Unfit:
         if now[0] - self._told[0] and self._bound is None:
             self._bound = Parked((), lambda: False, self._not_told)
             node.purgatory.park(self._bound, node.now_ms + node.options.log_dir_failure_timeout_ms)
-        registered = node.image.brokers.get(node.broker_id)
-        if self._telling or node.epoch is None or registered is None or registered.epoch != node.epoch:
+        ops = [*node.standing.redescribed()]
+        if self._telling or not ops:
             return
         self._telling = True
-        path = layout.broker(node.broker_id)
-        ops = [Op("set", path, layout.encode_broker(node.standing.description()), version=registered.version)]
         if now[0] - self._told[0]:
             ops.append(Op("create", layout.log_dir_event(self._sequence), layout.encode_log_dir_event(node.broker_id)))
         node.submit(ops, lambda result: self._answered(result, now))

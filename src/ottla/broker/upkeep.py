@@ -76,6 +76,7 @@ class Upkeep:
         self.next_ms = min((due[0][0] for due in (self._due, self._removals) if due), default=None)
 
     def _retain(self) -> None:
+        self._remove_strays()
         partitions, wall_ms = self._node.partitions, self._node.wall_ms
         for leader in list(partitions.leaders.values()):
             with partitions.guarded(leader.directory):
@@ -85,6 +86,13 @@ class Upkeep:
                 elif leader.log.pending.any:
                     # What has expired goes once the name of the segment behind it is durable.
                     partitions.wrote(leader)
+
+    def _remove_strays(self) -> None:
+        kept_ms = self._node.options.stray_retention_ms
+        for directory in self._node.directories if kept_ms >= 0 else ():
+            paths = directory.expired_strays(self._node.wall_ms - kept_ms)
+            if paths:
+                self._node.effects.append(effects.Remove(directory=directory.root, paths=paths))
 
     def checkpoint(self, directory: LogDirectory) -> None:
         """Have recovery points, log starts and high watermarks of a directory written down, as they are now."""

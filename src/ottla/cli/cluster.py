@@ -7,6 +7,10 @@ from ottla.cli.lazy import Entry, Lazy
 COMMANDS = {
     "up": Entry("cluster_up", "Start a cluster on this machine, each broker a process of its own."),
     "status": Entry("cluster_status", "Show what runs, who is controller, and which partitions lack replicas."),
+    "describe": Entry("cluster_look:describe", "Show id, controller and brokers, and how much is in it."),
+    "apis": Entry("cluster_look:apis", "List the requests that brokers take, in which versions."),
+    "features": Entry("cluster_look:features", "Show feature levels."),
+    "quorum": Entry("cluster_look:quorum", "Show who keeps the metadata of a KRaft cluster."),
     "restart": Entry("cluster_restart", "Restart brokers one after another, while clients go on."),
     "down": Entry("cluster_down", "Stop a cluster on this machine in order."),
     "reassign": Entry("reassign", "Move replicas between brokers."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ottla.cli.render import admin as connected
+from ottla.cli.connection import admin as connected
 
 if TYPE_CHECKING:
     from ottla.client.results import Node, PartitionDescription

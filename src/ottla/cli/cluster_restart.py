@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ottla.cli.cluster_local import data_dir_option, failing, held_cluster
-from ottla.cli.render import admin as connected
+from ottla.cli.connection import admin as connected
 from ottla.cli.words import duration_ms
 
 

@@ -7,21 +7,62 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli import tables
 from ottla.cli.cluster_local import data_dir_option, failing
-from ottla.cli.render import output_option, print_json, table
+from ottla.cli.connection import named_elsewhere, remote_option
+from ottla.cli.forms import Form, fields, output_option
+from ottla.cli.tables import Column
+from ottla.cli.topic_words import leader, state_colour
 
 if TYPE_CHECKING:
     from ottla.cli.cluster_health import Health
 
 
-@click.command(name="status")
-@click.option(
-    "-b", "--bootstrap-server", "bootstrap", metavar="HOST:PORT[,...]", help="Ask this cluster, wherever it is, and not that of --data-dir."
+PROCESSES = (
+    Column("PROCESS", "name"),
+    Column("PID", "pid", number=True),
+    Column("ADDRESS", "address"),
+    Column("STATE", lambda row: "up" if row["up"] else "down", colour=lambda row: "green" if row["up"] else "red"),
+    Column("ROLE", lambda row: "controller" if row["controller"] else ""),
 )
+PARTITIONS = (
+    Column("PARTITION", lambda row: f"{row['topic']}-{row['partition']}"),
+    Column("LEADER", leader, number=True, colour=state_colour),
+    Column("REPLICAS", "replicas"),
+    Column("ISR", "isr", colour=state_colour),
+)
+PARTITION = {
+    "topic": "its topic",
+    "partition": "its number",
+    "leader": "the broker that leads it; null: none",
+    "replicas": "the brokers that have a replica",
+    "isr": "those in sync",
+}
+
+
+@fields(
+    {
+        "processes[].name": "broker N or zookeeper N",
+        "processes[].broker": "a broker's number; null for a server of ZooKeeper",
+        "processes[].pid": "of a process on this machine",
+        "processes[].address": "where it listens",
+        "processes[].up": "whether it runs",
+        "processes[].controller": "whether it is the controller",
+    },
+    {f"under_replicated[].{name}": says for name, says in PARTITION.items()},
+    {f"offline[].{name}": says for name, says in PARTITION.items()},
+    cluster_id="the cluster's id; null: no broker answers",
+    controller="the broker that is the controller; null: none",
+    partitions="how many there are in all; null: no broker answers",
+)
+@click.command(name="status")
 @output_option
+@remote_option
 @data_dir_option
-def command(bootstrap: str | None, output: str, data_dir: Path) -> None:
+def command(bootstrap: str | None, output: Form, data_dir: Path) -> None:
     """Show the processes of a cluster, its controller, and the partitions without a leader or without all of their replicas.
+
+    Without -b or --profile it is the cluster that ottla cluster up started here, if there is one.
 
     Exit code 1 when something is down, offline or under-replicated.
     """
@@ -32,7 +73,8 @@ def command(bootstrap: str | None, output: str, data_dir: Path) -> None:
     seen: Health | None = None
     with failing():
         if bootstrap is None:
-            rows = _processes(data_dir)
+            rows, bootstrap = _processes_or_elsewhere(data_dir)
+        if bootstrap is None:
             up = ",".join(row["address"] for row in rows if row["up"] and row["broker"] is not None)
             try:
                 seen = health(up) if up else None
@@ -42,13 +84,28 @@ def command(bootstrap: str | None, output: str, data_dir: Path) -> None:
             seen = health(bootstrap)
             rows = [_row(f"broker {node.id}", node.id, None, f"{node.host}:{node.port}", True) for node in seen.brokers]
             rows += [_row(f"broker {number}", number, None, None, False) for number in seen.absent]
-    if output == "json":
+    for row in rows:
+        row["controller"] = row["broker"] is not None and seen is not None and row["broker"] == seen.controller
+    if output.for_programs:
         told = {"cluster_id": None, "controller": None, "partitions": None, "under_replicated": None, "offline": None}
-        print_json({"processes": rows, **(told if seen is None else seen.as_json())})
+        output.document({"processes": rows, **(told if seen is None else seen.as_json())})
     else:
-        _print(rows, seen)
+        _print(rows, seen, output)
     if seen is None or seen.controller < 0 or seen.offline or seen.under_replicated or not all(row["up"] for row in rows):
         raise SystemExit(1)
+
+
+def _processes_or_elsewhere(data_dir: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """The cluster of this machine, or else the address of the one that is named. Raises: CannotStart."""
+    from ottla.server.directory import CannotStart
+
+    try:
+        return _processes(data_dir), None
+    except CannotStart:
+        elsewhere = named_elsewhere()
+        if elsewhere is None:
+            raise
+        return [], elsewhere
 
 
 def _processes(data_dir: Path) -> list[dict[str, Any]]:
@@ -73,31 +130,15 @@ def _row(name: str, broker: int | None, pid: int | None, address: str | None, up
     return {"name": name, "broker": broker, "pid": pid, "address": address, "up": up}
 
 
-def _print(rows: list[dict[str, Any]], seen: Health | None) -> None:
-    controller = None if seen is None else seen.controller
-    table(
-        ("PROCESS", "PID", "ADDRESS", "STATE", "ROLE"),
-        [
-            (
-                row["name"],
-                row["pid"],
-                row["address"],
-                "up" if row["up"] else "down",
-                "controller" if row["broker"] is not None and row["broker"] == controller else "",
-            )
-            for row in rows
-        ],
-        right=("PID",),
-    )
+def _print(rows: list[dict[str, Any]], seen: Health | None, output: Form) -> None:
+    output.table(rows, PROCESSES)
     if seen is None:
         return
-    for name, partitions in (("under-replicated", seen.under_replicated), ("offline", seen.offline)):
-        click.echo(f"{name}\t{len(partitions)} of {seen.partitions} partitions")
+    told = seen.as_json()
+    for name in ("under_replicated", "offline"):
+        partitions = told[name]
+        shown = name.replace("_", "-")
+        between = " " * (18 - len(shown)) if tables.is_terminal() else "\t"
+        click.echo(f"{shown}{between}{len(partitions)} of {seen.partitions} partitions")
         if partitions:
-            table(
-                ("PARTITION", "LEADER", "REPLICAS", "ISR"),
-                [
-                    (f"{topic}-{number}", "none" if one.leader < 0 else one.leader, one.replicas, one.isr)
-                    for (topic, number), one in partitions.items()
-                ],
-            )
+            output.table(partitions, PARTITIONS)

@@ -1,257 +1,291 @@
-"""`ottla consume`: records to standard output, as values, in a format of your own, or as JSON lines.
+"""`ottla consume`: records of topics, whole or in parts, to standard output, in many forms.
 
-    %t topic   %p partition   %o offset   %T timestamp in ms   %h headers as name=value,...
-    %k key   %K its size   %s value   %S its size   %% percent   \\n \\t \\r \\\\ as in C; sizes are -1 for null, keys and values then empty
-
-Where to begin (`-O`):  beginning   end   N   -N (the last N of each partition)
-    @TIME (milliseconds, or 2026-01-31T12:00:00, in local time if no zone)
+The command line is made into a plan here; what is read is in `consume_parts` and `consume_group`, what is printed in `consume_output`. The
+forms in which records are written are those in which `ottla produce` reads them.
 """
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import re
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.render import admin, bootstrap_option, json_bytes, output_option, told
-from ottla.cli.words import time_ms
+from ottla.cli.complete import group_names, topic_names
+from ottla.cli.record_options import client_settings, form_options, forms, setting_option
+from ottla.cli.render import admin, bootstrap_option, told
 
 if TYPE_CHECKING:
-    from ottla.base.ids import TopicPartition
-    from ottla.client.record import ConsumerRecord
-    from ottla.client.sync_consumer import Consumer
+    from ottla.cli.consume_output import Output
+    from ottla.cli.consume_parts import Read
+    from ottla.cli.consume_printer import Printer
+    from ottla.client.ranges import Range
 
-#: Records in one poll, and so between two looks at the limits.
-POLL_RECORDS = 2000
-#: How long a poll waits: after one that gave nothing we see whether the topic is still there.
-POLL_MS = 500
-#: How soon new partitions of the topic are noticed: how old what we know of it may be, and how often we look at that.
+INTERRUPTED = 130
+#: How old what is known of topics may be, before new partitions are noticed.
 METADATA_MS = 30_000
-NEW_S = 1.0
 #: Where a group begins that has no offsets.
-RESETS = {"beginning": "earliest", "end": "latest"}
-ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\", "0": b"\0"}
-TOKENS: dict[str, Callable[[Any], bytes]] = {
-    "t": lambda record: record.topic.encode(),
-    "p": lambda record: b"%d" % record.partition,
-    "o": lambda record: b"%d" % record.offset,
-    "T": lambda record: b"%d" % record.timestamp,
-    "h": lambda record: b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers),
-    "k": lambda record: record.key or b"",
-    "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
-    "s": lambda record: record.value or b"",
-    "S": lambda record: b"%d" % (-1 if record.value is None else len(record.value)),
-    "%": lambda record: b"%",
-}
+RESETS = {"beginning": "earliest", "start": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
+#: All partitions together may have about so many bytes fetched that were not printed yet.
+FETCHED_BYTES, FETCHED_LEAST, FETCHED_MOST = 64 << 20, 64 << 10, 1 << 20
+EPILOG = r"""
+\b
+Ranges, for -O and behind a topic's @:
+  FROM:TO, FROM, :TO  with  start  end  100  -10 (before the end)  +10 (after
+  the start; in TO, after FROM)  @-1h  @2026-01-31T12:00  @MILLISECONDS
+  orders@-1h:end   orders/0,2-4@100:200   -O -10: (the last ten and on)
+
+\b
+Tokens of -f:
+  %t topic  %p partition  %o offset  %T timestamp in ms  %T{iso}  %T{local}
+  %T{%H:%M:%S}  %k key  %K key size  %s value  %S value size  %R value size
+  as four bytes  %h headers  %h{NAME}  %H header count  %i number of the
+  record  %y create or append  %s{hex}  %k{json}  %s{.json.path[0]}  %%
+  \n  \t  \r  \0  \xNN  \uNNNN
+
+\b
+Filters:
+  --filter 'key = K-17'   --filter 'value ~ "time ?out"'
+  --filter '.amount >= 100 and header.level != debug'
+  --filter 'not (.items[*].sku = A1 or .test)'
+
+Exit codes: 0 done (also by Ctrl-C where there is no end, and when whoever read the output went away), 1 failed, 2 asked wrongly,
+130 interrupted before the end of the range.
+""".replace(r"\b", "\b")
 
 
-@click.command(name="consume")
-@click.argument("topic")
+@click.command(name="consume", epilog=EPILOG)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[/PARTITIONS][@FROM:TO]...", shell_complete=topic_names)
+@click.option("-r", "--regex", is_flag=True, help="Topics are regular expressions that whole names must match.")
 @click.option("--from-beginning", is_flag=True, help="Begin at the start of the log; the same as -O beginning.")
-@click.option("-O", "--offset", default="end", show_default=True, metavar="WHERE", help="Where to begin: beginning, end, N, -N, @TIME.")
+@click.option("-O", "--offset", metavar="RANGE", help="Where to begin, and perhaps to stop: a range, see below.  [default: end]")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N records of all partitions together, by their times.")
+@click.option("-F", "--follow", is_flag=True, help="With --tail: go on with what comes then.")
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(min=0), help="Only this partition; may be repeated.")
-@click.option("-g", "--group", metavar="GROUP", help="Share the topic with the other members of this group, and commit what was printed.")
-@click.option("-n", "--max", "limit", type=click.IntRange(min=0), help="Stop after so many records.")
+@click.option(
+    "-g",
+    "--group",
+    metavar="GROUP",
+    shell_complete=group_names,
+    help="Share the topics with the other members of this group, and commit what was printed.",
+)
+@click.option("-n", "-c", "--max", "limit", type=click.IntRange(min=0), help="Stop after so many records.")
 @click.option("-e", "--exit", "to_end", is_flag=True, help="Stop at what is the end of the log now.")
-@click.option("-f", "--format", "form", metavar="FORMAT", help="How to print a record, for example '%p %o %k %s\\n'; see the tokens below.")
+@click.option("--filter", "filters", multiple=True, metavar="EXPR", help="Only records that fit, see below; of several, all must fit.")
+@click.option("--rate", metavar="N", help="At most N records a second; 10k and 1M are understood.")
 @click.option("--read-committed", is_flag=True, help="Leave out records of open and aborted transactions.")
-@output_option
+@click.option(
+    "-o", "--output", "form", type=click.Choice(["text", "json", "csv", "raw", "parquet"]), default=None,
+    help="text (values, a line each), json (lines that `produce -o json` takes), csv, raw (values and nothing else), parquet.",
+)  # fmt: skip
+@click.option("-f", "--format", metavar="FORMAT", help=r"How to print a record, for example '%p %o %k %s\n'; see below.")
+@click.option(
+    "--show", metavar="COLUMN,...",
+    help="Columns: topic, partition, offset, timestamp, time, timestamp_type, key, value, headers, header.NAME, .json.path, key.json.path.",
+)  # fmt: skip
+@form_options
+@click.option("-D", "--delimiter", metavar="TEXT", help=r"What ends a record in text and raw.  [default: \n, nothing with raw]")
+@click.option("-Z", "null", flag_value="NULL", help="Print null keys and values as NULL.")
+@click.option("--null", "null", metavar="TEXT", help="Print null keys and values as TEXT; without it, as nothing.")
+@click.option("--heading/--no-heading", default=True, help="Names of the columns in the first line of CSV.")
+@click.option("--parquet", metavar="FILE", help="Write to this Parquet file.")
+@click.option(
+    "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours: on a terminal, unless NO_COLOR is set."
+)
+@click.option("--keep-going", is_flag=True, help="Warn of records that their format cannot show, and leave them out.")
+@setting_option
 @bootstrap_option
 def command(
-    topic: str, from_beginning: bool, offset: str, partitions: tuple[int, ...], group: str | None, limit: int | None, to_end: bool,
-    form: str | None, read_committed: bool, output: str, bootstrap: str,
-) -> None:  # fmt: skip
-    """Print the records of TOPIC as they come.
+    topics: tuple[str, ...], regex: bool, bootstrap: str, settings: tuple[str, ...], group: str | None, to_end: bool, **asked: Any
+) -> None:
+    """Print the records of topics as they come.
 
     With -g, begin where the group is; -O beginning or end says where it begins that has no offset yet.
-
-    \b
-    Tokens of -f:  %t topic  %p partition  %o offset  %T timestamp  %h headers
-                   %k key  %K key size  %s value  %S value size  %%  \\n  \\t
     """
-    from ottla.base.ids import TopicPartition
+    from ottla.client.options import ConsumerOptions
+
+    printer = _printer(asked)
+    ours: dict[str, Any] = {
+        "bootstrap_servers": bootstrap, "client_id": "ottla-cli", "allow_auto_create_topics": False, "default_api_timeout_ms": 30_000,
+        "metadata_max_age_ms": METADATA_MS, "isolation_level": "read_committed" if asked["read_committed"] else "read_uncommitted",
+    }  # fmt: skip
+    ours |= client_settings(ConsumerOptions, settings)
+    if group is not None:
+        _with_group(topics, regex, group, to_end, asked, printer, ours)
+        return
+    # What retention takes away before it is read is passed over.
+    ours.setdefault("auto_offset_reset", "earliest")
+    reads, patterns = _asked_for(topics, regex, to_end, asked)
+    _without_group(reads, patterns, asked, printer, ours)
+
+
+def _without_group(
+    reads: list[Read], patterns: list[tuple[re.Pattern[str], Range]], asked: dict[str, Any], printer: Printer, settings: dict[str, Any]
+) -> None:
+    from ottla.cli.consume_parts import Parts, Read, matching
+    from ottla.cli.progress import terminal_progress
     from ottla.client.sync_consumer import Consumer
 
-    where = "beginning" if from_beginning else offset
-    begin = _where(where)
-    render = _json_line if output == "json" else compiled(form if form is not None else "%s\\n")
-    with told(), admin(bootstrap) as asked:
-        count = len(asked.describe_topic(topic).partitions)
-    settings: dict[str, Any] = {
-        "bootstrap_servers": bootstrap, "client_id": "ottla-cli", "allow_auto_create_topics": False, "default_api_timeout_ms": 30_000,
-        "metadata_max_age_ms": METADATA_MS, "isolation_level": "read_committed" if read_committed else "read_uncommitted",
-    }  # fmt: skip
-    if group is not None:
-        if not group:
-            raise click.UsageError("-g needs the name of a group")
-        from ottla.cli.consume_group import consume
+    bootstrap = settings["bootstrap_servers"]
+    names = [pattern for pattern, _ in patterns]
 
-        if partitions or where not in RESETS:
-            raise click.UsageError("with -g the group decides about partitions and offsets: no -p, and -O only beginning or end")
-        with told():
-            consume(topic, group, render, limit, to_end, {**settings, "auto_offset_reset": RESETS[where]})
-        return
-    with told(), Consumer(**settings) as consumer:
-        found = [TopicPartition(topic, partition) for partition in range(count)]
-        chosen = [tp for tp in found if not partitions or tp.partition in partitions]
-        missing = set(partitions) - {tp.partition for tp in found}
-        if missing:
-            raise click.ClickException(f"topic {topic} has {len(found)} partitions, no partition {min(missing)}")
-        ends = consumer.end_offsets(chosen) if to_end else None
-        consumer.assign(chosen)
-        begin(consumer, chosen)
-        # Of a partition that comes while we read, everything came after we began, whatever came before that.
-        begin_new = begin if where == "beginning" or where.isdigit() else _where("beginning")
-        try:
-            _print(consumer, chosen, render, limit, ends, None if partitions or to_end else begin_new)
-        except KeyboardInterrupt:
-            # The usual way to end it.
-            sys.stdout.buffer.flush()
+    def match() -> dict[str, int]:
+        with admin(bootstrap) as asking:
+            found = matching(names, (topic.name for topic in asking.list_topics()))
+            return {topic: len(one.partitions) for topic, one in asking.describe_topics(found).items() if hasattr(one, "partitions")}
 
-
-def _print(
-    consumer: Consumer,
-    chosen: list[TopicPartition],
-    render: Callable[[ConsumerRecord], bytes],
-    limit: int | None,
-    ends: dict[TopicPartition, int] | None,
-    begin_new: Callable[[Consumer, list[TopicPartition]], None] | None,
-) -> None:
-    """Until there were enough records, or all ``ends`` are reached. ``begin_new`` begins partitions that come meanwhile."""
-    from ottla.wire.errors import KafkaError
-
-    out = sys.stdout.buffer
-    left = float("inf") if limit is None else limit
-    looked_at = time.monotonic()
-    while left > 0:
-        if begin_new is not None and time.monotonic() - looked_at > NEW_S:
-            looked_at = time.monotonic()
-            _take_new(consumer, chosen, begin_new)
-        if ends is not None:
-            for tp in [tp for tp, end in ends.items() if consumer.position(tp) >= end]:
-                del ends[tp]
-                consumer.pause(tp)
-            if not ends:
-                break
-        most = int(min(left, POLL_RECORDS))
-        records = consumer.poll(POLL_MS, most)
-        if not records:
+    with told():
+        with admin(bootstrap) as asking:
+            counts = {read.topic: 0 for read in reads}
+            counts = {topic: len(asking.describe_topic(topic).partitions) for topic in counts}
+        if patterns:
+            counts = match()
+            if not counts:
+                raise click.ClickException(f"no topic matches {' or '.join(name.pattern for name in names)}")
+            reads = [Read(topic, None, next(where for one, where in patterns if one.fullmatch(topic))) for topic in counts]
+        share = FETCHED_BYTES // max(2 * sum(counts.values()), 1)
+        settings.setdefault("max_partition_fetch_bytes", min(max(share, FETCHED_LEAST), FETCHED_MOST))
+        with Consumer(**settings) as consumer, _closing(printer.output):
+            parts = Parts(consumer, printer)
+            parts.begin(reads, counts)
+            total = parts.total
+            if total is not None and not _prints_to_terminal():
+                printer.progress = terminal_progress(total)
             try:
-                check_there(consumer, chosen)
-            except (KafkaError, click.ClickException):
-                # What has come meanwhile is printed before it ends.
-                records = consumer.poll(0, most)
-                if not records:
-                    raise
-        for record in records:
-            # What was written after we began belongs to the next run.
-            if ends is None or record.offset < ends.get((record.topic, record.partition), 0):  # type: ignore[call-overload]
-                out.write(render(record))
-                left -= 1
-        out.flush()
-    out.flush()
+                parts.read(match if patterns and total is None else None, asked["tail"])
+                if asked["follow"]:
+                    parts.follow()
+            except KeyboardInterrupt:
+                # The usual way to end what has no end. Of what has one, not all was read. Parquet files are made whole in both cases.
+                if total is not None:
+                    raise SystemExit(INTERRUPTED) from None
+            finally:
+                if printer.progress is not None:
+                    printer.progress.wipe()
 
 
-def _take_new(consumer: Consumer, chosen: list[TopicPartition], begin: Callable[[Consumer, list[TopicPartition]], None]) -> None:
-    """Read partitions that the topic has got meanwhile, too."""
-    from ottla.client.errors import MetadataTimedOut
-    from ottla.wire.errors import UnknownTopicOrPartition
+def _with_group(
+    topics: Sequence[str], regex: bool, group: str, to_end: bool, asked: dict[str, Any], printer: Printer, settings: dict[str, Any]
+) -> None:
+    from ottla.cli.consume_group import consume
 
+    where = "beginning" if asked["from_beginning"] else asked["offset"] or "end"
+    if not group:
+        raise click.UsageError("-g needs the name of a group")
+    if asked["partitions"] or where not in RESETS or any("@" in topic or "/" in topic for topic in topics if not regex):
+        raise click.UsageError("with -g the group decides about partitions and offsets: no -p, no ranges, and -O only beginning or end")
+    if asked["tail"] is not None or asked["form"] == "parquet":
+        raise click.UsageError("with -g neither --tail nor Parquet: what was printed is committed as it goes, and those come at the end")
+    named = re.compile("|".join(f"(?:{_pattern(topic).pattern})" for topic in topics)) if regex else list(dict.fromkeys(topics))
+    with told():
+        if not isinstance(named, re.Pattern):
+            with admin(settings["bootstrap_servers"]) as asking:
+                for topic in named:
+                    asking.describe_topic(topic)
+        with _closing(printer.output):
+            consume(named, group, printer, to_end, {**settings, "auto_offset_reset": RESETS[where]})
+
+
+def _printer(asked: dict[str, Any]) -> Printer:
+    """What prints. Raises: UsageError, ClickException."""
+    from ottla.cli.consume_output import Wanted, output
+    from ottla.cli.consume_printer import Printer
+    from ottla.cli.pace import rate
+    from ottla.cli.record_filter import filtered
+    from ottla.cli.record_format import FormatError
+
+    if asked["parquet"] is not None:
+        if asked["form"] not in (None, "parquet"):
+            raise click.UsageError(f"--parquet writes Parquet, not -o {asked['form']}")
+        asked["form"] = "parquet"
+    if asked["format"] is not None and (asked["form"] not in (None, "text") or asked["show"] or asked["delimiter"] is not None):
+        raise click.UsageError("-f says all of how a record is printed: no -o, --show or -D with it")
+    asked["form"] = asked["form"] or "text"
+    key, value = forms(asked)
     try:
-        fresh = consumer.partitions_for(chosen[0].topic, timeout_ms=0)[len(chosen) :]
-    except (MetadataTimedOut, UnknownTopicOrPartition):
-        # Whoever waits in vain for records is told.
-        return
-    if fresh:
-        chosen += fresh
-        consumer.assign(chosen)
-        begin(consumer, fresh)
+        wanted = Wanted(
+            asked["form"], key, value, asked["format"], asked["show"], asked["delimiter"], asked["null"] or "", asked["heading"],
+            asked["parquet"], asked["color"],
+        )  # fmt: skip
+        keep = filtered(asked["filters"])
+        per_second = None if asked["rate"] is None else rate(asked["rate"], "--rate")
+        out = output(wanted)
+    except FormatError as error:
+        raise click.UsageError(f"-f: {error}") from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except (ImportError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    return Printer(out, keep=keep, limit=asked["limit"], rate=per_second, keep_going=asked["keep_going"])
 
 
-def check_there(consumer: Consumer, chosen: list[TopicPartition]) -> None:
-    """Nothing would ever come of a partition that was deleted. Raises: UnknownTopicOrPartition, ClickException."""
-    topic, last = chosen[-1]
-    count = len(consumer.partitions_for(topic))
-    if last >= count:
-        raise click.ClickException(f"topic {topic} was made again with {count} partitions, there is no partition {last} any more")
+def _asked_for(
+    topics: Sequence[str], regex: bool, to_end: bool, asked: dict[str, Any]
+) -> tuple[list[Read], list[tuple[re.Pattern[str], Range]]]:
+    """The parts of topics, or the patterns of topics with their range. Raises: UsageError."""
+    from ottla.cli.consume_parts import Read
+    from ottla.client.ranges import END, BadRange, Bound, Kind, Range, parse_part, parse_range
 
-
-def compiled(form: str) -> Callable[[ConsumerRecord], bytes]:
-    """A function that prints a record as the format says. Raises: UsageError for a token that does not exist."""
-    parts: list[bytes | Callable[[Any], bytes]] = []
-    literal = bytearray()
-    characters = iter(form)
-    for character in characters:
-        if character == "\\":
-            following = next(characters, "\\")
-            literal += ESCAPES.get(following, b"\\" + following.encode())
-        elif character == "%":
-            token = next(characters, "")
-            if token not in TOKENS:
-                raise click.UsageError(f"-f: unknown token %{token}; known are {' '.join('%' + name for name in TOKENS)}")
-            parts += [bytes(literal), TOKENS[token]]
-            literal.clear()
-        else:
-            literal += character.encode()
-    parts.append(bytes(literal))
-    whole = [part for part in parts if part]
-    return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in whole)
-
-
-def _json_line(record: ConsumerRecord) -> bytes:
-    import msgspec
-
-    return (
-        msgspec.json.encode(
-            {
-                "topic": record.topic,
-                "partition": record.partition,
-                "offset": record.offset,
-                "timestamp": record.timestamp,
-                "key": json_bytes(record.key),
-                "value": json_bytes(record.value),
-                "headers": [[name, json_bytes(value)] for name, value in record.headers],
-            }
-        )
-        + b"\n"
-    )
-
-
-def _where(text: str) -> Callable[[Consumer, list[TopicPartition]], None]:
-    """What to do to begin there. Raises: UsageError."""
-    if text == "beginning":
-        return lambda consumer, chosen: consumer.seek_to_beginning(*chosen)
-    if text == "end":
-        return lambda consumer, chosen: consumer.seek_to_end(*chosen)
-    if text.startswith("@"):
-        when_ms = time_ms(text[1:], "-O @TIME")
-        return lambda consumer, chosen: _seek_to_time(consumer, chosen, when_ms)
+    now_ms = int(time.time() * 1000)
+    tail, offset = asked["tail"], asked["offset"]
+    if asked["from_beginning"] and offset is not None:
+        raise click.UsageError("--from-beginning is -O beginning: one of them is enough")
+    if tail is not None and (offset is not None or asked["from_beginning"]):
+        raise click.UsageError("--tail says where to begin: no -O and no --from-beginning with it")
+    if asked["follow"] and (tail is None or to_end):
+        raise click.UsageError("--follow goes with --tail, and not with -e; anything else goes on by itself unless it has an end")
     try:
-        number = int(text)
+        given = parse_range("beginning" if asked["from_beginning"] else offset or "end", now_ms)
+        if tail is not None:
+            given = Range(Bound(Kind.BEFORE_END, tail), END)
+        if to_end and given.last is None:
+            given = given._replace(last=END)
+        if regex:
+            if asked["partitions"]:
+                raise click.UsageError("-p chooses partitions of topics that are named, not of a pattern's")
+            return [], [(_pattern(topic), given) for topic in topics]
+        reads = []
+        for topic in topics:
+            part = parse_part(topic, now_ms)
+            numbers = part.partitions if part.partitions is not None else tuple(sorted(set(asked["partitions"]))) or None
+            own = part.range if "@" in topic else given
+            if "@" in topic and tail is not None:
+                raise click.UsageError(f"--tail says where to begin, and so does {topic}")
+            reads.append(Read(part.topic, numbers, own._replace(last=END) if to_end and own.last is None else own))
+    except BadRange as error:
+        raise click.UsageError(str(error)) from None
+    return reads, []
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise click.UsageError(f"-r: {text!r} is not a regular expression: {error}") from None
+
+
+def _prints_to_terminal() -> bool:
+    import sys
+
+    return sys.stdout.isatty()
+
+
+@contextlib.contextmanager
+def _closing(output: Output) -> Iterator[None]:
+    """Ends the output in good order, also when somebody else asks the process to end."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     except ValueError:
-        raise click.UsageError(f"-O expects beginning, end, N, -N or @TIME, not {text!r}") from None
-    if text.startswith("-"):
-        return lambda consumer, chosen: _seek_back(consumer, chosen, -number)
-    return lambda consumer, chosen: _seek_to(consumer, chosen, number)
-
-
-def _seek_to(consumer: Consumer, chosen: list[TopicPartition], offset: int) -> None:
-    for tp in chosen:
-        consumer.seek(tp, offset)
-
-
-def _seek_to_time(consumer: Consumer, chosen: list[TopicPartition], when_ms: int) -> None:
-    found = consumer.offsets_for_times(dict.fromkeys(chosen, when_ms))
-    ends = consumer.end_offsets(chosen)
-    for tp in chosen:
-        at = found.get(tp)
-        consumer.seek(tp, ends[tp] if at is None else at.offset)
-
-
-def _seek_back(consumer: Consumer, chosen: list[TopicPartition], count: int) -> None:
-    starts, ends = consumer.beginning_offsets(chosen), consumer.end_offsets(chosen)
-    for tp in chosen:
-        consumer.seek(tp, max(starts[tp], ends[tp] - count))
+        # Not the main thread: nobody sends signals to it.
+        yield
+        output.close()
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        output.close()

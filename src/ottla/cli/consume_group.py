@@ -9,16 +9,17 @@ next run.
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.consume import POLL_MS, POLL_RECORDS
+from ottla.cli.consume_parts import POLL_MS
+from ottla.cli.consume_printer import Printer
 from ottla.client.errors import MetadataTimedOut
 from ottla.client.rebalance import RebalanceListener
 from ottla.client.record import ConsumerRecord
@@ -121,6 +122,10 @@ class _Printed(RebalanceListener):
             return False
         return all((position := self._position(tp)) is not None and position >= end for tp, end in self.ends.items())
 
+    def keep(self, records: Sequence[ConsumerRecord]) -> None:
+        """These were printed, or were not wanted."""
+        self.offsets |= {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
+
     def commit(self) -> None:
         """Keep what was printed."""
         self._committed_at = time.monotonic()
@@ -139,35 +144,33 @@ def _tell(offsets: Any, error: KafkaError | None) -> None:
         click.echo(f"Warning: what was printed is not committed yet: {' '.join(str(error).split())}", err=True)
 
 
-def consume(
-    topic: str, group: str, render: Callable[[ConsumerRecord], bytes], limit: int | None, to_end: bool, settings: dict[str, Any]
-) -> None:
+def consume(topics: Sequence[str] | re.Pattern[str], group: str, printer: Printer, to_end: bool, settings: dict[str, Any]) -> None:
     """Print records until there were enough, or until Ctrl-C. Raises: KafkaError."""
     printed = _Printed(to_end)
     with Consumer(group_id=group, enable_auto_commit=False, **settings) as consumer:
         printed.consumer = consumer
-        consumer.subscribe(topic, listener=printed)
+        consumer.subscribe(topics, listener=printed)
         # An interrupt is the usual way to end it, a SIGTERM that of others; closing commits what was printed, and leaves.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             with contextlib.suppress(KeyboardInterrupt):
-                _print(consumer, topic, printed, render, float("inf") if limit is None else limit)
+                _print(consumer, [] if isinstance(topics, re.Pattern) else topics, printed, printer)
         finally:
             signal.signal(signal.SIGTERM, before)
 
 
-def _print(consumer: Consumer, topic: str, printed: _Printed, render: Callable[[ConsumerRecord], bytes], left: float) -> None:
-    out = sys.stdout.buffer
-    while left > 0 and not printed.at_end():
-        polled = consumer.poll(LOOK_MS if printed.looking else POLL_MS, int(min(left, POLL_RECORDS)))
+def _print(consumer: Consumer, topics: Sequence[str], printed: _Printed, printer: Printer) -> None:
+    while not printer.enough and not printed.at_end():
+        polled = consumer.poll(LOOK_MS if printed.looking else POLL_MS, printer.poll_records)
         printed.look()
         records = [record for record in polled if printed.wanted(record)]
-        out.write(b"".join(render(record) for record in records))
-        out.flush()
-        if not records:
-            # Nothing would ever come of a topic that was deleted, which this raises.
-            consumer.partitions_for(topic)
-        left -= len(records)
-        for record in records:
-            printed.offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        if records:
+            printed.keep(records[: printer.take(records)])
+        elif not polled and printer.output.unread():
+            raise BrokenPipeError
+        else:
+            for topic in topics:
+                # Nothing would ever come of a topic that was deleted, which this raises.
+                consumer.partitions_for(topic)
+        printer.watched(0, records)
         printed.commit_if_due()

@@ -1,8 +1,8 @@
 """`ottla group lag`: how far behind groups are, in records and in time; once, or again and again (`--watch`).
 
-To a person a table per group, which `--watch` draws anew in place; to a pipe a line per partition; with `-o json` one document, or with
-`--watch` one line per group and reading. Watching goes on when brokers go away, and says so on stderr. What `-o json` prints, `ottla group
-reset --from-file` takes.
+To a person a table per group, which `--watch` draws anew in place; to a pipe a line per partition; with `-o json` or `yaml` one document,
+or with `--watch` one line, or document, per group and reading. Watching goes on when brokers go away, and says so on stderr. What `-o json`
+prints, `ottla group reset --from-file` takes.
 
     BEHIND     how long ago the first unread record was written       in a pipe milliseconds
     READ/S     records committed per second since the last reading, and written in the same time
@@ -17,21 +17,82 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ottla.cli import tables
+from ottla.cli.complete import group_names
+from ottla.cli.connection import admin as connected
+from ottla.cli.connection import bootstrap_option
+from ottla.cli.forms import Form, fields, output_option
 from ottla.cli.group_words import no_group
-from ottla.cli.render import admin as connected
-from ottla.cli.render import bootstrap_option, drawn, is_terminal, output_option, print_json, table, told
+from ottla.cli.render import told
+from ottla.cli.tables import Column, Row
 from ottla.cli.words import duration_text
 
 if TYPE_CHECKING:
-    from ottla.client.group_lag import GroupLag, PartitionLag
+    from ottla.client.group_lag import GroupLag
     from ottla.client.sync_admin import Admin
 
 WATCH_S = 2.0
-NUMBERS = ("PARTITION", "PARTITIONS", "COMMITTED", "END", "LAG", "BEHIND", "READ/S", "WRITTEN/S")
+#: What a row has besides a group's or partition's own fields: how its time is shown.
+BEHIND = Column("BEHIND", lambda row: _behind(row["time_lag_ms"]), number=True)
+RATES = (Column("READ/S", "read_per_s", number=True), Column("WRITTEN/S", "written_per_s", number=True))
 
 
+def _lag_colour(row: Row) -> str | None:
+    return "yellow" if row["lag"] else None
+
+
+LAG = Column("LAG", "lag", number=True, colour=_lag_colour)
+COLUMNS = {
+    "partition": (
+        Column("TOPIC", "topic"),
+        Column("PARTITION", "partition", number=True),
+        Column("COMMITTED", "committed_offset", number=True),
+        Column("END", "end_offset", number=True),
+        LAG,
+        BEHIND,
+        Column("CLIENT", "client_id"),
+        Column("HOST", "host"),
+        Column("START", "start_offset", number=True, wide=True),
+        Column("LOST", "lost", number=True, wide=True),
+        Column("MEMBER", "member_id", wide=True),
+    ),
+    "topic": (Column("TOPIC", "topic"), Column("PARTITIONS", "partitions", number=True), LAG, BEHIND),
+    "group": (Column("GROUP", "group"), Column("STATE", "state"), Column("PARTITIONS", "partition_count", number=True), LAG, BEHIND),
+}
+
+
+@fields(
+    {
+        "topics[].topic": "a topic that it reads",
+        "topics[].partitions": "how many partitions of it",
+        "topics[].lag": "in all of them",
+        "topics[].time_lag_ms": "the longest",
+        "partitions[].topic": "a topic",
+        "partitions[].partition": "a number",
+        "partitions[].committed_offset": "the next record it reads; null: nothing is committed",
+        "partitions[].start_offset": "where the log begins",
+        "partitions[].end_offset": "where it ends",
+        "partitions[].lag": "records between; null: not known",
+        "partitions[].lost": "records that were deleted before the group read them",
+        "partitions[].first_unread_ms": "when the first unread record was written",
+        "partitions[].last_ms": "when the newest record was written",
+        "partitions[].time_lag_ms": "how long ago the first unread record was written; 0: there is none",
+        "partitions[].unread_span_ms": "from that record to the newest",
+        "partitions[].member_id": "who reads it; null: nobody",
+        "partitions[].client_id": "its client.id",
+        "partitions[].host": "from where it is connected",
+        "partitions[].error": "why something is not known",
+        "partitions[].read_per_s": "with --watch: records committed per second since the last reading",
+        "partitions[].written_per_s": "with --watch: records written per second in the same time",
+    },
+    group="its id",
+    state="Stable, Empty, ...",
+    read_at_ms="when it was looked at",
+    lag="records in all",
+    time_lag_ms="the longest of its partitions",
+)
 @click.command()
-@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@click.argument("names", nargs=-1, metavar="[GROUP...]", shell_complete=group_names)
 @click.option(
     "--by",
     type=click.Choice(["partition", "topic", "group"]),
@@ -47,7 +108,7 @@ NUMBERS = ("PARTITION", "PARTITIONS", "COMMITTED", "END", "LAG", "BEHIND", "READ
 @click.option("-n", "--count", type=click.IntRange(min=1), help="With --watch: stop after so many readings.")
 @output_option
 @bootstrap_option
-def lag(names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, count: int | None, output: str, bootstrap: str) -> None:
+def lag(names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, count: int | None, output: Form, bootstrap: str) -> None:
     """Show how far behind the end of the log groups are; all groups if none is named."""
     if count is not None and every_s is None:
         raise click.UsageError("-n goes with --watch")
@@ -58,14 +119,17 @@ def lag(names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, 
             return
         readings = _readings(admin, names, found, every_s, count, times=not no_times)
         try:
-            if output == "json":
-                _print_lines(readings)
-            elif is_terminal():
-                _draw(readings, by)
+            if output.for_programs:
+                _print_lines(readings, output)
+            elif tables.is_terminal():
+                _draw(readings, by, output)
             else:
+                at = Column("AT", "read_at_ms")
                 for reading in readings:
                     for group in reading.groups:
-                        _lines(group, by, _rates(group, reading.before.get(group.group_id)), (group.read_at_ms,))
+                        rows, columns = _view(group, by, _rates(group, reading.before.get(group.group_id)))
+                        stamped = [{**row, "read_at_ms": group.read_at_ms} for row in rows]
+                        output.table(stamped, (at, *_with_group(columns, by)))
                     sys.stdout.flush()
         except KeyboardInterrupt:
             # The usual way to end it.
@@ -126,12 +190,10 @@ def _readings(
 # -- for programs
 
 
-def _print_lines(readings: Iterable[Reading]) -> None:
-    import msgspec
-
+def _print_lines(readings: Iterable[Reading], output: Form) -> None:
     for reading in readings:
         for group in reading.groups:
-            sys.stdout.write(msgspec.json.encode(document(group, _rates(group, reading.before.get(group.group_id)))).decode() + "\n")
+            output.document(document(group, _rates(group, reading.before.get(group.group_id))), of_many=True)
         sys.stdout.flush()
 
 
@@ -141,7 +203,7 @@ def document(group: GroupLag, rates: Rates | None = None) -> dict[str, Any]:
 
     return {
         "group": group.group_id,
-        "state": group.state,
+        "state": group.state.value,
         "read_at_ms": group.read_at_ms,
         "lag": group.lag,
         "time_lag_ms": group.time_lag_ms,
@@ -191,18 +253,17 @@ def _rates(group: GroupLag, before: GroupLag | None) -> Rates:
 # -- for people and pipes
 
 
-def _show(found: list[GroupLag], by: str, output: str) -> None:
-    if output == "json":
-        print_json([document(group) for group in found])
+def _show(found: list[GroupLag], by: str, output: Form) -> None:
+    if output.for_programs:
+        output.document([document(group) for group in found])
         return
-    if by == "group" and is_terminal():
-        table(*_totals(found, None), right=NUMBERS)
+    if by == "group":
+        output.table([row for group in found for row in _view(group, by, None)[0]], COLUMNS["group"])
         return
-    for group in found:
-        if is_terminal():
-            table(*_rows(group, by, None), title=_title(group), right=NUMBERS)
-        else:
-            _lines(group, by, None, ())
+    for number, group in enumerate(found):
+        if number and tables.is_terminal():
+            click.echo()
+        output.table(*_view(group, by, None), title=_title(group), prefix=("GROUP", group.group_id))
         _warn(group)
 
 
@@ -215,18 +276,20 @@ def _warn(group: GroupLag) -> None:
             click.echo(f"{said}: {one.error}", err=True)
 
 
-def _draw(readings: Iterable[Reading], by: str) -> None:
-    from rich.console import Group
+def _draw(readings: Iterable[Reading], by: str, output: Form) -> None:
+    from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
-    with Live(auto_refresh=False) as live:
+    with Live(auto_refresh=False, console=Console(no_color=not tables.has_colours(), highlight=False)) as live:
         for groups, before in readings:
             rates = {group.group_id: _rates(group, before.get(group.group_id)) for group in groups}
             if by == "group":
-                live.update(drawn(*_totals(groups, rates), right=NUMBERS), refresh=True)
+                rows = [row for group in groups for row in _view(group, by, rates[group.group_id])[0]]
+                drawn = output.drawn(rows, (*COLUMNS["group"], *RATES))
             else:
-                tables = [drawn(*_rows(one, by, rates[one.group_id]), title=_title(one), right=NUMBERS) for one in groups]
-                live.update(Group(*tables), refresh=True)
+                drawn = "\n".join(output.drawn(*_view(one, by, rates[one.group_id]), title=_title(one)) for one in groups)
+            live.update(Text.from_ansi(drawn), refresh=True)
 
 
 def _title(group: GroupLag) -> str:
@@ -238,57 +301,32 @@ def _title(group: GroupLag) -> str:
     return "  ".join(said)
 
 
-def _lines(group: GroupLag, by: str, rates: Rates | None, prefix: tuple[object, ...]) -> None:
-    """Lines for a pipe: each names its group."""
-    if by == "group":
-        rows = _totals([group], None if rates is None else {group.group_id: rates})[1]
+def _with_group(columns: Sequence[Column], by: str) -> tuple[Column, ...]:
+    """For a pipe, where a line stands for itself."""
+    return tuple(columns) if by == "group" else (Column("GROUP", "group"), *columns)
+
+
+def _view(group: GroupLag, by: str, rates: Rates | None) -> tuple[list[dict[str, Any]], tuple[Column, ...]]:
+    """Rows and columns; with rates when the group is watched."""
+    told = document(group, rates)
+    parts: list[dict[str, Any]] = told["partitions"]
+    if by == "partition":
+        rows = parts
+    elif by == "topic":
+        rows = [{**topic, **_summed([one for one in parts if one["topic"] == topic["topic"]])} for topic in told["topics"]]
     else:
-        rows = [(group.group_id, *row) for row in _rows(group, by, rates)[1]]
-    table((), [(*prefix, *row) for row in rows])
+        rows = [{**told, "partition_count": len(parts), **_summed(parts)}]
+    return [{"group": group.group_id, **row} for row in rows], (COLUMNS[by] if rates is None else (*COLUMNS[by], *RATES))
 
 
-Drawing = tuple[tuple[str, ...], list[tuple[object, ...]]]
-WATCHED = ("READ/S", "WRITTEN/S")
-
-
-def _rows(group: GroupLag, by: str, rates: Rates | None) -> Drawing:
-    from ottla.client.group_lag import longest_time_lag, total_lag
-
-    columns: tuple[str, ...]
-    rows: list[tuple[object, ...]]
-    if by == "topic":
-        columns = ("TOPIC", "PARTITIONS", "LAG", "BEHIND")
-        rows = [
-            (topic, len(parts), total_lag(parts), _behind(longest_time_lag(parts)), *_summed(parts, rates))
-            for topic, parts in group.by_topic().items()
-        ]
-    else:
-        columns = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "BEHIND", "CLIENT", "HOST")
-        rows = [
-            (one.topic, one.partition, one.committed_offset, one.end_offset, one.lag, _behind(one.time_lag_ms),
-             one.member and one.member.client_id, one.member and one.member.host.removeprefix("/"), *_summed([one], rates))
-            for one in group.partitions
-        ]  # fmt: skip
-    return (columns if rates is None else (*columns, *WATCHED)), rows
-
-
-def _totals(found: list[GroupLag], rates: dict[str, Rates] | None) -> Drawing:
-    columns = ("GROUP", "STATE", "PARTITIONS", "LAG", "BEHIND")
-    rows: list[tuple[object, ...]] = [
-        (group.group_id, group.state.value, len(group.partitions), group.lag, _behind(group.time_lag_ms),
-         *_summed(group.partitions, None if rates is None else rates[group.group_id]))
-        for group in found
-    ]  # fmt: skip
-    return (columns if rates is None else (*columns, *WATCHED)), rows
-
-
-def _summed(parts: list[PartitionLag], rates: Rates | None) -> tuple[float | None, ...]:
-    """Both rates over some partitions; nothing unless the group is watched."""
-    if rates is None:
-        return ()
-    each = list(zip(*(rates[one.topic, one.partition] for one in parts), strict=True)) or [(), ()]
-    return tuple(round(sum(known), 1) if (known := [rate for rate in kind if rate is not None]) else None for kind in each)
+def _summed(parts: Sequence[Row]) -> dict[str, float | None]:
+    """Both rates over some partitions, of those that are known."""
+    sums: dict[str, float | None] = {}
+    for name in ("read_per_s", "written_per_s"):
+        known = [one[name] for one in parts if one.get(name) is not None]
+        sums[name] = round(sum(known), 1) if known else None
+    return sums
 
 
 def _behind(ms: int | None) -> object:
-    return ms if ms is None or not is_terminal() else duration_text(ms)
+    return ms if ms is None or not tables.is_terminal() else duration_text(ms)

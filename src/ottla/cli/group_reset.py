@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ottla.base.options import suggestion
+from ottla.cli import tables, topic_words
+from ottla.cli.complete import group_names, topic_names
+from ottla.cli.connection import admin as connected
+from ottla.cli.connection import bootstrap_option
+from ottla.cli.forms import Form, fields, note, output_option
 from ottla.cli.group_words import in_use, no_group, with_advice
-from ottla.cli.render import admin as connected
-from ottla.cli.render import bootstrap_option, is_terminal, output_option, print_json, table, told
-from ottla.cli.words import duration_ms, scope, time_ms
+from ottla.cli.render import told
+from ottla.cli.tables import Column
+from ottla.cli.words import duration_ms, time_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ottla.base.ids import TopicPartition
     from ottla.client.group_results import GroupState
@@ -33,8 +37,30 @@ WHERE = (
 )  # fmt: skip
 
 
+COLUMNS = (
+    Column("TOPIC", "topic"),
+    Column("PARTITION", "partition", number=True),
+    Column("FROM", "from", number=True),
+    Column("TO", "to", number=True),
+    Column("NOTE", "note"),
+)
+
+
+@fields(
+    {
+        "partitions[].topic": "a topic",
+        "partitions[].partition": "a number",
+        "partitions[].from": "the offset that was committed; null: none",
+        "partitions[].to": "where it goes; null: it stays",
+        "partitions[].note": "what was to be said of it",
+        "partitions[].error": "why it was not done; null: it was, or was not tried",
+    },
+    group="its id",
+    state="its state; null: it is not there, and is made",
+    executed="whether --execute was given",
+)
 @click.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("--to-earliest", is_flag=True, help="To the start of the log: read everything again.")
 @click.option("--to-latest", is_flag=True, help="To the end of the log: skip what is there.")
 @click.option("--to-current", is_flag=True, help="To where it is, but inside of the log; to the end where nothing is committed.")
@@ -42,18 +68,20 @@ WHERE = (
 @click.option("--to-datetime", metavar="TIME", help="To the first record from 2026-01-31T12:00:00 on (local time), or ms since 1970.")
 @click.option("--by-duration", metavar="DURATION", help="To the first record that is not older than 1h30m, 2d, PT1H.")
 @click.option("--shift-by", type=int, metavar="N", help="So many records on; back if negative.")
-@click.option("--from-group", metavar="GROUP", help="To where another group is.")
+@click.option("--from-group", metavar="GROUP", shell_complete=group_names, help="To where another group is.")
 @click.option(
     "--from-file", type=click.File("r"), metavar="FILE", help="To what a file says: --export's, or JSON of ottla group lag; - is stdin."
 )
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", help="These partitions; may be repeated.")
+@click.option(
+    "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="These partitions; may be repeated."
+)
 @click.option("--all-topics", is_flag=True, help="All partitions that the group has offsets for.")
-@click.option("--execute", is_flag=True, help="Do it.")
+@click.option("--execute/--dry-run", help="Do it, or only show what would be done. [default: dry-run]")
 @click.option("--export", is_flag=True, help="Print where to as CSV.")
 @output_option
 @bootstrap_option
 def reset(
-    name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, export: bool, output: str, bootstrap: str, **where: Any
+    name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, export: bool, output: Form, bootstrap: str, **where: Any
 ) -> None:
     """Move the offsets of a group that has no members; without --execute, only show it."""
     given = {option: value for option, value in where.items() if value is not None and value is not False}
@@ -64,10 +92,9 @@ def reset(
         raise click.UsageError("either --topic or --all-topics")
     if not topics and not all_topics and option not in ("from_group", "from_file"):
         raise click.UsageError("say which partitions: --topic TOPIC[:0,1], or --all-topics")
-    wanted = scope(topics, "--topic") if topics else None
     with told(), connected(bootstrap) as admin:
         state = _state(admin, name)
-        planned = _planned(admin, name, option, value, wanted)
+        planned = _planned(admin, name, option, value, topics)
         if execute and state is not None and state.has_members:
             raise click.ClickException(f"group {name} has members (its state is {state.value}), whose offsets are theirs. {in_use(name)}")
         outcomes = _executed(admin, name, planned) if execute else {}
@@ -86,13 +113,13 @@ def _state(admin: Admin, name: str) -> GroupState | None:
     return described.state
 
 
-def _planned(admin: Admin, name: str, option: str, value: Any, wanted: dict[str, set[int] | None] | None) -> list[Move]:
+def _planned(admin: Admin, name: str, option: str, value: Any, topics: Sequence[str]) -> list[Move]:
     from ottla.client.offset_resets import moves
 
     committed = _committed(admin, name)
     given = _given(admin, name, option, value)
-    if wanted is not None:
-        chosen = _chosen(admin, wanted)
+    if topics:
+        chosen = list(topic_words.chosen(admin, topics, "--topic"))
     else:
         chosen = sorted(committed if given is None or not given else given)
     if not chosen:
@@ -130,27 +157,6 @@ def _given(admin: Admin, name: str, option: str, value: Any) -> dict[TopicPartit
         except ValueError as error:
             raise click.ClickException(f"{file.name}: {error}") from None
     return None
-
-
-def _chosen(admin: Admin, wanted: Mapping[str, set[int] | None]) -> list[TopicPartition]:
-    """The partitions of a scope, all of which must be there."""
-    from ottla.base.ids import TopicPartition
-    from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
-    chosen = []
-    for topic, described in admin.describe_topics(wanted).items():
-        if isinstance(described, UnknownTopicOrPartition):
-            meant = suggestion(topic, [one.name for one in admin.list_topics()])
-            raise click.ClickException(f"there is no topic {topic}{meant}")
-        if isinstance(described, KafkaError):
-            raise described
-        count = len(described.partitions)
-        numbers = wanted[topic]
-        missing = [number for number in numbers or () if number >= count]
-        if missing:
-            raise click.ClickException(f"topic {topic} has {count} partitions, no partition {min(missing)}")
-        chosen += [TopicPartition(topic, number) for number in (range(count) if numbers is None else sorted(numbers))]
-    return chosen
 
 
 def _standings(admin: Admin, chosen: Iterable[TopicPartition], committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, Standing]:
@@ -216,42 +222,44 @@ def _executed(admin: Admin, name: str, planned: list[Move]) -> dict[TopicPartiti
     return {tp: with_advice(admin, name, error) if error is not None else None for tp, error in outcomes.items()}
 
 
+def _document(
+    name: str, state: GroupState | None, planned: list[Move], failed: Mapping[TopicPartition, KafkaError], *, executed: bool
+) -> dict[str, Any]:
+    rows = [
+        {
+            "topic": move.partition.topic,
+            "partition": move.partition.partition,
+            "from": move.committed,
+            "to": move.target,
+            "note": move.note or None,
+            "error": str(failed[move.partition]) if move.partition in failed else None,
+        }
+        for move in planned
+    ]
+    return {"group": name, "state": state and state.value, "executed": executed, "partitions": rows}
+
+
 def _show(
     name: str, state: GroupState | None, planned: list[Move], outcomes: Mapping[TopicPartition, KafkaError | None], *,
-    executed: bool, export: bool, output: str,
+    executed: bool, export: bool, output: Form,
 ) -> None:  # fmt: skip
     from ottla.client.offset_resets import write_csv
 
     failed = {tp: error for tp, error in outcomes.items() if error is not None}
     if export:
         click.echo(write_csv(planned), nl=False)
-    elif output == "json":
-        rows = [
-            {
-                "topic": move.partition.topic,
-                "partition": move.partition.partition,
-                "from": move.committed,
-                "to": move.target,
-                "note": move.note or None,
-                "error": str(failed[move.partition]) if move.partition in failed else None,
-            }
-            for move in planned
-        ]
-        print_json({"group": name, "state": state and state.value, "executed": executed, "partitions": rows})
     else:
-        group = () if is_terminal() else (name,)
-        table(
-            ("TOPIC", "PARTITION", "FROM", "TO", "NOTE"),
-            [(*group, *move.partition, move.committed, move.target, move.note) for move in planned],
-            title=f"{name}  {state.value if state else 'new'}",
-            right=("PARTITION", "FROM", "TO"),
-        )
+        document = _document(name, state, planned, failed, executed=executed)
+        if output.for_programs:
+            output.document(document)
+        else:
+            output.table(document["partitions"], COLUMNS, title=f"{name}  {state.value if state else 'new'}", prefix=("GROUP", name))
     for tp, error in failed.items():
         click.echo(f"Error: {tp}: {' '.join(str(error).split())}", err=True)
-    if executed and is_terminal() and not export and output == "text":
+    if executed and tables.is_terminal() and not export and not output.for_programs:
         click.echo(f"Committed for {len(outcomes) - len(failed)} partitions.")
     if not executed and not export:
-        click.echo("Nothing was changed: this is what --execute would do.", err=True)
+        note("Nothing was changed: this is what --execute would do.")
         if state is None:
             click.echo(f"There is no group {name} yet; it would be made.", err=True)
         elif state.has_members:

@@ -1,24 +1,41 @@
 """A group of commands that imports the one asked for and none of the others, so that nobody waits for what he does not use.
 
-A command is the attribute ``command`` of its module. ``--help`` prints the table, without importing any; a command whose module this
-installation has not is left out.
+A command is the attribute ``command`` of its module, or the one named behind a colon. ``--help`` prints the table, without importing any;
+a command whose module this installation has not is left out.
 """
+
+from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 
 class Entry(NamedTuple):
-    """A command: the module of ``ottla.cli`` that has it, and what ``--help`` says of it."""
+    """A command: ``module`` or ``module:attribute`` below ``ottla.cli``, and what ``--help`` says of it."""
 
     module: str
     says: str
 
 
-class Lazy(click.Group):
+class Commands(click.Group):
+    """A group of commands that knows which one was meant."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            from ottla.base.options import suggestion
+
+            near = suggestion(args[0], self.list_commands(ctx))
+            ctx.fail(f"there is no command {args[0]}{near or '; those there are: ' + ', '.join(self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+class Lazy(Commands):
     """Commands by name, in the order of ``--help``."""
 
     def __init__(self, *arguments: Any, table: dict[str, Entry], **settings: Any) -> None:
@@ -26,14 +43,21 @@ class Lazy(click.Group):
         self._table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, entry in self._table.items() if find_spec(f"ottla.cli.{entry.module}") is not None]
+        return [name for name, entry in self._table.items() if find_spec(f"ottla.cli.{entry.module.partition(':')[0]}") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        found = import_module(f"ottla.cli.{self._table[cmd_name].module}").command
-        assert isinstance(found, click.Command), f"ottla.cli.{self._table[cmd_name].module}.command is a command"
+        module, _, attribute = self._table[cmd_name].module.partition(":")
+        found = getattr(import_module(f"ottla.cli.{module}"), attribute or "command")
+        assert isinstance(found, click.Command), f"ottla.cli.{module} has the command {cmd_name}"
         return found
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=self._table[name].says) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if names := self.list_commands(ctx):

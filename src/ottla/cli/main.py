@@ -10,15 +10,24 @@ COMMANDS = {
     "produce": Entry("produce", "Write records to a topic."),
     "consume": Entry("consume", "Read records of a topic."),
     "group": Entry("group", "Look at consumer groups and their lag, reset their offsets, delete them."),
+    "broker": Entry("broker", "Look at brokers: where they are, what they hold, their directories and settings."),
+    "config": Entry("config", "Look at settings of topics, brokers, the cluster and groups, and change them."),
     "cluster": Entry("cluster", "Start, stop and look at clusters; move replicas and leaders."),
     "log": Entry("log", "Look into log files."),
     "zookeeper": Entry("zookeeper", "Run a ZooKeeper ensemble on this machine."),
     "pipeline": Entry("pipeline", "Run data pipelines on Spark."),
+    "profile": Entry("profile", "Name clusters, and choose the one that commands talk to."),
+    "completion": Entry("completion", "Print a script that completes commands and names in a shell."),
     "sim": Entry("sim", "Run the broker in a simulated world of faults."),
 }
 
 
-@click.command(cls=Lazy, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+EPILOG = """\b
+Which cluster: -b HOST:PORT, --profile NAME, OTTLA_BOOTSTRAP_SERVERS, OTTLA_PROFILE, the profile in use, 127.0.0.1:9092.
+Exit codes: 0 done, 1 failed or not well, 2 asked wrongly or not agreed to."""
+
+
+@click.command(cls=Lazy, table=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="ottla", message="ottla %(version)s")
 def main() -> None:
     """Ottla: a distributed, partitioned commit log that speaks the Kafka protocol."""

@@ -14,32 +14,57 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ottla.cli.render import admin as connected
-from ottla.cli.render import bootstrap_option, output_option, print_json, table, told
-from ottla.cli.words import scope
+from ottla.cli.complete import topic_names
+from ottla.cli.connection import admin as connected
+from ottla.cli.connection import bootstrap_option
+from ottla.cli.forms import OUTCOME, Form, fields, note, output_option
+from ottla.cli.lazy import Commands
+from ottla.cli.render import told
+from ottla.cli.tables import Column
+from ottla.cli.words import scope, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ottla.base.ids import TopicPartition
     from ottla.client.reassignment_plan import Plan
     from ottla.client.results import PartitionReassignment
     from ottla.client.sync_admin import Admin
 
+PARTITION = Column("PARTITION", lambda row: f"{row['topic']}-{row['partition']}")
+NOW = Column("REPLICAS", "replicas")
+CURRENT = (PARTITION, NOW)
+PLANNED = (
+    PARTITION,
+    NOW,
+    Column("PLANNED", "planned"),
+    Column("TO COPY", lambda row: [broker for broker in row["planned"] if broker not in row["replicas"]]),
+)
+MOVES = (PARTITION, NOW, Column("ADDING", "adding"), Column("REMOVING", "removing"))
+STATES = (PARTITION, NOW, Column("STATE", "state", colour=lambda row: {"done": "green", "moving": "yellow"}.get(row["state"], "red")))
+PLAN = {
+    "version": "1: the form is that of kafka-reassign-partitions.sh",
+    "partitions[].topic": "a topic",
+    "partitions[].partition": "a number",
+    "partitions[].replicas": "the brokers that shall have a replica, the preferred leader first",
+}
 #: Between two looks of verify --wait.
 LOOK_S = 1.0
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do it; without this, only show what would be done.")
+yes_option = click.option("-y", "--yes/--dry-run", help="Do it, or only show what would be done. [default: dry-run]")
 keep_option = click.option("--keep-throttles", is_flag=True, help="Leave throttles as they are.")
 plan_argument = click.argument("plan", type=click.File("r"), metavar="PLAN")
 
 
-@click.group(name="reassign")
+@click.group(name="reassign", cls=Commands)
 def command() -> None:
     """Move replicas between brokers."""
 
 
+@fields(PLAN)
 @command.command()
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", help="These partitions; may be repeated.")
+@click.option(
+    "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="These partitions; may be repeated."
+)
 @click.option("--topics-file", type=click.File("r"), metavar="FILE", help='Topics as JSON: {"topics":[{"topic":"orders"}]}; - is stdin.')
 @click.option("--all-topics", is_flag=True, help="All partitions, the cluster's own topics too.")
 @click.option("--brokers", metavar="1,2,...", help="Brokers to use; all that are alive if not given.")
@@ -54,7 +79,7 @@ def plan(
     brokers: str | None,
     replicas: int | None,
     current: bool,
-    output: str,
+    output: Form,
     bootstrap: str,
 ) -> None:
     """Spread partitions evenly over brokers and their racks, moving as little as possible; with -o json, print the plan to execute."""
@@ -74,17 +99,24 @@ def plan(
         if chosen is not None:
             racks = {broker: racks[broker] for broker in chosen}
         made = {tp: tuple(ids) for tp, ids in present.items()} if current else planned(present, racks, factor=replicas)
-    if output == "json":
-        print_json(plan_json(made))
+    if output.for_programs:
+        output.document(plan_json(made))
     elif current:
-        table(("PARTITION", "REPLICAS"), [(str(tp), ids) for tp, ids in sorted(made.items())])
+        output.table([_row(tp, replicas=ids) for tp, ids in sorted(made.items())], CURRENT)
     elif made:
-        _show(made, present)
+        _show(made, present, output)
         click.echo("With -o json this is a plan, for ottla cluster reassign execute.", err=True)
     else:
         click.echo("There is nothing to move.", err=True)
 
 
+@fields(
+    OUTCOME,
+    topic="in a dry run: a topic",
+    partition="a number",
+    replicas="where it is",
+    planned="where it goes",
+)
 @command.command()
 @plan_argument
 @click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy so many bytes per second at most, on each broker.")
@@ -93,7 +125,9 @@ def plan(
 @yes_option
 @output_option
 @bootstrap_option
-def execute(plan: TextIO, throttle: int | None, keep_factor: bool, rollback: TextIO | None, yes: bool, output: str, bootstrap: str) -> None:
+def execute(
+    plan: TextIO, throttle: int | None, keep_factor: bool, rollback: TextIO | None, yes: bool, output: Form, bootstrap: str
+) -> None:
     """Begin to move partitions as a plan says. Without --yes, only show it."""
     from ottla.cli.reassign_throttle import throttle_moves
     from ottla.client.reassignment_plan import plan_json
@@ -103,6 +137,8 @@ def execute(plan: TextIO, throttle: int | None, keep_factor: bool, rollback: Tex
         present = _present(admin, wished)
         if not yes:
             _told_plan(wished, present, output)
+            if throttle is not None:
+                note(f"Each broker would copy {size_text(throttle)} per second at most.")
             return
         if rollback is not None:
             import msgspec
@@ -114,17 +150,26 @@ def execute(plan: TextIO, throttle: int | None, keep_factor: bool, rollback: Tex
         moves: dict[tuple[str, int], Sequence[int] | None] = dict(wished.items())
         outcomes = admin.alter_partition_reassignments(moves, allow_replication_factor_change=not keep_factor)
     _report(outcomes, "begun", output)
-    if output == "text":
+    if not output.for_programs:
         click.echo("See how far it is with ottla cluster reassign verify.", err=True)
 
 
+@fields(
+    {
+        "partitions[].topic": "a topic",
+        "partitions[].partition": "a number",
+        "partitions[].replicas": "where the plan wants it",
+        "partitions[].state": "done, moving, or where it is or moves instead",
+        "throttles_removed": "what had a throttle that was taken away",
+    }
+)
 @command.command()
 @plan_argument
 @click.option("--wait", is_flag=True, help="Wait until all is done.")
 @keep_option
 @output_option
 @bootstrap_option
-def verify(plan: TextIO, wait: bool, keep_throttles: bool, output: str, bootstrap: str) -> None:
+def verify(plan: TextIO, wait: bool, keep_throttles: bool, output: Form, bootstrap: str) -> None:
     """Show how far the moves of a plan are; when all are done, take their throttles away. Exit code 1 while something is not as planned."""
     from ottla.cli.reassign_throttle import unthrottle
 
@@ -137,8 +182,8 @@ def verify(plan: TextIO, wait: bool, keep_throttles: bool, output: str, bootstra
             time.sleep(LOOK_S)
         moves = any(state == "moving" for state in states.values())
         freed = [] if moves or keep_throttles else unthrottle(admin, {tp.topic for tp in wished})
-    if output == "json":
-        print_json(
+    if output.for_programs:
+        output.document(
             {
                 "partitions": [
                     {"topic": tp.topic, "partition": tp.partition, "replicas": list(wished[tp]), "state": state}
@@ -148,13 +193,23 @@ def verify(plan: TextIO, wait: bool, keep_throttles: bool, output: str, bootstra
             }
         )
     else:
-        table(("PARTITION", "REPLICAS", "STATE"), [(str(tp), wished[tp], state) for tp, state in states.items()])
+        output.table([_row(tp, replicas=wished[tp], state=state) for tp, state in states.items()], STATES)
         if freed:
             click.echo(f"Throttles were taken away: {', '.join(freed)}.", err=True)
     if any(state != "done" for state in states.values()):
         raise SystemExit(1)
 
 
+MOVE = {
+    "topic": "a topic",
+    "partition": "a number",
+    "replicas": "all replicas, those of the target first",
+    "adding": "those that come",
+    "removing": "those that go",
+}
+
+
+@fields(OUTCOME, {**MOVE, "topic": "in a dry run: a topic"})
 @command.command()
 @click.argument("plan", type=click.File("r"), metavar="[PLAN]", required=False)
 @click.option("--all", "everything", is_flag=True, help="Cancel every move in the cluster.")
@@ -162,7 +217,7 @@ def verify(plan: TextIO, wait: bool, keep_throttles: bool, output: str, bootstra
 @yes_option
 @output_option
 @bootstrap_option
-def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: bool, output: str, bootstrap: str) -> None:
+def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: bool, output: Form, bootstrap: str) -> None:
     """Go back to the replicas before the moves of a plan, those that are still under way. Without --yes, only show them."""
     from ottla.cli.reassign_throttle import unthrottle
 
@@ -172,7 +227,8 @@ def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: boo
         wished = None if plan is None else _read(plan)
         moves = admin.list_partition_reassignments(wished)
         if not moves:
-            click.echo("Nothing moves.", err=True)
+            note("Nothing moves.")
+            output.show([], MOVES)
             return
         if not yes:
             _told_moves(moves, output)
@@ -184,10 +240,11 @@ def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: boo
     _report(outcomes, "cancelled", output)
 
 
+@fields(MOVE)
 @command.command(name="list")
 @output_option
 @bootstrap_option
-def list_(output: str, bootstrap: str) -> None:
+def list_(output: Form, bootstrap: str) -> None:
     """List the partitions that move."""
     with told(), connected(bootstrap) as admin:
         moves = admin.list_partition_reassignments()
@@ -262,48 +319,30 @@ def _states(admin: Admin, wished: Plan) -> dict[TopicPartition, str]:
 # What is said.
 
 
-def _show(wished: Mapping[TopicPartition, Sequence[int]], present: Mapping[TopicPartition, Sequence[int]]) -> None:
-    rows = [(str(tp), present[tp], wished[tp], _added(present[tp], wished[tp])) for tp in sorted(wished)]
-    table(("PARTITION", "REPLICAS", "PLANNED", "TO COPY"), rows)
+def _row(tp: TopicPartition, **rest: object) -> dict[str, Any]:
+    return {"topic": tp.topic, "partition": tp.partition, **rest}
 
 
-def _added(before: Iterable[int], after: Iterable[int]) -> list[int]:
-    there = set(before)
-    return [broker for broker in after if broker not in there]
+def _planned_rows(wished: Mapping[TopicPartition, Sequence[int]], present: Mapping[TopicPartition, Sequence[int]]) -> list[dict[str, Any]]:
+    return [_row(tp, replicas=list(present[tp]), planned=list(wished[tp])) for tp in sorted(wished)]
 
 
-def _told_plan(wished: Plan, present: Mapping[TopicPartition, Sequence[int]], output: str) -> None:
-    if output == "json":
-        print_json(
-            [{"topic": tp.topic, "partition": tp.partition, "replicas": present[tp], "planned": list(wished[tp])} for tp in sorted(wished)]
-        )
-    else:
-        _show(wished, present)
-    click.echo("Nothing was moved; add --yes to do it.", err=True)
+def _show(wished: Mapping[TopicPartition, Sequence[int]], present: Mapping[TopicPartition, Sequence[int]], output: Form) -> None:
+    output.table(_planned_rows(wished, present), PLANNED)
 
 
-def _told_moves(moves: Mapping[TopicPartition, PartitionReassignment], output: str) -> None:
-    if output == "json":
-        print_json(
-            [
-                {
-                    "topic": tp.topic,
-                    "partition": tp.partition,
-                    "replicas": move.replicas,
-                    "adding": move.adding,
-                    "removing": move.removing,
-                }
-                for tp, move in sorted(moves.items())
-            ]
-        )
-        return
-    rows = [(str(tp), move.replicas, move.adding, move.removing) for tp, move in sorted(moves.items())]
-    table(("PARTITION", "REPLICAS", "ADDING", "REMOVING"), rows)
+def _told_plan(wished: Plan, present: Mapping[TopicPartition, Sequence[int]], output: Form) -> None:
+    output.show(_planned_rows(wished, present), PLANNED)
+    note("Nothing was moved; add --yes to do it.")
 
 
-def _report(outcomes: Mapping[TopicPartition, Any], done: str, output: str) -> None:
-    from ottla.cli.render import report
+def _told_moves(moves: Mapping[TopicPartition, PartitionReassignment], output: Form) -> None:
+    rows = [_row(tp, replicas=move.replicas, adding=move.adding, removing=move.removing) for tp, move in sorted(moves.items())]
+    output.show(rows, MOVES)
+
+
+def _report(outcomes: Mapping[TopicPartition, Any], done: str, output: Form) -> None:
     from ottla.wire.errors import KafkaError
 
     failed = {str(tp): outcome for tp, outcome in outcomes.items() if isinstance(outcome, KafkaError)}
-    report([str(tp) for tp in sorted(outcomes)], failed, done, {}, output)
+    output.report([str(tp) for tp in sorted(outcomes)], failed, done)

@@ -3,6 +3,7 @@
 times        2026-01-31T12:00:00, in local time if no zone is said, or milliseconds since 1970
 durations    1h   1h30m   90s   500ms   2d   or ISO 8601's: PT1H   P1DT12H
 partitions   orders   orders:0,3   orders:0-5,8
+settings     retention.ms=7d   segment.bytes=1GiB   besides Kafka's own forms
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
 
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(r"(\d+)\s*([KMGT]i?B)")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _ISO = re.compile(r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?")
 #: A topic has fewer partitions than that; a longer range is a slip of the hand.
@@ -59,6 +62,43 @@ def duration_text(ms: int) -> str:
         if len(said) == 2:
             break
     return " ".join(filter(None, said))
+
+
+def time_text(ms: int | None) -> str | None:
+    """A time for people, in local time; None for none."""
+    return None if ms is None or ms < 0 else datetime.fromtimestamp(ms / 1000).isoformat(sep=" ", timespec="milliseconds")
+
+
+def size_text(count: int | None) -> str | None:
+    """Bytes for people: three digits or so."""
+    if count is None:
+        return None
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1000:
+            break
+        size, unit = size / 1024, larger
+    return f"{count} B" if unit == "B" else f"{size:.{1 if size < 100 else 0}f} {unit}"
+
+
+def explained(name: str, value: str | None) -> str | None:
+    """A setting's value for people: milliseconds and bytes that are hard to read are said in larger units, too."""
+    if value is None or not value.isdecimal() or not 10_000 <= int(value) < 2**62:
+        return value
+    if name.endswith(".ms"):
+        return f"{value} ({duration_text(int(value))})"
+    if "bytes" in name:
+        return f"{value} ({size_text(int(value))})"
+    return value
+
+
+def setting_value(name: str, value: str) -> str:
+    """A setting's value in Kafka's form: of one that is in milliseconds 7d is taken too, of one in bytes 1GiB."""
+    if name.endswith(".ms") and not value.lstrip("-").isdecimal() and "".join("".join(part) for part in _PART.findall(value)) == value:
+        return str(duration_ms(value, name)) if value else value
+    if "bytes" in name and (size := _SIZE.fullmatch(value)):
+        return str(int(size[1]) * SIZES[size[2]])
+    return value
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:

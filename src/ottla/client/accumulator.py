@@ -147,7 +147,8 @@ class Accumulator:
         builder.append(timestamp_ms, key, value, headers)
         if builder.size > self._options.max_request_size:
             raise MessageTooLarge(
-                f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size})"
+                f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size});"
+                " raise that, and max.message.bytes of the topic, or send less at a time"
             )
         if queue.open is not None:
             self._close(queue)
@@ -166,6 +167,14 @@ class Accumulator:
         known = info.partitions
         if left > size and 0 <= here < len(known) and known[here].leader != NOBODY:
             return False
+        chosen = self.choose(topic, info)
+        queue = self._partitions.get((topic, chosen))
+        share = max(self._batch_size if queue is None else self._size_for(queue), 1)
+        self.open.stick(topic, chosen, share, -share)
+        return True
+
+    def choose(self, topic: str, info: TopicInfo) -> int:
+        """A partition for records that may go anywhere."""
         queues = self._partitions
 
         def waiting(partition: int) -> int:
@@ -173,11 +182,14 @@ class Accumulator:
             return 0 if queue is None else queue.waiting
 
         adaptive = self._options.partitioner_adaptive_partitioning_enable
-        chosen = choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
-        queue = queues.get((topic, chosen))
-        share = max(self._batch_size if queue is None else self._size_for(queue), 1)
-        self.open.stick(topic, chosen, share, -share)
-        return True
+        return choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
+
+    @property
+    def form(self) -> tuple[int, Codec, int | None]:
+        """How batches are made that are encoded elsewhere: (most bytes, codec, level). Many come at once, so they are as large as those
+        of a backlog.
+        """
+        return self._backlog_size, self._codec, self._level
 
     def _size_for(self, queue: PartitionQueue) -> int:
         """How large the next batch may become: one that will have to wait for others may be larger."""
@@ -195,8 +207,12 @@ class Accumulator:
             if here >= 0 and info.partitions[here].leader == NOBODY:
                 self.open.stick(topic, -1, 0, 0)
 
-    def append_batch(self, topic: str, partition: int, data: bytearray, now_ms: float) -> Batch | None:
+    def append_batch(
+        self, topic: str, partition: int | None, data: bytearray, now_ms: float, info: TopicInfo | None = None
+    ) -> Batch | None:
         """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
+
+        Without a partition, it goes to one by chance, if what there is of the topic is known.
 
         Raises: MessageTooLarge; RecordsError when it is not one whole batch.
         """
@@ -207,6 +223,9 @@ class Accumulator:
             raise MessageTooLarge(f"a batch of {len(data)} bytes for {topic} is larger than max_request_size")
         if self.used_bytes >= self._buffer_memory:
             return None
+        if partition is None:
+            # A topic that is gone by now has partition 0 as little as any other, and the sender finds that out.
+            partition = 0 if info is None else self.choose(topic, info)
         queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         if queue.open is not None:
             self._close(queue)
@@ -355,16 +374,16 @@ class Accumulator:
                     self._give_up(queue, batch, error)
                 del self._active[key]
 
-    def expire(self, now_ms: float) -> float:
+    def expire(self, now_ms: float, trouble: Callable[[str, int], str | None] = lambda topic, partition: None) -> float:
         """Give up what is too old; gives the time of the next one. Batches in flight get their outcome too, and keep their place until
-        they are answered.
+        they are answered. `trouble` tells what keeps us from a partition's leader.
         """
         limit_ms = self._options.delivery_timeout_ms
         while (batch := self.oldest()) is not None:
             if batch.created_ms + limit_ms > now_ms:
                 return batch.created_ms + limit_ms
             queue = self._partitions[batch.topic, batch.partition]
-            error = self._expired(batch)
+            error = self._expired(batch, trouble(batch.topic, batch.partition))
             if batch in queue.in_flight:
                 self._settle(batch, error)
                 continue
@@ -442,9 +461,9 @@ class Accumulator:
         if batch.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error):
             self._finished.append(batch)
 
-    def _expired(self, batch: Batch) -> DeliveryTimedOut:
+    def _expired(self, batch: Batch, trouble: str | None) -> DeliveryTimedOut:
         tried = f"sent {batch.attempts} times" if batch.attempts else "never sent"
-        why = f"; last: {batch.last_error}" if batch.last_error else ""
+        why = f"; last: {batch.last_error}" if batch.last_error else f": {trouble}" if trouble else ""
         count = batch.builder.count if batch.builder is not None else batch.count
         return DeliveryTimedOut(
             f"{count} records for {batch.topic}-{batch.partition} were not acknowledged within {self._options.delivery_timeout_ms} ms,"

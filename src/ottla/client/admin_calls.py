@@ -15,7 +15,15 @@ from ottla.client.errors import AlreadyClosed
 from ottla.client.network import Network
 from ottla.client.options import AdminOptions, from_keywords
 from ottla.client.routing import NOT_CONTROLLER, ask_controller
-from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, UnknownTopicOrPartition, error_for
+from ottla.wire.errors import (
+    BrokerNotAvailable,
+    KafkaError,
+    RequestTimedOut,
+    UnknownServerError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_for,
+)
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -77,18 +85,21 @@ class AdminCalls:
         return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_least=at_least, at_most=at_most)
 
     async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
+        """Ask one broker, or any. Raises: BrokerNotAvailable for one that the cluster does not have now."""
         network = self._network
         if node == ANY_BROKER:
             return await network.ask_any(request, at_least=at_least)
         if node not in network.cluster.brokers:
             await network.refresh()
+            if node not in network.cluster.brokers:
+                raise BrokerNotAvailable(network.absent(node))
         return await network.ask(node, request, timeout_ms=left_ms, at_least=at_least)
 
-    async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0) -> Any:
+    async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0, at_most: int = 1000) -> Any:
         """Ask any broker until one answers without an error that passes. Raises: the error; RequestTimedOut."""
 
         async def ask(_: list[None], left_ms: float) -> dict[None, Outcome[Any]]:
-            response = await self._network.ask_any(request, at_least=at_least)
+            response = await self._network.ask_any(request, at_least=at_least, at_most=at_most)
             return {None: failed(response) or response}
 
         return good((await self._each([None], ask, timeout_ms, doing))[None])
@@ -191,7 +202,7 @@ class AdminCalls:
             if left_ms <= 0:
                 for item in pending:
                     last = done.get(item)
-                    why = f": {last}" if isinstance(last, KafkaError) else ""
+                    why = f": {last}" if isinstance(last, KafkaError) else f": {trouble}" if (trouble := network.trouble()) else ""
                     what = doing if item is None else f"{doing} {item}"
                     done[item] = RequestTimedOut(f"{what} was not done within {limit_ms:.0f} ms{why}")
                 break
@@ -203,7 +214,7 @@ class AdminCalls:
             except KafkaError as error:
                 answer = dict.fromkeys(pending, error)
             for item in pending:
-                done[item] = answer.get(item, UnknownServerError(f"{doing} {item}: the broker left it out of its answer"))
+                done[item] = _named(item, answer.get(item, UnknownServerError(f"{doing} {item}: the broker left it out of its answer")))
             pending = [item for item in pending if _passes(done[item])]
             # The first question about a group may make the cluster create the topic it keeps groups in, which takes as long as it takes.
             if backoff.failures >= self.options.retries and not any(_comes_up(done[item]) for item in pending):
@@ -213,9 +224,16 @@ class AdminCalls:
         return done
 
 
+def _named(item: object, outcome: Outcome[T]) -> Outcome[T]:
+    """An error that a broker gave without a word gets the name of what it befell."""
+    if isinstance(outcome, KafkaError) and outcome.message is None and item is not None:
+        return error_for(outcome.code, f"{item}: {outcome.sentence}")
+    return outcome
+
+
 def _passes(outcome: object) -> bool:
     """Whether to ask again. Kafka calls an unknown topic retriable; to an administrator it is the answer."""
-    return isinstance(outcome, KafkaError) and outcome.retriable and not isinstance(outcome, UnknownTopicOrPartition)
+    return isinstance(outcome, KafkaError) and outcome.retriable and not isinstance(outcome, UnknownTopicOrPartition | UnknownTopicId)
 
 
 def _comes_up(outcome: object) -> bool:
@@ -227,6 +245,20 @@ def good(outcome: Outcome[T]) -> T:
     if isinstance(outcome, KafkaError):
         raise outcome
     return outcome
+
+
+def unwrap(outcomes: Mapping[K, T | KafkaError]) -> dict[K, T]:
+    """All results of a call in the plural, none of which is an error.
+
+    Raises: the first error that is among them, with the others as its notes.
+    """
+    errors = [(item, outcome) for item, outcome in outcomes.items() if isinstance(outcome, KafkaError)]
+    if errors:
+        (_, first), *others = errors
+        for item, other in others:
+            first.add_note(f"and {item}: {other}")
+        raise first
+    return {item: outcome for item, outcome in outcomes.items() if not isinstance(outcome, KafkaError)}
 
 
 def failed(answer: Any) -> KafkaError | None:

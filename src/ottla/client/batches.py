@@ -17,7 +17,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from itertools import accumulate
 from struct import Struct
 from typing import Any, NamedTuple
@@ -192,6 +192,10 @@ class Batch:
         if self.told:
             self._call()
 
+    def forget_data(self) -> None:
+        """Nobody will send the batch again: let go of its bytes, while its promise is kept."""
+        self.data = None
+
     def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
         """`when_done` for one record: (whom to call with its metadata or error, its index, its time)."""
         self._callbacks.append(callback)
@@ -300,3 +304,23 @@ class BlockingDelivery(Delivery, gc=False, eq=False):
         self._batch.when_done(event.set)
         if not event.wait(None if timeout_ms is None else timeout_ms / 1000):
             raise TimeoutError(f"the record for {self._batch.topic}-{self._batch.partition} is not acknowledged after {timeout_ms:.0f} ms")
+
+
+def failures(deliveries: Sequence[Delivery]) -> list[tuple[int, KafkaError]]:
+    """Wait for the outcome of all these, and give those that were not written: (index among them, error). Made for many at once: what is
+    next to each other is mostly in one batch.
+    """
+    failed: list[tuple[int, KafkaError]] = []
+    batch: Batch | None = None
+    for number, delivery in enumerate(deliveries):
+        if delivery._batch is not batch:
+            batch = delivery._batch
+            if not batch.done:
+                event = threading.Event()
+                batch.when_done(event.set)
+                event.wait()
+        if batch.error is not None or batch.parts is not None:
+            error = batch.error_of(delivery._index)
+            if error is not None:
+                failed.append((number, error))
+    return failed

@@ -12,36 +12,46 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from random import Random
+from time import monotonic_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.assignors import assignors_from
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
-from ottla.client.errors import AlreadyClosed, MetadataTimedOut
+from ottla.client.consumer_metrics import ConsumerMetrics
+from ottla.client.errors import AlreadyClosed
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
+from ottla.client.giving import Giving
 from ottla.client.group import GroupPostman
+from ottla.client.interceptors import ConsumerInterceptors
+from ottla.client.moving import Figures
 from ottla.client.network import Network
-from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTime, list_offsets, raised
 from ottla.client.options import ConsumerOptions, from_keywords
-from ottla.client.producer import partitions_of
-from ottla.client.raw_fetch import RawFetch, fetch_raw
-from ottla.client.rebalance import CommitCallback, RebalanceListener, UserSide, drop, first_offsets, invoke
+from ottla.client.positions import Positions
+from ottla.client.questions import Partition
+from ottla.client.rebalance import CommitCallback, RebalanceListener, UserSide, invoke
 from ottla.client.record import ConsumerRecord, Deserializers
+from ottla.client.table_polls import TablePolls
+from ottla.client.waking import Alarm
 from ottla.wire.errors import InvalidGroupId
 
-Partition = TopicPartition | tuple[str, int]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.client.arrow_read import TableForm
+
 #: How long leaving a group may hold up a close.
 CLOSE_TIMEOUT_MS = 30_000
 NO_GROUP = "this needs a group: give the consumer a group_id, or assign() partitions to it"
 
 
-class Consumer:
+class Consumer(Positions):
     """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments; belongs to the loop in which it is first used. Topics
     given here are subscribed to.
 
@@ -53,6 +63,7 @@ class Consumer:
         *topics: str,
         key_deserializer: Any = None,
         value_deserializer: Any = None,
+        interceptors: Iterable[Any] = (),
         listener: RebalanceListener | None = None,
         rng: Random | None = None,
         **settings: Any,
@@ -63,18 +74,21 @@ class Consumer:
         self.options = from_keywords(ConsumerOptions, settings)
         if topics and not self.options.group_id:
             raise ConfigError("group_id", "topics are shared with a group, which needs a name: give a group_id, or assign() partitions")
-        self._deserialized = Deserializers(self.options, key_deserializer, value_deserializer)
+        set_to = {spec.attribute: getattr(self.options, spec.attribute) for spec in self.options.SPECS.values()}
+        self._interceptors = ConsumerInterceptors(interceptors, set_to)
+        #: What is taken out of the fetcher and on its way to the user.
+        self.giving = Giving(self.options, Deserializers(set_to, key_deserializer, value_deserializer), self._interceptors)
         self._rng = rng or Random()
         self._fetcher = Fetcher(self.options, self._rng)
+        #: The same for whole tables.
+        self.tables = TablePolls(self.options, self._fetcher, self.giving, self.turn, self._reads_several, self.clock_ms)
+        self._metrics = ConsumerMetrics()
         self._network_: Network | None = None
         self._fetching: Fetching | None = None
         self._user: UserSide | None = None
         self._group: GroupPostman | None = None
-        #: Records taken out of the fetcher and not given to the user yet, as they came.
-        self._pending: deque[ConsumerRecord] = deque()
-        #: Those that the user works on: given, and not followed by another call.
-        self._given: list[ConsumerRecord] = []
         self._news: asyncio.Event | None = None
+        self._alarm = Alarm()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._polling = False
@@ -99,11 +113,14 @@ class Consumer:
         if self._network_ is None:
             network = Network(self.options, rng=self._rng, allow_auto_create=self.options.allow_auto_create_topics)
             self._network_, self._news = network, asyncio.Event()
+            self._alarm.bind(self._news.set)
             network.changed = self._changed
             if self.options.group_id:
-                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._changed)
-                self._user = UserSide(network, self._fetcher, self._group, self.options, self._pending, self._invoke)
-            self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._changed)
+                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._metrics, self._changed)
+                self._user = UserSide(
+                    network, self._fetcher, self._group, self.options, self.giving, self._interceptors, self._metrics, self._invoke
+                )
+            self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._metrics, self._changed)
             if self._early:
                 self.subscribe(self._early, listener=self._listener)
         return self._network_
@@ -115,6 +132,15 @@ class Consumer:
     def in_group(self) -> bool:
         """Whether there is a group, and so listeners and callbacks."""
         return bool(self.options.group_id)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is to be settled with a group before there can be records."""
+        return self._group is None or self._subscribed is None or self._group.machine.settled
+
+    def clock_ms(self) -> float:
+        """The time that waits go by."""
+        return self._network.clock_ms()
 
     @property
     def _members(self) -> tuple[GroupPostman, UserSide]:
@@ -129,28 +155,26 @@ class Consumer:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
-            self.not_done()
+            self.giving.not_done()
         await self.close()
 
-    def not_done(self) -> None:
-        """The user failed on what it was given last: it is not to be committed."""
-        given, self._given = self._given, []
-        self._pending.extendleft(reversed(given))
-
-    async def close(self, timeout_ms: float | None = None) -> None:
+    async def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:
         """Commit if that is automatic, leave the group, close the connections; waits for brokers at most `timeout_ms` (30 s). Closing twice
         is no error.
+
+        A static member, one with a `group_instance_id`, does not leave, so that it may come back within its session. `leave_group` says
+        otherwise: True has any member leave, False has none (KIP-1092).
         """
         if self._closed:
             return
         limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms
         try:
             if self._user is not None and self._group is not None:
-                await self._part(limit_ms, "the consumer was closed")
+                await self._part(limit_ms, "the consumer was closed", leave_group)
                 await self._user.tell_outcomes()
         finally:
             self._closed = True
-            self._deserialized.close()
+            self.giving.close()
             if self._timer is not None:
                 self._timer.cancel()
             if self._news is not None:
@@ -158,7 +182,7 @@ class Consumer:
             if self._network_ is not None:
                 await self._network_.close()
 
-    async def _part(self, limit_ms: float, reason: str) -> None:
+    async def _part(self, limit_ms: float, reason: str, leave_group: bool | None = None) -> None:
         """Give everything up, and leave."""
         group, user = self._members
         if self._subscribed is None:
@@ -169,7 +193,7 @@ class Consumer:
             await user.give_up_all()
             await user.quiet(limit_ms)
         finally:
-            await group.leave(reason, limit_ms)
+            await group.leave(reason, limit_ms, leave_group)
             self._fetcher.assign([])
             user.drop(lambda _: True)
 
@@ -231,12 +255,18 @@ class Consumer:
         """Keep the group's offsets: those given, the next record to read each, or where this consumer is in all that it is assigned.
 
         Raises: CommitFailed when the group has given the partitions to others; RebalanceInProgress: poll, then commit again;
-        OffsetMetadataTooLarge and the like; RequestTimedOut; InvalidGroupId without a group.
+        OffsetMetadataTooLarge and the like; RequestTimedOut; InvalidGroupId without a group; WokenUp.
         """
-        limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = self._limit_ms(timeout_ms)
         user = self._members[1]
-        await user.quiet(limit_ms)
-        await user.commit(self._offsets_given(offsets), limit_ms)
+
+        async def committed() -> None:
+            await user.quiet(limit_ms)
+            await user.commit(self._offsets_given(offsets), limit_ms)
+
+        began_ns = monotonic_ns()
+        await self._alarm.wakeable(committed())
+        self._metrics.commit_sync_ns += monotonic_ns() - began_ns
 
     def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
         """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
@@ -248,11 +278,13 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[Partition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut."""
-        limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        return await self._members[0].committed([as_partition(tp) for tp in partitions], timeout_ms=limit_ms)
-
-    # -- assignment and positions
+        """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut; WokenUp."""
+        limit_ms = self._limit_ms(timeout_ms)
+        wanted = [as_partition(tp) for tp in partitions]
+        began_ns = monotonic_ns()
+        found = await self._alarm.wakeable(self._members[0].committed(wanted, timeout_ms=limit_ms))
+        self._metrics.committed_ns += monotonic_ns() - began_ns
+        return found
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position. With a group_id, the
@@ -267,89 +299,68 @@ class Consumer:
         self._sought(lambda tp: tp not in self._fetcher.assignment)
         self._pump()
 
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions assigned."""
-        return self._fetcher.assignment
-
-    def seek(self, partition: Partition, offset: int) -> None:
-        """Continue at this offset. Raises: ValueError when the partition is not assigned."""
-        self._fetcher.seek(as_partition(partition), offset)
-        self._sought(lambda tp: tp == partition)
-        self._pump()
-
-    def _sought(self, gone: Callable[[TopicPartition], bool]) -> None:
-        """Partitions go on elsewhere: forget what was taken of them."""
-        self._given = []
-        drop(self._pending, gone)
-        if self._user is not None:
-            self._user.drop(gone)
-
-    def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Continue at the start of the log, in these partitions or all assigned."""
-        self._seek_to(partitions, EARLIEST)
-
-    def seek_to_end(self, *partitions: Partition) -> None:
-        """Continue at the end of the log as it is now, in these partitions or all assigned."""
-        self._seek_to(partitions, LATEST)
-
-    def _seek_to(self, partitions: tuple[Partition, ...], when: int) -> None:
-        for tp in partitions or self._fetcher.assignment:
-            self._fetcher.seek_to(as_partition(tp), when)
-        self._sought(lambda tp: not partitions or tp in partitions)
-        self._pump()
-
-    async def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
-        """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
-        error.
-        """
-        tp = as_partition(partition)
-        limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        try:
-            async with asyncio.timeout(limit_ms / 1000):
-                while (offset := self._fetcher.position(tp)) is None:
-                    await self._wait()
-        except TimeoutError:
-            raise MetadataTimedOut(
-                f"the position of {tp} is not known after {limit_ms:.0f} ms: {self._network.cluster.why_not(*tp)}"
-            ) from None
-        return first_offsets(self._pending).get(tp, offset)
-
-    def pause(self, *partitions: Partition) -> None:
-        """Give no records of these partitions until they are resumed; what is buffered is kept."""
-        for tp in partitions:
-            self._fetcher.pause(as_partition(tp))
-
-    def resume(self, *partitions: Partition) -> None:
-        """End a pause."""
-        for tp in partitions:
-            self._fetcher.pause(as_partition(tp), False)
-        self._pump()
-
-    def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
-        return self._fetcher.paused
-
-    def high_watermark(self, partition: Partition) -> int:
-        """The end of the log, exclusive, as the last answer told; -1 before the first."""
-        return self._fetcher.ends(as_partition(partition))[1]
-
     # -- records
+
+    def wakeup(self) -> None:
+        """Have whoever polls, iterates, commits, or waits for a position or for committed offsets raise WokenUp, now or in the next such
+        call. Any thread may call it, and nothing else of a consumer that another uses.
+        """
+        if not self._closed:
+            self._alarm.wake()
 
     async def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
         empty.
 
-        Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; what a deserializer raises.
+        Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; RecordDeserializationFailed;
+        WokenUp.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         await self.turn(limit, timeout_ms)
-        return self.give(limit)
+        return self.giving.give(limit)
 
-    async def turn(self, limit: int, timeout_ms: float | None) -> None:
-        """The part of a poll before records are given: see to the group, and wait for records."""
-        network, self._given = self._network, []
+    async def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
+        """The next records as an Arrow table, without a Python object per record; all that were fetched, unless `max_records` says
+        otherwise. Deserializers and interceptors see nothing of it; in all else it is as `poll`, and the two can be mixed.
+
+        `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` say what it is to be like (`client.arrow_read`).
+
+        Raises: what `poll` raises; SerializationFailed for a value that cannot be read, which moves no position; ImportError.
+        """
+        return await self.tables.poll(timeout_ms, max_records, form)
+
+    def metrics(self) -> dict[str, Figures | dict[str, Figures]]:
+        """What the consumer counts, under Kafka's names, in the groups that `consumer_metrics` lists; figures of topics, partitions and
+        brokers stand under theirs. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """
+        network, fetcher = self._network, self._fetcher
+        standing = fetcher.standing(self.giving.first_offsets())
+        return self._metrics.figures(standing, fetcher.near.replicas, network.connections, self.in_group, network.clock_ms())
+
+    def _reads_several(self) -> bool:
+        """Whether records may come of more topics than one."""
+        topics = {tp.topic for tp in self._fetcher.assignment} | self.subscription()
+        return len(topics) > 1 or (self._subscribed is not None and self._subscribed[1] is not None)
+
+    async def turn(self, limit: int, timeout_ms: float | None, take: Callable[[], bool] | None = None) -> None:
+        """The part of a poll before records are given: see to the group, and wait until `take`, the giving's if none is said, has some."""
+        network = self._network
+        self.giving.done()
+        self.tables.put_back()
+        take, began_ms = take or partial(self.giving.take, self._fetcher, limit), network.clock_ms()
+        try:
+            await self._as_member(take, timeout_ms)
+        finally:
+            now_ms = network.clock_ms()
+            self._metrics.polled(began_ms, now_ms)
+            if consumed := self._fetcher.taking.consumed:
+                self._metrics.consumed(consumed, now_ms)
+                consumed.clear()
+
+    async def _as_member(self, take: Callable[[], bool], timeout_ms: float | None) -> None:
+        network = self._network
         if self._group is None:
-            await self._fill(limit, timeout_ms)
+            await self._fill(take, timeout_ms)
             return
         if self._subscribed is None and not self._fetcher.assignment:
             raise ValueError("nothing to poll for: subscribe() to topics or assign() partitions first")
@@ -357,21 +368,20 @@ class Consumer:
         machine.poll_began()
         self._polling = True
         try:
-            await self._fill(limit, timeout_ms)
+            await self._fill(take, timeout_ms)
         finally:
             self._polling = False
             machine.poll_ended(network.clock_ms())
 
-    async def _fill(self, limit: int, timeout_ms: float | None) -> None:
+    async def _fill(self, take: Callable[[], bool], timeout_ms: float | None) -> None:
         """Until there are records, or the time is over."""
         deadline_ms = float("inf") if timeout_ms is None else self._network.clock_ms() + timeout_ms
         while True:
+            self._alarm.look()
             self._pump()
             if self._user is not None:
                 await self._user.attend()
-            if not self._pending:
-                self._pending.extend(self._fetcher.take(limit))
-            if self._pending:
+            if take():
                 self._pump()
                 # Who polls in a loop would otherwise keep the next answers from being received.
                 await asyncio.sleep(0)
@@ -385,39 +395,24 @@ class Consumer:
             except TimeoutError:
                 deadline_ms = float("-inf")
 
-    def give(self, limit: int) -> list[ConsumerRecord]:
-        """Records that are there, up to one that cannot be deserialized: that is raised when it is the first, again and again until the
-        user seeks past it.
-        """
-        pending = self._pending
-        given = self._given = []
-        if self._deserialized.none and len(pending) <= limit:
-            given.extend(pending)
-            pending.clear()
-        while pending and len(given) < limit:
-            try:
-                given.append(self._deserialized(pending[0]))
-            except Exception:
-                if given:
-                    break
-                raise
-            pending.popleft()
-        return list(given)
-
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """All records, without end. When the loop is left, the next poll or loop goes on behind it."""
+        """All records, without end. When the loop is left, the next poll or loop goes on behind it. A record is done with when the next
+        one is asked for.
+        """
         while True:
             await self.turn(self.options.max_poll_records, None)
-            while self._pending:
-                yield self.give(1)[0]
+            for record in self.giving.each():
+                yield record
 
     async def _wait(self) -> None:
         """Until something may have changed."""
         _ = self._network
         assert self._news is not None, "a network comes with its news"
         self._news.clear()
+        self._alarm.look()
         self._pump()
         await self._news.wait()
+        self._alarm.look()
         _ = self._network
 
     def _changed(self) -> None:
@@ -447,53 +442,3 @@ class Consumer:
             self._timer = None
         if at_ms < float("inf"):
             self._timer = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 1) / 1000, self._pump)
-
-    # -- questions
-
-    async def partitions_for(self, topic: str, timeout_ms: float | None = None) -> list[TopicPartition]:
-        """The topic's partitions, in order. Raises: MetadataTimedOut when there is no such topic in time."""
-        limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        count = await partitions_of(self._network, topic, None, limit_ms)
-        return [TopicPartition(topic, partition) for partition in range(count)]
-
-    async def beginning_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
-        """The first offset of each log."""
-        found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), EARLIEST), timeout_ms)
-        return {tp: one.offset for tp, one in found.items()}
-
-    async def end_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
-        """The offset after the last record of each log: the high watermark, with read_committed the last stable offset."""
-        found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), LATEST), timeout_ms)
-        return {tp: one.offset for tp, one in found.items()}
-
-    async def offsets_for_times(
-        self, times: Mapping[Partition, int], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, OffsetAndTime | None]:
-        """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
-        found = await self._offsets({as_partition(tp): when for tp, when in times.items()}, timeout_ms)
-        return {tp: one if one.offset >= 0 else None for tp, one in found.items()}
-
-    async def _offsets(self, times: dict[TopicPartition, int], timeout_ms: float | None) -> dict[TopicPartition, OffsetAndTime]:
-        limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        read_committed = self.options.isolation_level == "read_committed"
-        return raised(await list_offsets(self._network, times, read_committed=read_committed, timeout_ms=limit_ms))
-
-    async def fetch_raw(
-        self, partition: Partition, offset: int, max_bytes: int | None = None, *, max_wait_ms: int | None = None,
-        timeout_ms: float | None = None,
-    ) -> RawFetch:  # fmt: skip
-        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is
-        copied.
-
-        `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker
-        waits up to `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty.
-
-        Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
-        """
-        options = self.options
-        return await fetch_raw(
-            self._network, options, as_partition(partition), offset,
-            max_bytes=options.max_partition_fetch_bytes if max_bytes is None else max_bytes,
-            max_wait_ms=options.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
-            timeout_ms=options.default_api_timeout_ms if timeout_ms is None else timeout_ms,
-        )  # fmt: skip

@@ -43,6 +43,12 @@ class CommitFailed(KafkaError):
     sentence = "the group gave the partitions to others"
 
 
+class WokenUp(KafkaError):
+    """Somebody called `wakeup()` on the consumer, to end what it waited for. Nothing is lost: go on, or close it."""
+
+    sentence = "wakeup() was called on the consumer"
+
+
 class AlreadyClosed(KafkaError):
     """The client was closed; it cannot be used again."""
 

@@ -19,24 +19,24 @@ what remains is raised by the next `take`, once, and the partition is asked for 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
 from ottla.client.chunk import Chunk
+from ottla.client.consumer_metrics import PartitionStanding
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
+from ottla.client.fetch_position import FetchPlan, Position
 from ottla.client.fetch_session import Ask, FetchSession
 from ottla.client.near import NearReplicas
 from ottla.client.offsets import EARLIEST, LATEST, SO_LONG_AGO
 from ottla.client.options import ConsumerOptions
 from ottla.client.record import ConsumerRecord
-from ottla.records.batch import BatchHeader, crc_ok, headers
+from ottla.client.taking import Taking
+from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
-from ottla.records.read import ABORT_MARKER, control_record, records
 from ottla.wire.errors import CorruptMessage, KafkaError, OffsetOutOfRange, error_for
 from ottla.wire.messages import FetchResponse
 from ottla.wire.messages.fetch import PartitionData
@@ -46,57 +46,15 @@ FULL_WAIT_MS = 20
 RESET_TIMES = {"earliest": EARLIEST, "latest": LATEST}
 
 
-@dataclass(slots=True)
-class _Position:
-    """One assigned partition."""
-
-    tp: TopicPartition
-    backoff: Backoff
-    #: Next offset for the user; None until it is known.
-    offset: int | None = None
-    fetch_offset: int = -1
-    #: Leader epoch of the last batch fetched, -1 after a seek: lets the leader notice that it has another history.
-    last_epoch: int = -1
-    #: The time to look up when the offset is not known; None: a request is under way, or there is an offset.
-    reset: int | None = None
-    paused: bool = False
-    #: Another number for each assignment and each seek, so that answers to what was before are told apart.
-    generation: int = 0
-    #: Neither sought nor begun by the policy yet.
-    fresh: bool = True
-    #: The group's offset has to be asked for first; None: it was asked for and has not come.
-    committed: bool | None = True
-    #: Leader epoch of the last batch given to the user, -1 when not known; goes into commits.
-    taken_epoch: int = -1
-    chunks: deque[Chunk] = field(default_factory=deque)
-    blocked_until_ms: float = float("-inf")
-    error: KafkaError | None = None
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-
-
-@dataclass(slots=True)
-class FetchPlan:
-    """A fetch to send to one node."""
-
-    node_id: int
-    wanted: dict[TopicPartition, Ask]
-    generations: dict[TopicPartition, int]
-    max_wait_ms: int
-    #: What it says of where we are.
-    rack: str = ""
-
-
 class Fetcher:
     """See the module. `now_ms` is monotonic."""
 
     def __init__(self, options: ConsumerOptions, rng: Random) -> None:
         self._options = options
+        self._read_committed = options.isolation_level == "read_committed"
         self._rng = rng
-        self._positions: dict[TopicPartition, _Position] = {}
-        #: Partitions with chunks, in the order in which they are served.
-        self._row: deque[TopicPartition] = deque()
+        self._positions: dict[TopicPartition, Position] = {}
+        self.taking = Taking(self._positions, options)
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, FetchPlan] = {}
         #: Where partitions are read from, if not at their leaders.
@@ -112,13 +70,14 @@ class Fetcher:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Consume exactly these; what was assigned before keeps its position."""
-        was, self._positions = self._positions, {}
+        was = dict(self._positions)
+        self._positions.clear()
         for tp in partitions:
             backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms, self._rng)
-            self._positions[tp] = was.get(tp) or _Position(
+            self._positions[tp] = was.get(tp) or Position(
                 tp, backoff, generation=self._next_generation(), committed=not self._options.group_id
             )
-        self._row = deque(tp for tp in self._row if tp in self._positions)
+        self.taking.assigned()
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Make this the next offset. Raises: ValueError when the partition is not assigned or the offset is negative."""
@@ -141,6 +100,10 @@ class Fetcher:
             raise error
         return position.offset
 
+    def place(self, tp: TopicPartition) -> int | None:
+        """`position`, whatever errors there are. Raises: ValueError."""
+        return self._position(tp).offset
+
     def pause(self, tp: TopicPartition, paused: bool = True) -> None:
         """Neither fetch nor give records of this partition, until resumed."""
         self._position(tp).paused = paused
@@ -159,13 +122,13 @@ class Fetcher:
         self._generation += 1
         return self._generation
 
-    def _position(self, tp: TopicPartition) -> _Position:
+    def _position(self, tp: TopicPartition) -> Position:
         position = self._positions.get(tp)
         if position is None:
             raise ValueError(f"{tp} is not assigned to this consumer")
         return position
 
-    def _renew(self, tp: TopicPartition) -> _Position:
+    def _renew(self, tp: TopicPartition) -> Position:
         position = self._position(tp)
         position.generation = self._next_generation()
         position.fresh = False
@@ -176,8 +139,7 @@ class Fetcher:
         position.reset = None
         position.last_epoch = -1
         position.blocked_until_ms = float("-inf")
-        if tp in self._row:
-            self._row.remove(tp)
+        self.taking.forget(tp)
         return position
 
     # -- looking up where to begin
@@ -216,7 +178,7 @@ class Fetcher:
                 position.error = error
             position.reset = when
 
-    def _reset(self, position: _Position, otherwise: KafkaError) -> None:
+    def _reset(self, position: Position, otherwise: KafkaError) -> None:
         if self._options.auto_offset_reset == "none":
             position.error = otherwise
             return
@@ -352,7 +314,7 @@ class Fetcher:
             if position is not None and position.generation == generation and position.blocked_until_ms <= now_ms:
                 position.blocked_until_ms = now_ms + position.backoff.failed()
 
-    def _partition_failed(self, position: _Position, data: PartitionData, now_ms: float) -> bool:
+    def _partition_failed(self, position: Position, data: PartitionData, now_ms: float) -> bool:
         error = error_for(data.error_code, f"{position.tp}: {error_for(data.error_code)}")
         if isinstance(error, OffsetOutOfRange):
             if not position.chunks:
@@ -372,7 +334,7 @@ class Fetcher:
         position.error = error
         return False
 
-    def _partition_fetched(self, position: _Position, data: PartitionData) -> None:
+    def _partition_fetched(self, position: Position, data: PartitionData) -> None:
         position.backoff.succeeded()
         position.high_watermark = data.high_watermark
         position.last_stable_offset = data.last_stable_offset
@@ -391,15 +353,14 @@ class Fetcher:
             return
         if not batches:
             return
-        aborted = [(one.first_offset, one.producer_id) for one in data.aborted_transactions or ()]
-        position.chunks.append(Chunk(view, batches, aborted if self._options.isolation_level == "read_committed" else []))
-        if position.tp not in self._row:
-            self._row.append(position.tp)
+        aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
+        position.chunks.append(Chunk(view, batches, aborted if self._read_committed else []))
+        self.taking.arrived(position.tp)
         last = batches[-1][1]
         position.fetch_offset = last.last_offset + 1
         position.last_epoch = last.leader_epoch
 
-    def _truncated(self, position: _Position, end_offset: int) -> None:
+    def _truncated(self, position: Position, end_offset: int) -> None:
         """The leader's log parts from what was fetched: go back to where it does, or tell the user when that is behind what was consumed
         already.
         """
@@ -420,77 +381,12 @@ class Fetcher:
 
         Raises: an error of some partition, when there are no records to give before it.
         """
-        taken: list[ConsumerRecord] = []
-        for _ in range(len(self._row)):
-            tp = self._row[0]
-            position = self._positions[tp]
-            if position.paused:
-                self._row.rotate(-1)
-                continue
-            while position.chunks and len(taken) < records_max and position.error is None:
-                self._take_from(position, position.chunks[0], taken, records_max)
-            if len(taken) >= records_max and position.chunks:
-                break
-            self._row.popleft()
-        if not taken:
-            for position in self._positions.values():
-                if position.error is not None and not position.paused:
-                    error, position.error = position.error, None
-                    raise error
-        return taken
+        return self.taking.take(records_max)
 
-    def _take_from(self, position: _Position, chunk: Chunk, taken: list[ConsumerRecord], records_max: int) -> None:
-        """Move records of the chunk's next batch; drop the chunk when it is empty."""
-        if not chunk.decoded:
-            if chunk.next == len(chunk.batches):
-                position.chunks.popleft()
-                return
-            at, header = chunk.batches[chunk.next]
-            try:
-                chunk.decoded = self._decode(position, chunk, at, header)
-            except RecordsError as error:
-                position.error = CorruptMessage(
-                    f"{position.tp}: the batch at offset {header.base_offset} cannot be read: {error}; seek past it to go on"
-                )
-                position.fetch_offset = position.offset or 0
-                position.chunks.clear()
-                return
-            chunk.next += 1
-            if not chunk.decoded:
-                position.offset = header.last_offset + 1
-                return
-        decoded = chunk.decoded
-        position.taken_epoch = chunk.batches[chunk.next - 1][1].leader_epoch
-        room = records_max - len(taken)
-        if len(decoded) <= room:
-            decoded.reverse()
-            taken += decoded
-            chunk.decoded = []
-            position.offset = chunk.batches[chunk.next - 1][1].last_offset + 1
-        else:
-            part = decoded[: -room - 1 : -1]
-            del decoded[-room:]
-            taken += part
-            position.offset = part[-1].offset + 1
+    def lag(self, tp: TopicPartition, first_pending: int | None = None) -> int | None:
+        """How far the user is from the end, as far as that is known; `first_pending`: of records taken, not given. Raises: ValueError."""
+        return self._position(tp).standing(first_pending, self._read_committed).lag
 
-    def _decode(self, position: _Position, chunk: Chunk, at: int, header: BatchHeader) -> list[ConsumerRecord]:
-        """The batch's records for the user, the last one first."""
-        if self._options.check_crcs and not crc_ok(chunk.buffer, at):
-            raise RecordsError("its checksum does not fit")
-        while chunk.aborted and chunk.aborted[-1][0] <= header.last_offset:
-            chunk.open_aborted.add(chunk.aborted.pop()[1])
-        if header.is_control:
-            marker = control_record(chunk.buffer, at)
-            if marker is not None and marker.kind == ABORT_MARKER:
-                chunk.open_aborted.discard(header.producer_id)
-            return []
-        if header.is_transactional and header.producer_id in chunk.open_aborted:
-            return []
-        topic, partition = position.tp
-        kind = header.timestamp_type
-        found = [
-            ConsumerRecord(topic, partition, offset, timestamp, kind, key, value, pairs)
-            for offset, timestamp, key, value, pairs in records(chunk.buffer, at, start_offset=position.offset or 0)
-        ]
-        found.reverse()
-        return found
+    def standing(self, pending: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionStanding]:
+        """How the user stands in each partition; `pending`: the first offsets of what was taken and not given."""
+        return {tp: position.standing(pending.get(tp), self._read_committed) for tp, position in self._positions.items()}

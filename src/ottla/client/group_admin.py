@@ -11,7 +11,7 @@ groups at a time where the protocol allows. Groups of the classic protocol and o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.client import group_results as g
@@ -19,8 +19,7 @@ from ottla.client.admin_calls import AdminCalls, Outcome, failed, good
 from ottla.client.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, offsets_given
 from ottla.client.coordinator_lookup import COORDINATOR_PASSES
 from ottla.client.errors import BrokerIncompatible
-from ottla.client.group_lag import GroupLag, lag_of
-from ottla.client.results import Node
+from ottla.client.results import Node, Operation
 from ottla.wire import messages as m
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownServerError
@@ -31,6 +30,9 @@ from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     decode_embedded,
 )
+
+if TYPE_CHECKING:
+    from ottla.client.group_lag import GroupLag
 
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
@@ -46,9 +48,15 @@ class GroupAdmin(AdminCalls):
     """The part of `Admin` that is about groups."""
 
     async def list_groups(
-        self, *, states: Iterable[g.GroupState | str] = (), types: Iterable[g.GroupType | str] = (), timeout_ms: float | None = None
+        self,
+        *,
+        states: Iterable[g.GroupState | str] = (),
+        types: Iterable[g.GroupType | str] = (),
+        protocol_types: Iterable[str] = (),
+        timeout_ms: float | None = None,
     ) -> list[g.GroupListing]:
-        """All groups, or those in one of these states and of one of these types, by id.
+        """All groups, or those in one of these states, of one of these types, and with members of one of these kinds ("consumer",
+        "connect", "" for groups of which only offsets are known), by id.
 
         Raises: the error of a broker that does not answer, as the list would not be whole; BrokerIncompatible when it is too old to choose.
         """
@@ -59,33 +67,46 @@ class GroupAdmin(AdminCalls):
             nodes, request, lambda response: response.groups, timeout_ms, "listing groups of broker", at_least=at_least
         )
         # A group whose coordinator changes while we ask may be named twice.
-        found = {one.group_id: one for answer in answers.values() for one in good(answer)}
+        kinds = set(protocol_types)
+        found = {one.group_id: one for answer in answers.values() for one in good(answer) if not kinds or one.protocol_type in kinds}
         return [
             g.GroupListing(one.group_id, one.protocol_type, g.GroupState(one.group_state), g.GroupType(one.group_type))
             for _, one in sorted(found.items())
         ]
 
     async def describe_consumer_groups(
-        self, groups: Iterable[str], *, timeout_ms: float | None = None
+        self, groups: Iterable[str], *, authorized_operations: bool = False, timeout_ms: float | None = None
     ) -> dict[str, Outcome[g.GroupDescription]]:
-        """State, members and assignments of groups of either protocol; GroupIdNotFound for one that is not there."""
+        """State, members and assignments of groups of either protocol, and what this client may do with them, if asked;
+        GroupIdNotFound for one that is not there.
+        """
 
         async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[g.GroupDescription]]:
             broker = self._network.cluster.brokers[node]
             where = Node(broker.node_id, broker.host, broker.port, broker.rack)
             found: dict[str, Outcome[g.GroupDescription]] = {}
             try:
-                response = await self._network.ask(node, m.ConsumerGroupDescribeRequest(group_ids=list(share)))
+                response = await self._network.ask(
+                    node, m.ConsumerGroupDescribeRequest(group_ids=list(share), include_authorized_operations=authorized_operations)
+                )
                 found = {one.group_id: failed(one) or _described(one, where) for one in response.groups}
             except BrokerIncompatible:
                 pass
             classic = [group for group in share if isinstance(found.get(group, GroupIdNotFound()), GroupIdNotFound)]
             if classic:
-                old = await self._network.ask(node, m.DescribeGroupsRequest(groups=classic))
+                request = m.DescribeGroupsRequest(groups=classic, include_authorized_operations=authorized_operations)
+                old = await self._network.ask(node, request)
                 found |= {one.group_id: failed(one) or _described_classic(one, where) for one in old.groups}
             return found
 
         return await self._by_coordinator(dict.fromkeys(groups), ask, timeout_ms, "describing group")
+
+    async def describe_consumer_group(
+        self, group: str, *, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> g.GroupDescription:
+        """One group. Raises: GroupIdNotFound and the like."""
+        found = await self.describe_consumer_groups([group], authorized_operations=authorized_operations, timeout_ms=timeout_ms)
+        return good(found[group])
 
     async def delete_consumer_groups(self, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
         """Delete groups without members, with their offsets: NonEmptyGroup, GroupIdNotFound."""
@@ -95,6 +116,10 @@ class GroupAdmin(AdminCalls):
             return {one.group_id: failed(one) for one in response.results}
 
         return await self._by_coordinator(dict.fromkeys(groups), ask, timeout_ms, "deleting group")
+
+    async def delete_consumer_group(self, group: str, *, timeout_ms: float | None = None) -> None:
+        """Delete one group. Raises: NonEmptyGroup, GroupIdNotFound and the like."""
+        good((await self.delete_consumer_groups([group], timeout_ms=timeout_ms))[group])
 
     async def list_consumer_group_offsets(
         self,
@@ -221,6 +246,9 @@ class GroupAdmin(AdminCalls):
         self, groups: Iterable[str], *, times: bool = True, timeout_ms: float | None = None
     ) -> dict[str, Outcome[GroupLag]]:
         """How far behind the end of the log groups are, in records and, with `times`, in time: see `ottla.client.group_lag`."""
+        # Reading records for their times needs the codec, which no other call does.
+        from ottla.client.group_lag import lag_of
+
         names, limit_ms = list(dict.fromkeys(groups)), self._limit_ms(timeout_ms)
         described = await self.describe_consumer_groups(names, timeout_ms=limit_ms)
         there: dict[str, g.GroupDescription] = {name: one for name, one in described.items() if not isinstance(one, KafkaError)}
@@ -293,7 +321,16 @@ def _described(one: consumer_group_describe.DescribedGroup, where: Node) -> g.Gr
     ]
     state = g.GroupState(one.group_state)
     return g.GroupDescription(
-        one.group_id, g.GroupType.CONSUMER, state, PROTOCOL_TYPE, one.assignor_name, where, members, one.group_epoch, one.assignment_epoch
+        one.group_id,
+        g.GroupType.CONSUMER,
+        state,
+        PROTOCOL_TYPE,
+        one.assignor_name,
+        where,
+        members,
+        one.group_epoch,
+        one.assignment_epoch,
+        Operation.of_bits(one.authorized_operations),
     )
 
 
@@ -310,7 +347,16 @@ def _described_classic(one: describe_groups.DescribedGroup, where: Node) -> Outc
         members = [_member_classic(each, consumers) for each in one.members]
     except MalformedMessage as malformed:
         return UnknownServerError(f"group {one.group_id}: what its members tell each other cannot be read: {malformed}")
-    return g.GroupDescription(one.group_id, g.GroupType.CLASSIC, state, one.protocol_type, one.protocol_data, where, members)
+    return g.GroupDescription(
+        one.group_id,
+        g.GroupType.CLASSIC,
+        state,
+        one.protocol_type,
+        one.protocol_data,
+        where,
+        members,
+        authorized_operations=Operation.of_bits(one.authorized_operations),
+    )
 
 
 def _member_classic(one: m.DescribedGroupMember, consumers: bool) -> g.GroupMember:

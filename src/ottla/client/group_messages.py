@@ -95,7 +95,8 @@ def heartbeat_request(options: ConsumerOptions, member_id: str, generation: int,
 def leave_request(options: ConsumerOptions, member_id: str, reason: str, version: int) -> LeaveGroupRequest:
     """Gone."""
     if version >= LEAVE_LIST_SINCE:
-        return LeaveGroupRequest(group_id=options.group_id, members=[MemberIdentity(member_id=member_id, reason=reason)])
+        who = MemberIdentity(member_id=member_id, group_instance_id=options.group_instance_id or None, reason=reason)
+        return LeaveGroupRequest(group_id=options.group_id, members=[who])
     return LeaveGroupRequest(group_id=options.group_id, member_id=member_id)
 
 

@@ -8,7 +8,7 @@ from typing import Self
 import msgspec
 
 from ottla.base.ids import TopicPartition
-from ottla.client.results import Node
+from ottla.client.results import Node, Operation
 
 
 class _Word(StrEnum):
@@ -49,7 +49,7 @@ class GroupType(_Word):
     STREAMS = "Streams"
 
 
-class GroupListing(msgspec.Struct):
+class GroupListing(msgspec.Struct, frozen=True):
     """A group. `protocol_type` says what its members are: "consumer", "connect", or nothing where only offsets were ever committed. State
     and type are UNKNOWN where the broker is too old to tell.
     """
@@ -60,7 +60,7 @@ class GroupListing(msgspec.Struct):
     type: GroupType
 
 
-class GroupMember(msgspec.Struct):
+class GroupMember(msgspec.Struct, frozen=True):
     """A member. `epoch`, `rack` and `target_assignment` belong to the new protocol; the target is what it shall read, once others have
     given it up.
     """
@@ -78,7 +78,7 @@ class GroupMember(msgspec.Struct):
     target_assignment: list[TopicPartition] | None = None
 
 
-class GroupDescription(msgspec.Struct):
+class GroupDescription(msgspec.Struct, frozen=True):
     """A group with its members. Epochs are those of the new protocol. `assignor` is empty while there is none chosen."""
 
     group_id: str
@@ -90,3 +90,5 @@ class GroupDescription(msgspec.Struct):
     members: list[GroupMember]
     epoch: int | None = None
     assignment_epoch: int | None = None
+    #: What this client may do with it, where that was asked.
+    authorized_operations: frozenset[Operation] | None = None

@@ -37,7 +37,15 @@ from ottla.base.ids import TopicPartition
 from ottla.client.assignors import Assignment, Assignor, Member, without_moving
 from ottla.client.backoff import Backoff
 from ottla.client.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
-from ottla.client.group_messages import heartbeat_request, join_request, leave_request, member_told, protocol, sync_request
+from ottla.client.group_messages import (
+    LEAVE_LIST_SINCE,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    member_told,
+    protocol,
+    sync_request,
+)
 from ottla.client.options import ConsumerOptions
 from ottla.client.polled import Polled
 from ottla.wire.declare import MalformedMessage
@@ -146,11 +154,13 @@ class Membership(Polled):
         elif code == FencedInstanceId.code:
             self._failed(code)
 
-    def leave(self, reason: str) -> Call | None:
+    def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
         """Leave the group: what to send, if anybody has to be told. Nothing is owned and nothing is to be done after that."""
         told = None
-        if self.member_id and not self._options.group_instance_id and self.coordinator.place is not None:
-            told = Call(LeaveGroupRequest, partial(leave_request, self._options, self.member_id, reason), self._options.request_timeout_ms)
+        static = bool(self._options.group_instance_id)
+        if self.member_id and (not static if for_good is None else for_good) and self.coordinator.place is not None:
+            build = partial(leave_request, self._options, self.member_id, reason)
+            told = Call(LeaveGroupRequest, build, self._options.request_timeout_ms, at_least=LEAVE_LIST_SINCE if static else 0)
         self._reset(forget_id=True)
         self.owned = []
         self._changes.clear()

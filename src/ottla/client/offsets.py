@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.base.ids import TopicPartition
+from ottla.client.errors import BrokerIncompatible
 from ottla.client.network import Network
 from ottla.client.routing import Share, ask_leaders
 from ottla.wire.errors import KafkaError, error_for
@@ -18,10 +19,12 @@ MAX_TIMESTAMP = -3
 #: The start of what the broker itself holds (KIP-405), and the last offset in remote storage (KIP-1005).
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+#: The first offset that is not in remote storage yet (KIP-1023).
+EARLIEST_PENDING_UPLOAD = -6
 #: Not Kafka's: as long ago as `auto.offset.reset` says (KIP-1106); the time is reckoned when it is asked for.
 SO_LONG_AGO = -100
 #: The first version that knows a special time.
-_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED_SINCE = 2
 
 
@@ -39,9 +42,24 @@ async def list_offsets(
     """The first offset whose timestamp is not before the given one, or what a special time means; an error stands for its partition
     alone.
     """
-    at_least = max([READ_COMMITTED_SINCE if read_committed else 1, *(_SINCE.get(when, 1) for when in times.values())])
 
     async def ask(node: int, share: Share[int]) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
+        """What an old broker does not know must not keep it from answering the rest."""
+        by_version: dict[int, Share[int]] = {}
+        for tp, item in share.items():
+            by_version.setdefault(max(READ_COMMITTED_SINCE if read_committed else 1, _SINCE.get(item[0], 1)), {})[tp] = item
+        try:
+            return await whole(node, share, max(by_version))
+        except BrokerIncompatible:
+            found: dict[TopicPartition, OffsetAndTime | KafkaError] = {}
+            for at_least, part in by_version.items():
+                try:
+                    found |= await whole(node, part, at_least)
+                except BrokerIncompatible as error:
+                    found |= dict.fromkeys(part, error)
+            return found
+
+    async def whole(node: int, share: Share[int], at_least: int) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
         topics: dict[str, ListOffsetsTopic] = {}
         for tp, (when, epoch) in share.items():
             topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic, partitions=[]))
@@ -55,7 +73,7 @@ async def list_offsets(
             for partition in answered.partitions:
                 tp = TopicPartition(answered.name, partition.partition_index)
                 found[tp] = (
-                    error_for(partition.error_code)
+                    error_for(partition.error_code, f"{tp}: {error_for(partition.error_code)}")
                     if partition.error_code
                     else OffsetAndTime(partition.offset, partition.timestamp, partition.leader_epoch)
                 )

@@ -62,8 +62,11 @@ class Polled(ABC):
             self.owned = [tp for tp in self.owned if tp not in gone]
 
     @abstractmethod
-    def leave(self, reason: str) -> Call | None:
-        """Leave the group: what to send, if anybody has to be told. Nothing is owned and nothing is to be done after that."""
+    def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
+        """Leave the group: what to send, if anybody has to be told. Nothing is owned and nothing is to be done after that.
+
+        `for_good` False: the coordinator is not to be told; None: only if the member is not static.
+        """
 
     def _leave_if_stuck(self, calls: list[Call], now_ms: float) -> None:
         """Whoever does not poll any more leaves, and learns with the next poll what that cost."""

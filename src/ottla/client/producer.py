@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from random import Random
 from time import monotonic_ns, time_ns
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
@@ -29,6 +29,10 @@ from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers
 from ottla.client.sender import Sender
+
+if TYPE_CHECKING:
+    from ottla.client.arrow_rows import TableColumns
+    from ottla.client.arrow_send import TableDelivery
 
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
@@ -219,18 +223,57 @@ class Producer:
 
         Raises: what `send` raises; ValueError when it is not exactly one batch.
         """
-        sender = self._begin()
-        network = sender.network
-        count = network.cluster.partition_count(topic)
-        if count is None or not 0 <= partition < count:
-            await partitions_of(network, topic, partition, self.options.max_block_ms)
+        await self._partition_count(topic, partition)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
-        made = self._accumulator.append_batch(topic, partition, data, network.clock_ms())
+        return Delivery(await self._place(topic, partition, data), 0, int.from_bytes(data[27:35], "big", signed=True))
+
+    async def send_table(self, topic: str, table: Any, **columns: Unpack[TableColumns]) -> TableDelivery:
+        """Put the rows of an Arrow table on their way, column by column and without a Python object per row; await what it returns to know
+        where they were written.
+
+        `table` is a pyarrow Table, RecordBatch or reader, or anything that gives Arrow data: polars, pandas, DuckDB. Its columns are named
+        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=` and `timestamp=`; `key_format=`, `value_format=` and `schema=`
+        say how they become bytes (`client.arrow_rows`, `client.arrow_values`). Waits while `buffer_memory` is full, at most `max_block_ms`
+        at a time. What it raises it raises before the row at fault; rows before it are on their way.
+
+        Raises: ValueError, TypeError for columns that are not there or do not fit; SerializationFailed; ImportError without pyarrow; what
+        `send` raises.
+        """
+        from ottla.client.arrow_rows import ANY, TableRows
+        from ottla.client.arrow_send import TableDelivery, batches_of_table, told_how_far
+
+        rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
+        count = await self._partition_count(topic, rows.partition)
+        delivery = TableDelivery(topic)
+        encoded = batches_of_table(rows, count, *self._accumulator.form)
+        with told_how_far(delivery):
+            # Encoding a batch takes long for a loop, compressed or not: it has its turns meanwhile.
+            while (one := await asyncio.to_thread(next, encoded, None)) is not None:
+                delivery.add(await self._place(topic, None if one.partition == ANY else one.partition, one.data), one.rows)
+        return delivery
+
+    async def _partition_count(self, topic: str, partition: int | None) -> int:
+        """How many partitions the topic has, once it has this one. Raises: MetadataTimedOut."""
+        network = self._begin().network
+        count = network.cluster.partition_count(topic)
+        if count is None or (partition is not None and not 0 <= partition < count):
+            count = await partitions_of(network, topic, partition, self.options.max_block_ms)
+        return count
+
+    async def _place(self, topic: str, partition: int | None, data: bytearray) -> Batch:
+        """Put an encoded batch behind those of its partition, or of any, when there is memory for it."""
+        sender = self._begin()
+        network, accumulator = sender.network, self._accumulator
+        info = network.cluster.topics.get(topic)
+
+        def attempt() -> Batch | None:
+            return accumulator.append_batch(topic, partition, data, network.clock_ms(), info)
+
+        made = attempt()
         if made is None:
-            left_ms = self.options.max_block_ms
-            made = await self._when_room(lambda: self._accumulator.append_batch(topic, partition, data, network.clock_ms()), left_ms)
+            made = await self._when_room(attempt, self.options.max_block_ms)
         sender.wake()
-        return Delivery(made, 0, int.from_bytes(data[27:35], "big", signed=True))
+        return made
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The topic's partitions, in order. Raises: MetadataTimedOut."""

@@ -22,12 +22,14 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.commits import OffsetAndMetadata
+from ottla.client.consumer_metrics import ConsumerMetrics
 from ottla.client.coordinator_search import Change, Kind
 from ottla.client.fetcher import Fetcher
+from ottla.client.giving import Giving
 from ottla.client.group import GroupPostman
+from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.network import Network
 from ottla.client.options import ConsumerOptions
-from ottla.client.record import ConsumerRecord
 from ottla.wire.errors import FencedInstanceId, KafkaError
 
 log = logging.getLogger("ottla.client")
@@ -58,19 +60,6 @@ async def invoke(function: Callable[..., Any], *arguments: Any) -> None:
         await result
 
 
-def drop(pending: deque[ConsumerRecord], gone: Callable[[TopicPartition], bool]) -> None:
-    """Take the records of some partitions out of a queue."""
-    if pending:
-        left = [record for record in pending if not gone(TopicPartition(record.topic, record.partition))]
-        pending.clear()
-        pending.extend(left)
-
-
-def first_offsets(pending: deque[ConsumerRecord]) -> dict[TopicPartition, int]:
-    """The first offset of each partition in a queue."""
-    return {TopicPartition(record.topic, record.partition): record.offset for record in reversed(pending)}
-
-
 class UserSide:
     """See the module. Belongs to one loop."""
 
@@ -80,7 +69,9 @@ class UserSide:
         fetcher: Fetcher,
         group: GroupPostman,
         options: ConsumerOptions,
-        pending: deque[ConsumerRecord],
+        giving: Giving,
+        interceptors: ConsumerInterceptors,
+        metrics: ConsumerMetrics,
         invoke: Callable[..., Awaitable[None]],
     ) -> None:
         self._network = network
@@ -89,8 +80,9 @@ class UserSide:
         self._options = options
         self.listener: Any = None
         self._invoke = invoke
-        #: Records taken and not given yet, each partition's in order; the consumer fills it.
-        self._pending = pending
+        self._giving = giving
+        self._interceptors = interceptors
+        self._metrics = metrics
         #: When the next automatic commit is due.
         self.commit_at_ms = network.clock_ms() + options.auto_commit_interval_ms if options.enable_auto_commit else float("inf")
         self._kept: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -105,6 +97,7 @@ class UserSide:
         await self.tell_outcomes()
         while (change := machine.change()) is not None:
             await self._carry_out(change)
+            self._metrics.rebalance(machine.settled, self._network.clock_ms())
         error = machine.error() or self._group.fatal()
         if error is not None:
             raise error
@@ -130,7 +123,12 @@ class UserSide:
     async def _tell(self, name: str, partitions: list[TopicPartition]) -> None:
         function = getattr(self.listener, name, None)
         if function is not None:
-            await self._invoke(function, partitions)
+            clock_ms = self._network.clock_ms
+            began_ms = clock_ms()
+            try:
+                await self._invoke(function, partitions)
+            finally:
+                self._metrics.listened(name, (now_ms := clock_ms()) - began_ms, now_ms)
 
     def _read(self, owned: Iterable[TopicPartition]) -> None:
         self._fetcher.assign(owned)
@@ -149,13 +147,13 @@ class UserSide:
 
     def drop(self, gone: Callable[[TopicPartition], bool]) -> None:
         """Forget records and commits of partitions that are sought or read no more."""
-        drop(self._pending, gone)
+        self._giving.drop(gone)
         self._kept = {tp: kept for tp, kept in self._kept.items() if not gone(tp)}
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What can be committed: where the user is."""
         found = {tp: OffsetAndMetadata(offset, "", epoch) for tp, (offset, epoch) in self._fetcher.committable().items()}
-        return found | {tp: OffsetAndMetadata(offset) for tp, offset in first_offsets(self._pending).items() if tp in found}
+        return found | {tp: OffsetAndMetadata(offset) for tp, offset in self._giving.first_offsets().items() if tp in found}
 
     # -- commits
 
@@ -171,10 +169,14 @@ class UserSide:
     def _news(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {tp: kept for tp, kept in self.positions().items() if self._kept.get(tp) != kept}
 
+    async def _committing(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], limit_ms: float, *, patient: bool = True) -> None:
+        await self._group.commit(offsets, timeout_ms=limit_ms, patient=patient)
+        self._kept |= offsets
+        self._interceptors.on_commit(offsets)
+
     async def _commit_quietly(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         try:
-            await self._group.commit(offsets, timeout_ms=self._options.request_timeout_ms, patient=False)
-            self._kept |= offsets
+            await self._committing(offsets, self._options.request_timeout_ms, patient=False)
         except FencedInstanceId:
             # The machine tells it to the user.
             pass
@@ -191,15 +193,13 @@ class UserSide:
             return
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                await self._group.commit(news, timeout_ms=limit_ms)
-            self._kept |= news
+                await self._committing(news, limit_ms)
         except (KafkaError, TimeoutError) as error:
             log.warning("automatic commit before giving up partitions failed; their records are read again: %s", error)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: float) -> None:
         """See `Consumer.commit`."""
-        await self._group.commit(offsets, timeout_ms=timeout_ms)
-        self._kept |= offsets
+        await self._committing(offsets, timeout_ms)
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None) -> None:
         """See `Consumer.commit_async`."""
@@ -208,7 +208,7 @@ class UserSide:
     async def _commit_and_tell(self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None) -> None:
         error: KafkaError | None = None
         try:
-            await self._group.commit(offsets, timeout_ms=self._options.request_timeout_ms, patient=False)
+            await self._committing(offsets, self._options.request_timeout_ms, patient=False)
         except KafkaError as failed:
             error = failed
         if callback is not None:

@@ -111,11 +111,14 @@ class Reconciliation(Polled):
         elif code in GONE and self.epoch > 0:
             self._out()
 
-    def leave(self, reason: str) -> Call | None:
-        """Leave the group: what to send, if anybody has to be told. Nothing is owned and nothing is to be done after that."""
+    def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
+        """Leave the group: what to send, if anybody has to be told. Nothing is owned and nothing is to be done after that. A static member
+        that does not leave for good says that it is away.
+        """
         told = None
-        if self.epoch > 0 and self.coordinator.place is not None:
-            epoch = LEAVING_FOR_A_WHILE if self._options.group_instance_id else LEAVING
+        static = bool(self._options.group_instance_id)
+        if self.epoch > 0 and (static or for_good is not False) and self.coordinator.place is not None:
+            epoch = LEAVING_FOR_A_WHILE if static and not for_good else LEAVING
             message = self._message(epoch)
             told = Call(ConsumerGroupHeartbeatRequest, partial(_as_is, message), self._options.request_timeout_ms)
         self._out()

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import TypeAlias
 
 import msgspec
 
 from ottla.base.ids import topic_id_text
+from ottla.wire.messages.metadata import NOT_ASKED
+
+#: A setting's value as users may write it: Kafka's text, or Python's numbers and truth values. None: the default.
+ConfigValue: TypeAlias = str | int | float | bool | None
+
+
+def config_text(value: ConfigValue) -> str | None:
+    """A value as brokers read it."""
+    return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
 class ResourceType(IntEnum):
@@ -42,6 +53,44 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
+class ConfigType(IntEnum):
+    """What a setting's text means. Source: KIP-569."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Operation(IntEnum):
+    """What a client may do with a topic, a group or the cluster. Source: KIP-11, KIP-430."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+    @classmethod
+    def of_bits(cls, bits: int) -> frozenset[Operation] | None:
+        """The operations of a bit field, where bit n stands for code n; None: the broker was not asked, or did not say."""
+        return None if bits == NOT_ASKED else frozenset(one for one in cls if bits >> one & 1)
+
+
 class ElectionType(IntEnum):
     """Who may be elected: the first replica, if it is in sync; or any that is alive, where none in sync is left."""
 
@@ -55,6 +104,9 @@ class Resource(msgspec.Struct, frozen=True, order=True):
     type: ResourceType
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.type.name.lower().replace('_', ' ')} {self.name or '(default for all)'}"
+
     @classmethod
     def topic(cls, name: str) -> Resource:
         """A topic."""
@@ -65,6 +117,21 @@ class Resource(msgspec.Struct, frozen=True, order=True):
         """A broker; None: what holds for all brokers."""
         return cls(ResourceType.BROKER, "" if node_id is None else str(node_id))
 
+    @classmethod
+    def broker_logger(cls, node_id: int) -> Resource:
+        """The levels at which a broker logs. Source: KIP-412."""
+        return cls(ResourceType.BROKER_LOGGER, str(node_id))
+
+    @classmethod
+    def group(cls, group_id: str) -> Resource:
+        """A consumer group of the new protocol. Source: KIP-848."""
+        return cls(ResourceType.GROUP, group_id)
+
+    @classmethod
+    def client_metrics(cls, name: str) -> Resource:
+        """A subscription to clients' metrics. Source: KIP-714."""
+        return cls(ResourceType.CLIENT_METRICS, name)
+
 
 class NewTopic(msgspec.Struct):
     """A topic to create. -1 takes the cluster's default; `assignments`, replicas by partition, stands in for both numbers."""
@@ -72,8 +139,8 @@ class NewTopic(msgspec.Struct):
     name: str
     num_partitions: int = -1
     replication_factor: int = -1
-    configs: dict[str, str | None] = {}
-    assignments: dict[int, list[int]] = {}
+    configs: Mapping[str, ConfigValue] = {}
+    assignments: Mapping[int, list[int]] = {}
 
 
 class NewPartitions(msgspec.Struct):
@@ -93,7 +160,7 @@ class Node(msgspec.Struct, frozen=True):
     is_fenced: bool = False
 
 
-class CreatedTopic(msgspec.Struct):
+class CreatedTopic(msgspec.Struct, frozen=True):
     """A topic that was created; numbers are -1 and configs empty where the broker is too old to tell."""
 
     name: str
@@ -108,7 +175,7 @@ class CreatedTopic(msgspec.Struct):
         return topic_id_text(self.topic_id)
 
 
-class TopicListing(msgspec.Struct):
+class TopicListing(msgspec.Struct, frozen=True):
     """A topic's name and id."""
 
     name: str
@@ -118,7 +185,7 @@ class TopicListing(msgspec.Struct):
     replication_factor: int
 
 
-class PartitionDescription(msgspec.Struct):
+class PartitionDescription(msgspec.Struct, frozen=True):
     """A partition: leader -1 while there is none; replicas in order of preference."""
 
     partition: int
@@ -127,15 +194,21 @@ class PartitionDescription(msgspec.Struct):
     replicas: list[int]
     isr: list[int]
     offline_replicas: list[int]
+    #: Replicas outside of the ISR that have all that was committed, and those that led or were in the ISR last; None where the broker is
+    #: too old to tell. Source: KIP-966.
+    elr: list[int] | None = None
+    last_known_elr: list[int] | None = None
 
 
-class TopicDescription(msgspec.Struct):
+class TopicDescription(msgspec.Struct, frozen=True):
     """A topic and its partitions, in order."""
 
     name: str
     topic_id: bytes
     is_internal: bool
     partitions: list[PartitionDescription]
+    #: What this client may do with it, where that was asked.
+    authorized_operations: frozenset[Operation] | None = None
 
     @property
     def topic_id_text(self) -> str:
@@ -143,15 +216,17 @@ class TopicDescription(msgspec.Struct):
         return topic_id_text(self.topic_id)
 
 
-class ClusterDescription(msgspec.Struct):
+class ClusterDescription(msgspec.Struct, frozen=True):
     """The cluster: its id, its brokers, and the broker that is the controller (-1: none, or any)."""
 
     cluster_id: str | None
     controller: int
     nodes: list[Node]
+    #: What this client may do with the cluster, where that was asked.
+    authorized_operations: frozenset[Operation] | None = None
 
 
-class ConfigSynonym(msgspec.Struct):
+class ConfigSynonym(msgspec.Struct, frozen=True):
     """Another place that could give the value."""
 
     name: str
@@ -159,15 +234,15 @@ class ConfigSynonym(msgspec.Struct):
     source: ConfigSource
 
 
-class ConfigEntry(msgspec.Struct):
-    """A setting and its value, as text; None for a secret. `config_type` is the protocol's number, 0 from an old broker."""
+class ConfigEntry(msgspec.Struct, frozen=True):
+    """A setting and its value, as text; None for a secret. `config_type` is UNKNOWN from a broker before Kafka 2.6."""
 
     name: str
     value: str | None
     source: ConfigSource
     is_sensitive: bool
     is_read_only: bool
-    config_type: int = 0
+    config_type: ConfigType = ConfigType.UNKNOWN
     documentation: str | None = None
     synonyms: list[ConfigSynonym] = []
 
@@ -177,7 +252,7 @@ class ConfigEntry(msgspec.Struct):
         return self.source in (ConfigSource.DEFAULT, ConfigSource.STATIC_BROKER)
 
 
-class ConfigChange(msgspec.Struct):
+class ConfigChange(msgspec.Struct, frozen=True):
     """One change of one setting."""
 
     name: str
@@ -185,7 +260,7 @@ class ConfigChange(msgspec.Struct):
     operation: ConfigOperation = ConfigOperation.SET
 
 
-class PartitionReassignment(msgspec.Struct):
+class PartitionReassignment(msgspec.Struct, frozen=True):
     """A move under way: all replicas, those of the target first, and which of them come and go."""
 
     replicas: list[int]
@@ -198,7 +273,7 @@ class PartitionReassignment(msgspec.Struct):
         return [broker for broker in self.replicas if broker not in self.removing]
 
 
-class ReplicaLog(msgspec.Struct):
+class ReplicaLog(msgspec.Struct, frozen=True):
     """A replica in a log directory: bytes on disk, and how far it lags behind. `is_future`: it is moving here from another directory."""
 
     topic: str
@@ -208,7 +283,7 @@ class ReplicaLog(msgspec.Struct):
     is_future: bool
 
 
-class LogDir(msgspec.Struct):
+class LogDir(msgspec.Struct, frozen=True):
     """A log directory of a broker. Totals are -1 where the broker is too old to tell; `error`: why it is offline."""
 
     path: str
@@ -216,9 +291,11 @@ class LogDir(msgspec.Struct):
     total_bytes: int
     usable_bytes: int
     replicas: list[ReplicaLog]
+    #: It gets no new replicas. Source: KIP-1066.
+    is_cordoned: bool = False
 
 
-class ActiveProducer(msgspec.Struct):
+class ActiveProducer(msgspec.Struct, frozen=True):
     """A producer that the leader of a partition remembers. Times are milliseconds; `transaction_start_offset` is -1 outside of a
     transaction.
     """

@@ -85,6 +85,10 @@ class Format(ABC):
     def decode(self, data: bytes) -> Any:
         """The value of bytes."""
 
+    def reader(self) -> Callable[[bytes], Any]:
+        """What `decode` does, by the shortest way."""
+        return self.decode
+
 
 class Str(Format):
     """Text. Kafka's StringSerializer."""
@@ -185,6 +189,9 @@ class Json(Format):
     def decode(self, data: bytes) -> Any:
         return self._decoder.decode(data)
 
+    def reader(self) -> Callable[[bytes], Any]:
+        return self._decoder.decode
+
 
 class Avro(Format):
     """Avro's binary form of records under one schema, a dict or JSON text.
@@ -199,22 +206,36 @@ class Avro(Format):
         self._avro = needed("fastavro", "Avro")
         self._schema = self._avro.parse_schema(_parsed(schema))
         self._reader_schema = None if reader_schema is None else self._avro.parse_schema(_parsed(reader_schema))
-        self._prefix = b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
+        #: What stands before each value.
+        self.prefix = b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
         # fastavro walks into what it is given: a field of the wrong type shows as almost anything.
         self.failures = (TypeError, ValueError, KeyError, IndexError, EOFError, AttributeError, OverflowError, struct.error)
 
     def encode(self, data: Any) -> bytes:
         out = BytesIO()
-        out.write(self._prefix)
+        out.write(self.prefix)
         self._avro.schemaless_writer(out, self._schema, data)
         return out.getvalue()
 
     def decode(self, data: bytes) -> Any:
-        if self._prefix and data[:5] != self._prefix:
-            raise ValueError(
-                f"framed by {data[:5].hex()}, not by {self._prefix.hex()}, which is schema {int.from_bytes(self._prefix, 'big')}"
-            )
-        return self._avro.schemaless_reader(BytesIO(data[len(self._prefix) :]), self._schema, self._reader_schema)
+        return self.read(BytesIO(data))
+
+    def read(self, stream: BytesIO) -> Any:
+        """The value at which a stream is, which is behind it then."""
+        frame = stream.read(len(self.prefix))
+        if frame != self.prefix:
+            raise ValueError(f"framed by {frame.hex()}, not by {self.prefix.hex()}, which is schema {int.from_bytes(self.prefix, 'big')}")
+        return self._avro.schemaless_reader(stream, self._schema, self._reader_schema)
+
+    @property
+    def write_schema(self) -> Any:
+        """The schema, parsed, of what is written."""
+        return self._schema
+
+    @property
+    def read_schema(self) -> Any:
+        """The schema, parsed, of what is read."""
+        return self._schema if self._reader_schema is None else self._reader_schema
 
 
 class Protobuf(Format):
@@ -267,6 +288,17 @@ def as_deserializer(given: Any, settings: Mapping[str, Any], *, is_key: bool) ->
     if found is None or given is not found or hasattr(found, "deserialize"):
         return None if found is None else found.deserialize
     return lambda topic, headers, data: None if data is None else found(data)
+
+
+def as_reader(given: Any, settings: Mapping[str, Any], *, is_key: bool) -> tuple[Deserialize | None, Callable[[bytes], Any] | None]:
+    """`as_deserializer`, and a function that does the same to bytes alone where topic and headers are not asked for: it may raise another
+    error over the same bytes.
+    """
+    deserialize = as_deserializer(given, settings, is_key=is_key)
+    owner = getattr(deserialize, "__self__", None)
+    if isinstance(owner, Format) and type(owner).deserialize is Format.deserialize:
+        return deserialize, owner.reader()
+    return deserialize, given if deserialize is not None and owner is None and not hasattr(given, "deserialize") else None
 
 
 def _chosen(given: Any, method: str, settings: Mapping[str, Any], *, is_key: bool) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from time import time_ns
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
@@ -31,6 +31,10 @@ from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers
 from ottla.client.producer import Headers, all_done, buffer_exhausted, partitions_of, tell_of_loss
 from ottla.client.sender import Sender
 from ottla.records import NATIVE
+
+if TYPE_CHECKING:
+    from ottla.client.arrow_rows import TableColumns
+    from ottla.client.arrow_send import BlockingTableDelivery
 
 T = TypeVar("T")
 #: Threads that wait for memory are woken when no more than this share of it is taken ...
@@ -209,19 +213,55 @@ class Producer:
 
         Raises: what `send` raises; ValueError when it is not exactly one batch.
         """
-        known = self._network.cluster.partition_count(topic)
-        if known is None or not 0 <= partition < known:
-            self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
+        self._partition_count(topic, partition)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
+        return BlockingDelivery(self._place(topic, partition, data), 0, int.from_bytes(data[27:35], "big", signed=True))
+
+    def send_table(self, topic: str, table: Any, **columns: Unpack[TableColumns]) -> BlockingTableDelivery:
+        """Put the rows of an Arrow table on their way, column by column and without a Python object per row; `.result()` of what it
+        returns waits until all are written and tells where.
+
+        `table` is a pyarrow Table, RecordBatch or reader, or anything that gives Arrow data: polars, pandas, DuckDB. Its columns are named
+        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=` and `timestamp=`; `key_format=`, `value_format=` and `schema=`
+        say how they become bytes (`client.arrow_rows`, `client.arrow_values`). Waits while `buffer_memory` is full, at most `max_block_ms`
+        at a time. What it raises it raises before the row at fault; rows before it are on their way.
+
+        Raises: ValueError, TypeError for columns that are not there or do not fit; SerializationFailed; ImportError without pyarrow; what
+        `send` raises.
+        """
+        from ottla.client.arrow_rows import ANY, TableRows
+        from ottla.client.arrow_send import BlockingTableDelivery, batches_of_table, told_how_far
+
+        rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
+        count = self._partition_count(topic, rows.partition)
+        delivery = BlockingTableDelivery(topic)
+        with told_how_far(delivery):
+            for partition, data, part in batches_of_table(rows, count, *self._accumulator.form):
+                delivery.add(self._place(topic, None if partition == ANY else partition, data), part)
+        return delivery
+
+    def _partition_count(self, topic: str, partition: int | None) -> int:
+        """How many partitions the topic has, once it has this one. Raises: MetadataTimedOut."""
+        known = self._network.cluster.partition_count(topic)
+        if known is None or (partition is not None and not 0 <= partition < known):
+            known = self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
+        return known
+
+    def _place(self, topic: str, partition: int | None, data: bytearray) -> Batch:
+        """Put an encoded batch behind those of its partition, or of any, when there is memory for it."""
+        accumulator, info = self._accumulator, self._network.cluster.topics.get(topic)
+
+        def attempt() -> Batch | None:
+            return accumulator.append_batch(topic, partition, data, monotonic_ms(), info)
+
         with self._lock:
             if self._closed:
                 raise AlreadyClosed("the producer is closed")
-            made = self._accumulator.append_batch(topic, partition, data, monotonic_ms())
+            made = attempt()
         if made is None:
-            left_ms = self.options.max_block_ms
-            made = self._when_room(lambda: self._accumulator.append_batch(topic, partition, data, monotonic_ms()), left_ms)
+            made = self._when_room(attempt, self.options.max_block_ms)
         self._wake()
-        return BlockingDelivery(made, 0, int.from_bytes(data[27:35], "big", signed=True))
+        return made
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The topic's partitions, in order. Raises: MetadataTimedOut."""

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client import admin as aio
+from ottla.client import cluster_results as c
 from ottla.client import group_results as g
 from ottla.client import results as r
 from ottla.client.admin_calls import Outcome
 from ottla.client.commits import Committed, OffsetAndMetadata
 from ottla.client.errors import AlreadyClosed
-from ottla.client.group_lag import GroupLag
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.offsets import OffsetAndTime
 
+if TYPE_CHECKING:
+    from ottla.client.group_lag import GroupLag
+
 T = TypeVar("T")
+N = TypeVar("N", bound=str | bytes)
 Partition = TopicPartition | tuple[str, int]
 
 
@@ -44,7 +48,9 @@ class Admin:
         self.close()
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Close the connections. Closing twice is no error."""
+        """Close the connections, for which nothing has to be waited for: `timeout_ms` is there to be as with the other clients. Closing
+        twice is no error.
+        """
         if not self._closed:
             self._closed = True
             try:
@@ -63,17 +69,17 @@ class Admin:
         """Create topics, or with `validate_only` see whether they could be."""
         return self._call(lambda: self._aio.create_topics(topics, validate_only=validate_only, timeout_ms=timeout_ms))
 
-    def create_topic(self, topic: r.NewTopic, *, timeout_ms: float | None = None) -> r.CreatedTopic:
+    def create_topic(self, topic: r.NewTopic, *, validate_only: bool = False, timeout_ms: float | None = None) -> r.CreatedTopic:
         """Create one topic. Raises: TopicAlreadyExists, InvalidTopic, InvalidConfig and the like."""
-        return self._call(lambda: self._aio.create_topic(topic, timeout_ms=timeout_ms))
+        return self._call(lambda: self._aio.create_topic(topic, validate_only=validate_only, timeout_ms=timeout_ms))
 
-    def delete_topics(self, names: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
-        """Delete topics with all their records."""
-        return self._call(lambda: self._aio.delete_topics(names, timeout_ms=timeout_ms))
+    def delete_topics(self, topics: Iterable[N], *, timeout_ms: float | None = None) -> dict[N, Outcome[None]]:
+        """Delete topics, by name or id, with all their records."""
+        return self._call(lambda: self._aio.delete_topics(topics, timeout_ms=timeout_ms))
 
-    def delete_topic(self, name: str, *, timeout_ms: float | None = None) -> None:
-        """Delete one topic. Raises: UnknownTopicOrPartition and the like."""
-        self._call(lambda: self._aio.delete_topic(name, timeout_ms=timeout_ms))
+    def delete_topic(self, topic: str | bytes, *, timeout_ms: float | None = None) -> None:
+        """Delete one topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
+        self._call(lambda: self._aio.delete_topic(topic, timeout_ms=timeout_ms))
 
     def create_partitions(
         self, partitions: Mapping[str, r.NewPartitions | int], *, validate_only: bool = False, timeout_ms: float | None = None
@@ -85,13 +91,17 @@ class Admin:
         """All topics that the client may see, by name."""
         return self._call(lambda: self._aio.list_topics(internal=internal, timeout_ms=timeout_ms))
 
-    def describe_topics(self, names: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[r.TopicDescription]]:
-        """Partitions, leaders and replicas of topics."""
-        return self._call(lambda: self._aio.describe_topics(names, timeout_ms=timeout_ms))
+    def describe_topics(
+        self, topics: Iterable[N], *, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> dict[N, Outcome[r.TopicDescription]]:
+        """Partitions, leaders and replicas of topics, by name or id; and what this client may do with them, if asked."""
+        return self._call(lambda: self._aio.describe_topics(topics, authorized_operations=authorized_operations, timeout_ms=timeout_ms))
 
-    def describe_topic(self, name: str, *, timeout_ms: float | None = None) -> r.TopicDescription:
-        """One topic. Raises: UnknownTopicOrPartition and the like."""
-        return self._call(lambda: self._aio.describe_topic(name, timeout_ms=timeout_ms))
+    def describe_topic(
+        self, topic: str | bytes, *, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> r.TopicDescription:
+        """One topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
+        return self._call(lambda: self._aio.describe_topic(topic, authorized_operations=authorized_operations, timeout_ms=timeout_ms))
 
     def delete_records(self, before: Mapping[Partition, int], *, timeout_ms: float | None = None) -> dict[TopicPartition, Outcome[int]]:
         """Delete the records before an offset (-1: all below the high watermark); gives the new start of each log."""
@@ -104,10 +114,10 @@ class Admin:
         return self._call(lambda: self._aio.list_offsets(times, read_committed=read_committed, timeout_ms=timeout_ms))
 
     def describe_producers(
-        self, partitions: Iterable[Partition], *, timeout_ms: float | None = None
+        self, partitions: Iterable[Partition], *, broker: int | None = None, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[list[r.ActiveProducer]]]:
-        """Idempotent and transactional producers that each partition's leader remembers."""
-        return self._call(lambda: self._aio.describe_producers(partitions, timeout_ms=timeout_ms))
+        """Idempotent and transactional producers that each partition's leader remembers, or another `broker` with a replica of it."""
+        return self._call(lambda: self._aio.describe_producers(partitions, broker=broker, timeout_ms=timeout_ms))
 
     def describe_configs(
         self,
@@ -118,11 +128,25 @@ class Admin:
         documentation: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[r.Resource, Outcome[dict[str, r.ConfigEntry]]]:
-        """Settings of topics and brokers, by name; of all names or those given."""
+        """Settings of topics, brokers and groups, by name; of all names or those given."""
         return self._call(
             lambda: self._aio.describe_configs(
                 resources, names=names, synonyms=synonyms, documentation=documentation, timeout_ms=timeout_ms
             )
+        )
+
+    def describe_config(
+        self,
+        resource: r.Resource,
+        *,
+        names: Iterable[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[str, r.ConfigEntry]:
+        """Settings of one topic, broker or group. Raises: UnknownTopicOrPartition and the like."""
+        return self._call(
+            lambda: self._aio.describe_config(resource, names=names, synonyms=synonyms, documentation=documentation, timeout_ms=timeout_ms)
         )
 
     def incremental_alter_configs(
@@ -131,25 +155,72 @@ class Admin:
         """Change some settings and leave the others as they are."""
         return self._call(lambda: self._aio.incremental_alter_configs(changes, validate_only=validate_only, timeout_ms=timeout_ms))
 
+    def incremental_alter_config(
+        self, resource: r.Resource, values: Mapping[str, r.ConfigValue], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> None:
+        """Give some settings of one topic, broker or group these values; with None their defaults back. Raises: InvalidConfig and the
+        like.
+        """
+        self._call(lambda: self._aio.incremental_alter_config(resource, values, validate_only=validate_only, timeout_ms=timeout_ms))
+
     def alter_configs(
-        self, configs: Mapping[r.Resource, Mapping[str, str | None]], *, validate_only: bool = False, timeout_ms: float | None = None
+        self, configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[r.Resource, Outcome[None]]:
         """Replace all settings of each resource: what is not named goes back to its default. Rather use `incremental_alter_configs`."""
         return self._call(lambda: self._aio.alter_configs(configs, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def list_config_resources(self, types: Iterable[r.ResourceType] = (), *, timeout_ms: float | None = None) -> list[r.Resource]:
-        """Things that have settings of their own, of these types or all. Raises: BrokerIncompatible before Kafka 4.1."""
+        """Things that have settings of their own, of these types or all. Before Kafka 4.1, brokers can list CLIENT_METRICS alone.
+
+        Raises: BrokerIncompatible.
+        """
         return self._call(lambda: self._aio.list_config_resources(types, timeout_ms=timeout_ms))
 
-    def describe_cluster(self, *, fenced: bool = False, timeout_ms: float | None = None) -> r.ClusterDescription:
-        """The cluster's id, brokers and controller."""
-        return self._call(lambda: self._aio.describe_cluster(fenced=fenced, timeout_ms=timeout_ms))
+    def describe_cluster(
+        self, *, fenced: bool = False, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> r.ClusterDescription:
+        """The cluster's id, brokers and controller; with brokers that are `fenced`, and what this client may do, if asked."""
+        return self._call(
+            lambda: self._aio.describe_cluster(fenced=fenced, authorized_operations=authorized_operations, timeout_ms=timeout_ms)
+        )
+
+    def describe_features(self, *, broker: int | None = None, timeout_ms: float | None = None) -> c.Features:
+        """Feature levels that a broker knows and that the cluster has agreed on; none in a cluster without such. Source: KIP-584."""
+        return self._call(lambda: self._aio.describe_features(broker=broker, timeout_ms=timeout_ms))
+
+    def describe_api_versions(self, *, broker: int | None = None, timeout_ms: float | None = None) -> list[c.ApiSupport]:
+        """Every kind of request that a broker (None: any) takes, in which versions, beside those of this client; by API key."""
+        return self._call(lambda: self._aio.describe_api_versions(broker=broker, timeout_ms=timeout_ms))
+
+    def describe_quorum(self, *, timeout_ms: float | None = None) -> c.Quorum:
+        """Leader, voters and observers of a KRaft cluster's metadata log. Raises: BrokerIncompatible where there is none."""
+        return self._call(lambda: self._aio.describe_quorum(timeout_ms=timeout_ms))
+
+    def unregister_broker(self, broker: int, *, timeout_ms: float | None = None) -> None:
+        """Have a KRaft cluster forget a broker that is gone for good. Raises: BrokerIdNotRegistered; BrokerIncompatible elsewhere."""
+        self._call(lambda: self._aio.unregister_broker(broker, timeout_ms=timeout_ms))
 
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None, timeout_ms: float | None = None
     ) -> dict[int, Outcome[list[r.LogDir]]]:
         """Log directories of brokers (all brokers when None) and what lies in them, of all topics or those given."""
         return self._call(lambda: self._aio.describe_log_dirs(brokers, topics=topics, timeout_ms=timeout_ms))
+
+    def describe_replica_log_dirs(
+        self, replicas: Iterable[c.Replica | tuple[str, int, int]], *, timeout_ms: float | None = None
+    ) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
+        """In which directory each replica (topic, partition, broker) is, and to which it is moving."""
+        return self._call(lambda: self._aio.describe_replica_log_dirs(replicas, timeout_ms=timeout_ms))
+
+    def alter_replica_log_dirs(
+        self, places: Mapping[c.Replica | tuple[str, int, int], str], *, timeout_ms: float | None = None
+    ) -> dict[c.Replica, Outcome[None]]:
+        """Begin to move replicas (topic, partition, broker) to other directories of the same broker, named by their absolute paths.
+
+        Done when `describe_replica_log_dirs` names no future path any more. LogDirNotFound, ReplicaNotAvailable, KafkaStorageError are
+        outcomes; BrokerIncompatible where brokers cannot do it.
+        """
+        return self._call(lambda: self._aio.alter_replica_log_dirs(places, timeout_ms=timeout_ms))
 
     def alter_partition_reassignments(
         self,
@@ -182,18 +253,39 @@ class Admin:
         return self._call(lambda: self._aio.elect_leaders(partitions, election_type=election_type, timeout_ms=timeout_ms))
 
     def list_groups(
-        self, *, states: Iterable[g.GroupState | str] = (), types: Iterable[g.GroupType | str] = (), timeout_ms: float | None = None
+        self,
+        *,
+        states: Iterable[g.GroupState | str] = (),
+        types: Iterable[g.GroupType | str] = (),
+        protocol_types: Iterable[str] = (),
+        timeout_ms: float | None = None,
     ) -> list[g.GroupListing]:
-        """All groups, or those in one of these states and of one of these types, by id."""
-        return self._call(lambda: self._aio.list_groups(states=states, types=types, timeout_ms=timeout_ms))
+        """All groups, or those in one of these states, of one of these types, and with members of one of these kinds, by id."""
+        return self._call(lambda: self._aio.list_groups(states=states, types=types, protocol_types=protocol_types, timeout_ms=timeout_ms))
 
-    def describe_consumer_groups(self, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[g.GroupDescription]]:
+    def describe_consumer_groups(
+        self, groups: Iterable[str], *, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> dict[str, Outcome[g.GroupDescription]]:
         """State, members and assignments of groups of either protocol; GroupIdNotFound for one that is not there."""
-        return self._call(lambda: self._aio.describe_consumer_groups(groups, timeout_ms=timeout_ms))
+        return self._call(
+            lambda: self._aio.describe_consumer_groups(groups, authorized_operations=authorized_operations, timeout_ms=timeout_ms)
+        )
+
+    def describe_consumer_group(
+        self, group: str, *, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> g.GroupDescription:
+        """One group. Raises: GroupIdNotFound and the like."""
+        return self._call(
+            lambda: self._aio.describe_consumer_group(group, authorized_operations=authorized_operations, timeout_ms=timeout_ms)
+        )
 
     def delete_consumer_groups(self, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
         """Delete groups without members, with their offsets: NonEmptyGroup, GroupIdNotFound."""
         return self._call(lambda: self._aio.delete_consumer_groups(groups, timeout_ms=timeout_ms))
+
+    def delete_consumer_group(self, group: str, *, timeout_ms: float | None = None) -> None:
+        """Delete one group. Raises: NonEmptyGroup, GroupIdNotFound and the like."""
+        self._call(lambda: self._aio.delete_consumer_group(group, timeout_ms=timeout_ms))
 
     def list_consumer_group_offsets(
         self,

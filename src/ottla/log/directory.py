@@ -7,7 +7,8 @@ opens every log found. Closing one writes all that in the reverse order, the mar
 meta.properties also names all directories that the broker served with (``settle``): one that is new, or one that is missing, may have had
 logs that are not found now. A log that a checkpoint knows with records, and that is not there, has vanished.
 
-A partition's directory that is to go is renamed first (``orders-3.<unique>-delete``); one found at a start is removed then.
+A partition's directory that is to go is renamed first (``orders-3.<unique>-delete``); one found at a start is removed then. What is left of
+a topic that is gone is kept for a while, under a name that ends in ``-stray``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,8 @@ class LogDirectory:
         self.vanished: frozenset[TopicPartition] = frozenset()
         #: High watermarks as read at open, and as given to ``create``.
         self.high_watermarks: dict[TopicPartition, Offset] = {}
+        #: Directories of logs that were set aside for a while only, with the wall time at which they were.
+        self.strays: dict[str, int] = {}
         self._removed = 0
         #: Partitions that a checkpoint on disk may name. A new log of such a name must not inherit what is said of the old one.
         self._named: set[TopicPartition] = set()
@@ -108,6 +111,9 @@ class LogDirectory:
         for name in entries:
             if name.endswith(names.DELETE_DIRECTORY):
                 disk.remove_tree(name)
+            elif name.endswith(names.STRAY_DIRECTORY):
+                if disk.exists(note := f"{name}/{names.STRAY_NOTE}"):
+                    directory.strays[name] = disk.mtime_ms(note)
             elif name.endswith(names.TEMPORARY):
                 disk.unlink(name)
             elif (partition := names.partition_of(name)) is not None:
@@ -201,12 +207,33 @@ class LogDirectory:
         self.logs[partition].close()
         return self._take_out(partition, names.STRAY_DIRECTORY)
 
+    def set_aside_for_a_while(self, partition: TopicPartition) -> str:
+        """Takes a log out under another name, until ``expired_strays`` gives it back; the path. Raises: OSError."""
+        path = self._take_out(partition, names.STRAY_DIRECTORY)
+        try:
+            self.disk.open(note := f"{path}/{names.STRAY_NOTE}", create=True).close()
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+        else:
+            self.strays[path] = self.disk.mtime_ms(note)
+        return path
+
+    def expired_strays(self, before_ms: int) -> tuple[str, ...]:
+        """Directories that were set aside for a while, before this wall time; the caller has them removed."""
+        expired = tuple(path for path, since_ms in self.strays.items() if since_ms < before_ms)
+        for path in expired:
+            del self.strays[path]
+        return expired
+
     def _take_out(self, partition: TopicPartition, ending: str) -> str:
         log = self.logs.pop(partition)
         self.high_watermarks.pop(partition, None)
-        self._removed += 1
-        unique = blake2b(self.directory_id + log.topic_id + f"{partition}/{self._removed}".encode(), digest_size=16).hexdigest()
-        path = names.delete_directory_name(partition, unique, ending=ending)
+        path = ""
+        while not path or self.disk.exists(path):
+            self._removed += 1
+            unique = blake2b(self.directory_id + log.topic_id + f"{partition}/{self._removed}".encode(), digest_size=16).hexdigest()
+            path = names.delete_directory_name(partition, unique, ending=ending)
         self.disk.rename(log.directory, path)
         return path
 

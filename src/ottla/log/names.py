@@ -19,7 +19,8 @@
         holes-checkpoint                    offset below which compaction may have left holes; Ottla's own, Kafka passes over it
         missing-checkpoint                  offset below which records are missing that were here; also Ottla's own
     orders-3.<32 hex digits>-delete/        a partition on its way out
-    orders-3.<32 hex digits>-stray/         an older copy of a partition, set aside
+    orders-3.<32 hex digits>-stray/         an older copy of a partition, or what is left of a topic that is gone, set aside
+        set-aside                           there for a while only; the file's time is the beginning
 
 A file being taken out is first renamed to ``*.deleted``; compaction writes ``*.cleaned``, then ``*.swap``.
 """
@@ -51,6 +52,8 @@ SWAP = ".swap"
 TEMPORARY = ".tmp"
 DELETE_DIRECTORY = "-delete"
 STRAY_DIRECTORY = "-stray"
+#: Empty, in a directory that was set aside for a while only: since the time of this file.
+STRAY_NOTE = "set-aside"
 
 _NAME_MAX = 255
 

@@ -472,3 +472,41 @@ def partition_column(keys, Py_ssize_t first, Py_ssize_t last, int32_t count):
         column.locate(index, &data, &size)
         out[index - first] = -1 if size < 0 else (murmur(data, size) & 0x7FFFFFFF) % count
     return room.cut(4 * (last - first))
+
+
+def group_rows(numbers, Py_ssize_t count):
+    """See ``_pure.group_rows``."""
+    cdef View view = View(numbers)
+    cdef const int32_t *number = <const int32_t *>view.data
+    cdef Py_ssize_t rows = view.size // 4, row, total = 0, size
+    cdef Py_ssize_t wrong = -1
+    cdef int64_t *out
+    cdef Py_ssize_t *ends
+    if count < 1:
+        raise IndexError(f"there are {count} partitions")
+    cdef Room room = Room.__new__(Room, 8 * rows)
+    cdef Room places = Room.__new__(Room, sizeof(Py_ssize_t) * (count + 1))
+    out = <int64_t *>room.data
+    ends = <Py_ssize_t *>places.data
+    memset(ends, 0, sizeof(Py_ssize_t) * (count + 1))
+    with nogil:
+        for row in range(rows):
+            if number[row] < -1 or number[row] >= count:
+                wrong = row
+                break
+            ends[number[row] + 1] += 1
+        if wrong < 0:
+            for row in range(count + 1):
+                size = ends[row]
+                ends[row] = total
+                total += size
+            for row in range(rows):
+                # Asked again, since the numbers may lie in memory that changes.
+                if number[row] < -1 or number[row] >= count or ends[number[row] + 1] >= rows:
+                    wrong = row
+                    break
+                out[ends[number[row] + 1]] = row
+                ends[number[row] + 1] += 1
+    if wrong >= 0:
+        raise IndexError(f"row {wrong} is for partition {number[wrong]}, and there are {count}")
+    return room.cut(8 * rows), [ends[row] for row in range(count + 1)]

@@ -5,7 +5,7 @@ It serves where there is no C compiler, and it is the readable statement of what
 """
 
 from ottla.records._pure_build import Builder, murmur2
-from ottla.records._pure_columns import ColumnEncoder, decode_columns, partition_column
+from ottla.records._pure_columns import ColumnEncoder, decode_columns, group_rows, partition_column
 from ottla.records._pure_compact import OffsetMap, keep_records, map_records, shift_timestamps
 from ottla.records._pure_open import OpenBatches
 from ottla.records._pure_read import check_records, decode_records, keyless_records, records_outside
@@ -18,6 +18,7 @@ __all__ = [
     "check_records",
     "decode_columns",
     "decode_records",
+    "group_rows",
     "keep_records",
     "keyless_records",
     "map_records",

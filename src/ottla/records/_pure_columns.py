@@ -202,3 +202,19 @@ def partition_column(keys: ColumnInput, first: int, last: int, count: int) -> by
     column = _binary_column(keys)
     found = (column.locate(row) for row in range(first, last))
     return array("i", (-1 if key is None else (murmur2(key) & 0x7FFFFFFF) % count for key in found)).tobytes()
+
+
+def group_rows(numbers: Buffer, count: int) -> tuple[bytes, list[int]]:
+    """The rows of an int32 column of numbers in ``[-1, count)``, by number, in order: (row numbers as int64, end of each group from -1 on).
+
+    Raises: IndexError for another number.
+    """
+    if count < 1:
+        raise IndexError(f"there are {count} partitions")
+    raw = bytes(memoryview(numbers))
+    groups: list[list[int]] = [[] for _ in range(count + 1)]
+    for row, number in enumerate(array("i", raw[: len(raw) // 4 * 4])):
+        if not -1 <= number < count:
+            raise IndexError(f"row {row} is for partition {number}, and there are {count}")
+        groups[number + 1].append(row)
+    return array("q", (row for group in groups for row in group)).tobytes(), list(accumulate(len(group) for group in groups))

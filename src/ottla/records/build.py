@@ -19,7 +19,7 @@ from ottla.records.batch import (
     TRANSACTIONAL_BIT,
 )
 from ottla.records.checksum import Buffer, crc32c
-from ottla.records.codec import Builder, ColumnEncoder, partition_column
+from ottla.records.codec import Builder, ColumnEncoder, group_rows, partition_column
 from ottla.records.compression import Codec, compress
 
 RecordInput = tuple[int, Buffer | None, Buffer | None, Sequence[tuple[str, Buffer | None]]]
@@ -160,7 +160,26 @@ def build_columns(
 
     Raises: InvalidBatch where offsets point outside of the data, IndexError where rows are not all there.
     """
-    encoder = ColumnEncoder(
+    encoder = column_encoder(
+        value, first=first, last=last, timestamps=timestamps, key=key, headers=headers, rows=rows, timestamps_us=timestamps_us
+    )
+    while (builder := encoder.encode(size_max)) is not None:
+        yield seal_encoded(builder, size_max=size_max, codec=codec, level=level, **fields)
+
+
+def column_encoder(
+    value: BinaryColumn,
+    *,
+    first: int,
+    last: int,
+    timestamps: Buffer | int,
+    key: BinaryColumn | None = None,
+    headers: HeadersColumn | None = None,
+    rows: Buffer | None = None,
+    timestamps_us: bool = False,
+) -> ColumnEncoder:
+    """What ``build_columns`` draws on: ``encode(size_max)`` gives the next batch as a builder, None after the last; ``seal_encoded`` it."""
+    return ColumnEncoder(
         value,
         key,
         None if headers is None else ((headers.offsets, None, headers.validity, headers.wide), headers.names, headers.values),
@@ -170,16 +189,29 @@ def build_columns(
         first,
         last,
     )
-    while (builder := encoder.encode(size_max)) is not None:
-        plain = builder.take()
-        count, base, greatest = builder.count, builder.base_timestamp, builder.max_timestamp
-        batch = plain if codec is Codec.NONE else bytearray(plain)
-        seal(batch, count=count, base_timestamp=base, max_timestamp=greatest, codec=codec, level=level, **fields)
-        if len(batch) > size_max and codec is not Codec.NONE and len(plain) < len(batch):
-            batch = seal(plain, count=count, base_timestamp=base, max_timestamp=greatest, **fields)
-        yield batch
+
+
+def seal_encoded(builder: Builder, *, size_max: int, codec: Codec = Codec.NONE, level: int | None = None, **fields: Any) -> bytearray:
+    """The batch of a builder, compressed unless that makes it larger than ``size_max`` and than it is. Another thread may do it."""
+    plain = builder.take()
+    count, base, greatest = builder.count, builder.base_timestamp, builder.max_timestamp
+    batch = plain if codec is Codec.NONE else bytearray(plain)
+    seal(batch, count=count, base_timestamp=base, max_timestamp=greatest, codec=codec, level=level, **fields)
+    if len(batch) > size_max and codec is not Codec.NONE and len(plain) < len(batch):
+        batch = seal(plain, count=count, base_timestamp=base, max_timestamp=greatest, **fields)
+    return batch
 
 
 def partitions_of_keys(keys: BinaryColumn, count: int, *, first: int, last: int) -> bytes:
     """The partition of ``count`` for each key in rows ``[first, last)``, as int32, as Java's default partitioner chooses; -1 for null."""
     return partition_column(keys, first, last, count)
+
+
+def rows_by_partition(partitions: Buffer, count: int) -> tuple[bytes, list[int]]:
+    """The rows of an int32 column of partitions, each from -1 (any) to ``count - 1``, put together by partition and in order within each.
+
+    Gives row numbers (int64) and the ends of the groups: rows of -1 are ``[0, ends[0])``, of partition p ``[ends[p], ends[p + 1])``.
+
+    Raises: IndexError for a row whose partition is none of these, naming both.
+    """
+    return group_rows(partitions, count)

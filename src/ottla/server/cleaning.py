@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from errno import ENOSPC
 
+from ottla.base.ports import Disk
 from ottla.broker import effects, events
 from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.errors import CorruptLog
@@ -54,7 +55,7 @@ class Cleaners:
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 
-    async def clean(self, effect: effects.Clean, disk: RealDisk) -> events.Cleaned:
+    async def clean(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
         """Carries out a compaction. Raises: OSError when the directory failed."""
         if self._stopping.is_set():
             return events.Cleaned(partition=effect.partition)
@@ -67,7 +68,7 @@ class Cleaners:
             self._counters.compaction_written_bytes += done.result.written_bytes
         return done
 
-    def _work(self, effect: effects.Clean, disk: RealDisk) -> events.Cleaned:
+    def _work(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
         try:
             return events.Cleaned(partition=effect.partition, result=self._carry_out(effect, disk.root))
         except CorruptLog as error:

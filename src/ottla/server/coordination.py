@@ -1,12 +1,14 @@
 """Which coordination store a process uses: its own file, or the ZooKeeper of a cluster of several processes."""
 
+from __future__ import annotations
+
 import asyncio
 import secrets
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.base.options import ConfigError
 from ottla.base.ports import NodeState, Op, Store, StoreResult
@@ -15,7 +17,10 @@ from ottla.server.addresses import only_listener
 from ottla.server.directory import STORE, CannotStart
 from ottla.store import layout
 from ottla.store.embedded import EmbeddedStore, StoreFileError
-from ottla.store.zookeeper import Connect, ZooKeeperSession, ZooKeeperUnavailable, open_session
+
+if TYPE_CHECKING:
+    # Where it is used it is imported: a process that keeps its own store needs none of it.
+    from ottla.store.zookeeper import Connect, ZooKeeperSession
 
 #: How long a store that answers nothing for the moment is waited for.
 PATIENCE_S = 30.0
@@ -63,6 +68,8 @@ class ZooKeeper:
         self._sessions: list[ZooKeeperSession] = []
 
     async def session(self) -> Store:
+        from ottla.store.zookeeper import ZooKeeperUnavailable, open_session
+
         try:
             opened = await open_session(self._connect, failed=self._failed)
         except ZooKeeperUnavailable as error:
@@ -85,6 +92,8 @@ def coordination(options: ServerOptions, data_dir: Path, failed: Callable[[str],
 
 def connection(options: ServerOptions) -> Connect:
     """Where the ensemble is. Raises: ConfigError."""
+    from ottla.store.zookeeper import Connect
+
     waits_ms = options.zookeeper_connection_timeout_ms
     try:
         connect = Connect.parse(

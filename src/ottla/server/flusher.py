@@ -17,9 +17,8 @@ from queue import SimpleQueue
 from threading import Thread
 
 from ottla.base.ids import Offset, TopicPartition
-from ottla.base.ports import File
+from ottla.base.ports import Disk, File
 from ottla.log.flush import FlushPlan
-from ottla.server.disk import RealDisk
 from ottla.server.observe import Counters
 
 #: A device that takes longer for one file is slow enough for further threads to pay.
@@ -34,7 +33,7 @@ class Flusher:
 
     def __init__(
         self,
-        disk: RealDisk,
+        disk: Disk,
         *,
         executor: Executor,
         lanes: int,
@@ -44,7 +43,8 @@ class Flusher:
     ) -> None:
         """``done`` hears of each group what is on disk, ``failed`` of the error after which nothing more is flushed.
 
-        ``lanes`` is how many files are synced at once at most, in threads of the executor.
+        ``lanes`` is how many files are synced at once at most, in threads of the executor; 0 for a disk in memory, which nobody waits
+        for: groups are carried out on the loop.
         """
         self._disk = disk
         self._executor = executor
@@ -88,6 +88,9 @@ class Flusher:
         self._busy = True
         self._counters.commits += 1
         self._counters.flushes += len(plans)
+        if not self._lanes:
+            self._act(plans)
+            return
         if self._thread is None:
             self._thread = Thread(target=self._run, name="ottla-flush", daemon=True)
             self._thread.start()
@@ -109,6 +112,16 @@ class Flusher:
             self._resting.set_result(None)
             self._resting = None
 
+    def _act(self, plans: Plans) -> None:
+        """Carries out a group, and has the loop hear of it."""
+        met: Exception | None = None
+        try:
+            self.carry_out([plan for _, plan in plans])
+        except Exception as error:
+            # Whatever it is, the loop must hear of it: an error of our own ends the process, not this thread alone.
+            met = error
+        self._loop.call_soon_threadsafe(self._ended, plans, met)
+
     # In the thread.
 
     def _run(self) -> None:
@@ -120,13 +133,7 @@ class Flusher:
         plans = self._groups.get()
         if plans is None:
             return False
-        met: Exception | None = None
-        try:
-            self.carry_out([plan for _, plan in plans])
-        except Exception as error:
-            # Whatever it is, the loop must hear of it: an error of our own ends the process, not this thread alone.
-            met = error
-        self._loop.call_soon_threadsafe(self._ended, plans, met)
+        self._act(plans)
         return True
 
     def carry_out(self, plans: Sequence[FlushPlan]) -> None:

@@ -13,7 +13,7 @@ from ottla.broker.handlers import HANDLERS
 from ottla.net.server import Connection
 from ottla.wire import framing
 from ottla.wire.compile import decode
-from ottla.wire.errors import UnsupportedVersion
+from ottla.wire.errors import KafkaError, UnsupportedVersion
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 API_VERSIONS = 18
@@ -48,6 +48,12 @@ def read_request(connection: Connection, frame: memoryview) -> RequestArrived | 
         host=connection.host,
         local=connection.local,
     )
+
+
+def refused(request: RequestArrived, error: KafkaError) -> list[Any]:
+    """The chunks of an answer that says so, wherever this API says such a thing, whatever the broker would have answered."""
+    answer = HANDLERS[request.api_key].refuse(request, error)
+    return framing.encode_response(answer, request.api_version, request.correlation_id)
 
 
 def _range(versions: tuple[int, int]) -> ApiVersionsResponse:

@@ -1,8 +1,11 @@
 """How a broker asks another one: in the same process directly, in another over the network, with the request as the client made it.
 
-A far broker answers as if a client had asked; the name under which it is asked (``PEER``) keeps it from handing the request on. One
-connection to each serves for all requests and is opened when it is needed. Whoever cannot be reached, or breaks off, has given no answer:
-whether it did what was asked is not known.
+A far broker answers as if a client had asked; the name under which it is asked (``PEER``) keeps it from handing the request on. Whoever
+cannot be reached, or breaks off, has given no answer: whether it did what was asked is not known.
+
+A broker takes up one request of a connection after the other. A follower's fetch waits there for records, and what a client has handed on
+may wait for the store; a change of an ISR must not wait behind them. So requests of each kind have connections of their own, opened when
+they are needed, and none waits for another while fewer than ``CONNECTIONS_MAX`` are there; of fetches there are no more than fetchers.
 """
 
 import asyncio
@@ -13,15 +16,41 @@ from ottla.base.ids import BrokerId
 from ottla.base.units import MiB
 from ottla.broker.node import FORWARD_MS, PEER
 from ottla.net.link import Link, LinkBroken, open_link
+from ottla.wire.messages.fetch import FetchRequest
 
 if TYPE_CHECKING:
     from ottla.server.shell import Shell
 
 CONNECT_MS = 10_000
+#: To one broker, for requests of one kind.
+CONNECTIONS_MAX = 8
 #: No answer of a controller comes near it.
 FRAME_BYTES_MAX = 100 * MiB
 
 Address = tuple[str, int]
+
+
+class _Line:
+    """A connection to a broker, there or being opened."""
+
+    __slots__ = ("address", "opening", "waiting")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.opening = asyncio.get_running_loop().create_task(_open(address))
+        #: Requests that wait for it, or for their answer.
+        self.waiting = 0
+
+    @property
+    def broken(self) -> bool:
+        opened = self.opening
+        return opened.done() and (opened.cancelled() or opened.exception() is not None or opened.result().broken is not None)
+
+    def close(self) -> None:
+        if not self.opening.done():
+            self.opening.cancel()
+        elif not self.broken:
+            self.opening.result().close()
 
 
 class Peers:
@@ -31,7 +60,8 @@ class Peers:
         """``shells`` are the brokers of this process; ``address_of`` tells where another one is registered."""
         self._shells = shells
         self._address_of = address_of
-        self._links: dict[BrokerId, tuple[Address, asyncio.Task[Link]]] = {}
+        #: By broker and kind of request.
+        self._lines: dict[tuple[BrokerId, type[Any]], list[_Line]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
@@ -47,41 +77,41 @@ class Peers:
 
     async def close(self) -> None:
         """Breaks all connections; what was asked gets no answer."""
-        for task in [*self._tasks, *(opening for _, opening in self._links.values())]:
-            if task.done():
-                if not task.cancelled() and isinstance(link := task.exception() or task.result(), Link):
-                    link.close()
-            else:
-                task.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for line in [line for lines in self._lines.values() for line in lines]:
+            line.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _ask(self, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
         answer = None
-        try:
-            link = await self._link(broker)
-            if link is not None:
+        line = self._line(broker, type(message))
+        if line is not None:
+            line.waiting += 1
+            try:
+                # One that gives up does not take the connection from the others.
+                link = await asyncio.shield(line.opening)
                 answer = await link.request(message, version, timeout_ms=FORWARD_MS)
-        except LinkBroken:
-            answer = None
+            except LinkBroken:
+                answer = None
+            finally:
+                line.waiting -= 1
         answered(answer)
 
-    async def _link(self, broker: BrokerId) -> Link | None:
-        """The connection to a broker. Raises: LinkBroken."""
+    def _line(self, broker: BrokerId, kind: type[Any]) -> _Line | None:
+        """One that nobody waits for, if there may be; None when the broker is not registered."""
         address = self._address_of(broker)
         if address is None:
             return None
-        held = self._links.get(broker)
-        if held is None or held[0] != address or (held[1].done() and _broken(held[1])):
-            if held is not None and held[1].done() and not _broken(held[1]):
-                held[1].result().close()
-            opening = asyncio.get_running_loop().create_task(_open(address))
-            held = self._links[broker] = (address, opening)
-        # One that gives up does not take the connection from the others.
-        return await asyncio.shield(held[1])
-
-
-def _broken(opened: "asyncio.Task[Link]") -> bool:
-    return opened.cancelled() or opened.exception() is not None or opened.result().broken is not None
+        known = self._lines.setdefault((broker, kind), [])
+        for line in [line for line in known if line.broken or line.address != address]:
+            known.remove(line)
+            line.close()
+        best = min(known, key=lambda line: line.waiting, default=None)
+        if best is None or (best.waiting and (kind is FetchRequest or len(known) < CONNECTIONS_MAX)):
+            best = _Line(address)
+            known.append(best)
+        return best
 
 
 async def _open(address: Address) -> Link:

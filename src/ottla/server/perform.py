@@ -14,13 +14,12 @@ from functools import partial
 from typing import Any
 
 from ottla.base.ids import ConnectionId
-from ottla.base.ports import Store, StoreResult
+from ottla.base.ports import Disk, Store, StoreResult
 from ottla.broker import effects, events
 from ottla.log.flush import Slice
 from ottla.net.server import Connection
-from ottla.server.cleaning import Cleaners
-from ottla.server.disk import RealDisk
 from ottla.server.flusher import Flusher, Marks
+from ottla.server.ground import Cleaning
 from ottla.server.observe import Counters
 from ottla.server.peers import Peers
 from ottla.wire.framing import encode_response
@@ -38,16 +37,19 @@ class Performer:
     def __init__(
         self,
         *,
-        disks: Mapping[str, RealDisk],
+        disks: Mapping[str, Disk],
         session: Store,
         executor: Executor,
         threads: int,
+        cleaners: Cleaning,
         peers: Peers,
         counters: Counters,
         halted: Callable[[str], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        """``disks`` by root. ``threads`` is how many files of one group are synced at once. ``halted`` ends the process in order."""
+        """``disks`` by root. ``threads`` is how many files of one group are synced at once; 0: on the loop. ``halted`` ends the process in
+        order.
+        """
         #: Connections that made a request, while they are open.
         self.connections: dict[ConnectionId, Connection] = {}
         #: Who waits for the answer to a request that came from a broker of this process, by its connection id.
@@ -80,7 +82,7 @@ class Performer:
         self._replacing: dict[str, dict[str, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring: asyncio.TimerHandle | None = None
-        self._cleaners = Cleaners(counters)
+        self._cleaners = cleaners
         self._stopped = False
         #: How each kind of effect is performed.
         self.acts = self._table()
@@ -336,12 +338,12 @@ def _read_slices(found: list[PartitionData]) -> None:
         data.records = data.records.read()
 
 
-def _remove_all(disk: RealDisk, paths: Iterable[str]) -> None:
+def _remove_all(disk: Disk, paths: Iterable[str]) -> None:
     for path in paths:
         disk.remove_tree(path)
 
 
-def _replace_all(disk: RealDisk, files: Mapping[str, bytes]) -> None:
+def _replace_all(disk: Disk, files: Mapping[str, bytes]) -> None:
     """A full disk keeps the old files, which are still true. Raises: OSError."""
     for path, data in files.items():
         try:
@@ -351,7 +353,7 @@ def _replace_all(disk: RealDisk, files: Mapping[str, bytes]) -> None:
                 raise
 
 
-def _space(disk: RealDisk) -> tuple[int, int]:
+def _space(disk: Disk) -> tuple[int, int]:
     return disk.free_bytes(), disk.total_bytes()
 
 

@@ -17,7 +17,6 @@ import gc
 import logging
 import os
 import random
-import resource
 import secrets
 import signal
 import sys
@@ -25,7 +24,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,7 +31,7 @@ from typing import NoReturn
 
 from ottla.base.ids import BrokerId
 from ottla.base.options import ConfigError
-from ottla.base.ports import NodeState, Op, SessionState, Store
+from ottla.base.ports import Disk, NodeState, Op, SessionState, Store
 from ottla.broker import events
 from ottla.broker.configs import ServerOptions, Settings, topic_options
 from ottla.broker.image import NO_LEADER, Image
@@ -43,10 +41,10 @@ from ottla.log.errors import LogError
 from ottla.net.commons import DUPLICATES_MAX, Commons, Limits
 from ottla.net.listener import Listener, bound_socket
 from ottla.server.addresses import Address, address_text, listener_text, only_listener
-from ottla.server.coordination import Coordination, cluster_id, connection, coordination, read, submitted
-from ottla.server.directory import CannotStart, HeldDirectory, UnusableDirectory
-from ottla.server.disk import RealDisk
-from ottla.server.observe import Counters, Watchdog
+from ottla.server.coordination import Coordination, cluster_id, connection, read, submitted
+from ottla.server.directory import CannotStart, UnusableDirectory
+from ottla.server.ground import Ground, OperatingSystem, Watch
+from ottla.server.observe import Counters
 from ottla.server.peers import Peers
 from ottla.server.perform import Performer
 from ottla.server.recorder import FlightRecorder
@@ -133,7 +131,7 @@ class Broker:
             rng=random.Random(secrets.randbits(64)),
             address=advertised,
             now_ms=process.now_ms(),
-            wall_ms=wall_ms(),
+            wall_ms=process.wall_ms(),
         )
         self.session = session
         self.peers = Peers(process.shells, self._registered_address)
@@ -141,7 +139,8 @@ class Broker:
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
             executor=process.sync_threads,
-            threads=options.num_io_threads,
+            threads=process.ground.lanes(options.num_io_threads),
+            cleaners=process.ground.cleaners(process.counters),
             peers=self.peers,
             counters=process.counters,
             halted=process.halt,
@@ -151,7 +150,7 @@ class Broker:
             self.node,
             self.performer,
             now_ms=process.now_ms,
-            wall_ms=wall_ms,
+            wall_ms=process.wall_ms,
             recorder=FlightRecorder(options.recorder_bytes),
             counters=process.counters,
             crashed=process.crash,
@@ -160,7 +159,8 @@ class Broker:
             pause_max_ms=options.zookeeper_session_timeout_ms // 2 if options.zookeeper_connect else 0,
         )
         self.performer.hear = self.shell.hear
-        self.listener = Listener(self.socket, process.commons, self.shell)
+        self.listener = Listener(self.socket, process.commons, process.ground.door(self.shell))
+        self._wall_ms = process.wall_ms
 
     def watch(self) -> None:
         """Hear the store, beginning with its present state."""
@@ -184,7 +184,7 @@ class Broker:
             try:
                 directory.close(
                     node.partitions.high_watermarks(directory),
-                    wall_ms(),
+                    self._wall_ms(),
                     broker_epoch=node.epoch if node.epoch is not None else -1,
                     clean_since=node.standing.clean_since,
                     carry_out=self.performer.flushers[directory.root].carry_out,
@@ -198,38 +198,41 @@ class Process:
 
     cluster_id: str
 
-    def __init__(self, plan: Plan, *, die: Callable[[int], NoReturn] = os._exit) -> None:
+    def __init__(self, plan: Plan, *, die: Callable[[int], NoReturn] = os._exit, ground: Ground | None = None) -> None:
         """Takes the data directory; ``start`` opens what is in it. ``die`` ends the process after a mistake of our own.
 
         Raises: ConfigError, CannotStart.
         """
         self.plan = plan
+        #: Clocks, disks, the store and threads.
+        self.ground: Ground = ground or OperatingSystem()
+        #: The brokers' time, from the start of the process on, never back; and the calendar's.
+        self.now_ms, self.wall_ms = self.ground.now_ms, self.ground.wall_ms
         options = plan.options()
         self._listen = plan.listen()
         if options.zookeeper_connect:
             connection(options)
         self.coordination: Coordination | None = None
-        self._held = [HeldDirectory(plan.data_dir)]
+        self._held = [self.ground.hold(plan.data_dir)]
         self._die = die
-        self._started_ns = time.monotonic_ns()
         self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
-        self._watchdog: Watchdog | None = None
+        self._watchdog: Watch | None = None
         self.brokers: list[Broker] = []
         self.shells: dict[BrokerId, Shell] = {}
-        self.disks: dict[str, RealDisk] = {}
+        self.disks: dict[str, Disk] = {}
         #: What the store held when it was opened: the settings that logs are recovered with.
         self._image = Image()
-        descriptors = raise_descriptor_limit()
+        descriptors = self.ground.descriptors()
         self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
-        self.sync_threads = ThreadPoolExecutor(options.num_io_threads, thread_name_prefix="ottla-sync")
-        self._read_threads = ThreadPoolExecutor(options.num_io_threads, thread_name_prefix="ottla-read")
+        self.sync_threads = self.ground.threads(options.num_io_threads, "ottla-sync")
+        self._read_threads = self.ground.threads(options.num_io_threads, "ottla-read")
         self.commons = Commons(limits(options, descriptors), self._read_threads)
 
     async def start(self) -> list[Address]:
         """Opens everything and serves; returns where. To be followed by ``stop``, whatever it raises: ConfigError, CannotStart."""
-        self.coordination = coordination(self.plan.options(), self.plan.data_dir, self.halt)
+        self.coordination = self.ground.coordination(self.plan.options(), self.plan.data_dir, self.halt)
         session = await self.coordination.session()
         self.cluster_id = await cluster_id(session)
         await read(session, "/", self._image.apply)
@@ -256,7 +259,7 @@ class Process:
         for broker in self.brokers:
             broker.listener.start()
         # Opening and closing logs may take the loop long, and nobody waits for it then.
-        self._watchdog = Watchdog(self.counters)
+        self._watchdog = self.ground.watch(self.counters)
         return [broker.address for broker in self.brokers]
 
     async def _readiness(self) -> None:
@@ -318,6 +321,23 @@ class Process:
             self._watchdog.stop()
         for broker in self.brokers:
             broker.close_logs()
+        await self._let_go()
+
+    async def abandon(self) -> None:
+        """Ends as if the process were killed, but for what a process holds of the system: nothing is answered, synced or left in order."""
+        for broker in self.brokers:
+            broker.shell.forsake()
+            broker.performer.stop()
+            broker.session.close()
+        await asyncio.gather(*(broker.listener.close(patience_s=0) for broker in self.brokers))
+        await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Gives back threads, timers, and what the process held."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        for broker in self.brokers:
             await broker.peers.close()
         if self.coordination is not None:
             await self.coordination.close()
@@ -358,10 +378,6 @@ class Process:
         node = shell.node
         return shell.recorder.write(self.plan.data_dir, broker_id=node.broker_id, settings=node.settings.texts, error=error)
 
-    def now_ms(self) -> int:
-        """The brokers' time: from the start of the process on, never back."""
-        return (time.monotonic_ns() - self._started_ns) // 1_000_000
-
     def open_all(self, paths: Sequence[str], settings: Settings) -> list[LogDirectory]:
         """Opens a broker's log directories; those that a disk refuses are left out, but not all of them. Raises: CannotStart."""
         opened: list[LogDirectory] = []
@@ -381,14 +397,14 @@ class Process:
         """Opens a log directory and recovers what needs it. Raises: CannotStart."""
         broker_id = settings.options.broker_id
         if path.parent != self.plan.data_dir:
-            self._held.append(HeldDirectory(path))
+            self._held.append(self.ground.hold(path))
         try:
-            disk = RealDisk(path, descriptors_max=self._descriptors_per_disk)
+            disk = self.ground.disk(path, descriptors_max=self._descriptors_per_disk)
             directory = LogDirectory.open(
                 disk,
                 broker_id=broker_id,
                 cluster_id=self.cluster_id,
-                now_ms=wall_ms(),
+                now_ms=self.wall_ms(),
                 options_for=lambda topic: topic_options(settings, self._image, topic, broker_id),
                 directory_id=secrets.token_bytes(16),
             )
@@ -417,21 +433,6 @@ def limits(options: ServerOptions, descriptors: int) -> Limits:
         write_buffer_bytes_max=options.write_buffer_max_bytes,
         write_timeout_ms=options.write_timeout_ms,
     )
-
-
-def raise_descriptor_limit() -> int:
-    """As many descriptors as the system lets us have; how many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):
-            return soft
-    return hard
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def say(line: str) -> None:

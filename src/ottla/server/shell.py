@@ -93,6 +93,13 @@ class Shell:
         if self._tick is not None:
             self._tick.cancel()
 
+    def forsake(self) -> None:
+        """The process is as good as dead: the broker hears nothing more, not even outcomes, and asks for nothing."""
+        self._stopped = True
+        self.hear = self.performer.hear = _unheard  # type: ignore[method-assign]
+        if self._tick is not None:
+            self._tick.cancel()
+
     # What is heard.
 
     def hear(self, event: events.Event, frame: memoryview | None = None) -> None:
@@ -204,3 +211,7 @@ class Shell:
             self.performer.hang_up(cause.connection, "failed request", repr(error))
         else:
             self._crashed(self, error)
+
+
+def _unheard(event: events.Event, frame: memoryview | None = None) -> None:
+    """Stands where ``hear`` was."""

@@ -19,6 +19,8 @@ from ottla.store.memory import MemoryStore
 
 OFFSETS = "__consumer_offsets"
 SETTINGS = {"replica.lag.time.max.ms": "1000", "replica.fetch.wait.max.ms": "200", "controlled.shutdown.retry.backoff.ms": "300"}
+#: How often a broker is away when users come, and how often somebody looks whether they can.
+ONE_AWAY, LOOK_MS = 0.25, 5
 
 
 class Brokers:
@@ -36,7 +38,7 @@ class Brokers:
         self._links = Links(world)
         self.store = MemoryStore()
         self.machines: dict[BrokerId, ClusterMachine] = {}
-        texts = {**texts, **SETTINGS, "min.insync.replicas": "2", "offsets.topic.replication.factor": "3"}
+        texts = {**texts, **SETTINGS, "min.insync.replicas": "2"}
         for number in range(1, count + 1):
             ClusterMachine(world, self.store, texts, self.machines, self._links, performer, broker_id=number)
         wake_all(self.store, self.machines)
@@ -84,6 +86,18 @@ class Brokers:
     def start(self) -> None:
         for machine in self.machines.values():
             machine.start()
+        if self._world.rng("away").random() < ONE_AWAY:
+            self._world.after(LOOK_MS, self._one_goes)
+
+    def _one_goes(self) -> None:
+        """Once users can come, and before they look for coordinators: so the offsets' topic begins with fewer copies."""
+        if layout.topic(self._topic) not in self.store.tree.nodes:
+            self._world.after(LOOK_MS, self._one_goes)
+            return
+        rng = self._world.rng("away")
+        machine = self.machines[BrokerId(rng.choice(self.brokers))]
+        machine.stop()
+        self._world.after(rng.choice((1_000, 3_000, 6_000)), lambda: None if machine.node is not None else machine.start())
 
     def ready(self) -> bool:
         return all(machine.node is not None and machine.node.ready for machine in self.machines.values()) and not self._restless()
@@ -95,21 +109,23 @@ class Brokers:
     def power_cut(self) -> None:
         for machine in self.machines.values():
             machine.power_cut()
-        self.start()
+        for machine in self.machines.values():
+            machine.start()
 
     def problems(self) -> list[str]:
         return self.witness.problems
 
     def _restless(self) -> bool:
-        """Whether a partition has no leader, or a replica that is not in sync."""
+        """Whether a partition has no leader, or a replica that is not in sync, or not there."""
         for path in self.store.tree.nodes:
             partition = layout.partition_state_of(path)
             state = self.witness.state(partition) if partition is not None else None
-            # __consumer_offsets has fewer copies if brokers were down when it was created.
-            if (
-                partition is not None
-                and state is not None
-                and (state.leader < 0 or len(state.isr) != len(self.witness.replicas(partition)))
-            ):
-                return True
+            if partition is not None and state is not None:
+                copies = len(self.witness.replicas(partition))
+                # If brokers were down when it was created, copies of __consumer_offsets are added when they are back.
+                if state.leader < 0 or len(state.isr) != copies or (partition.topic == OFFSETS and copies < self.replicas):
+                    return True
+                # Until the store gives up a dead broker's session, its ISRs look as if it were there.
+                if any((node := self.node(broker)) is None or node.epoch != state.registration_of(broker) for broker in state.isr):
+                    return True
         return False

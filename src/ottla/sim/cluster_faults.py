@@ -84,7 +84,8 @@ class ClusterFaults:
         self._links = links
         self._network = network
         self._kinds = list(kinds)
-        self._acts = {**self._own_kinds(), **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
+        own = self._own_kinds()
+        self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
         self._at_rest = at_rest
         self._gentle = gentle
         #: How many there were.
@@ -92,7 +93,7 @@ class ClusterFaults:
         self.over = False
 
     def _own_kinds(self) -> dict[str, Callable[[ClusterMachine], None]]:
-        """What each kind does to the broker it befalls, or to others."""
+        """What each kind of fault does to the broker that it hits."""
         machines = self._machines
         return {
             "kill": self._kill,

@@ -109,7 +109,6 @@ class ClusterHistory:
 
     def _faults(self, chosen: Sequence[str]) -> ClusterFaults:
         self.passing = PassingTopics(self.world, self.network, self.machines)
-        self.witness.gone = self.passing.gone
         more: dict[str, Callable[[], None]] = {GROWTH: self._grow, PASSING: self.passing.happen, MOVE: self._move, ELECTION: self._elect}
         more[LATE] = self._elect_late
         return ClusterFaults(

@@ -78,7 +78,6 @@ class ClusterMachine(Machine):
         #: Whether users reach it.
         self.open_to_users = True
         self.paused_until_ms = 0
-        self.started_ms = 0
         #: When the broker heard something last.
         self._heard_ms = 0
         #: Whether its session is heard, as far as the broker was told.
@@ -87,7 +86,7 @@ class ClusterMachine(Machine):
     # Life and death.
 
     def start(self) -> None:
-        self.started_ms = self._heard_ms = self.world.now_ms
+        self._heard_ms = self.world.now_ms
         self.heard = True
         super().start()
 

@@ -220,6 +220,14 @@ class SimDisk:
         after.used_bytes = _size(tree)
         return after
 
+    def lose(self) -> "SimDisk":
+        """The disk after a power cut that took everything which was not synced, and nothing else. This one must not be used any more."""
+        self._dead = True
+        tree = _synced(self._tree, {})
+        after = SimDisk(self._root, capacity_bytes=self.capacity_bytes, now_ms=self.now_ms, tree=tree)
+        after.used_bytes = _size(tree)
+        return after
+
     def restart(self) -> "SimDisk":
         """The disk after the process alone died: everything written is there, and still not synced."""
         self._dead = True
@@ -385,6 +393,20 @@ def _survivors(directory: Directory, random: Random, keep: float, seen: dict[int
             else:
                 content = _left_of(entry, random, keep)
                 seen[id(entry)] = Inode(bytearray(content), content, [], entry.mtime_ms)
+        after[name] = seen[id(entry)]
+    after.sync()
+    return after
+
+
+def _synced(directory: Directory, seen: dict[int, "Inode | Directory"]) -> Directory:
+    """What the medium holds of a directory. ``seen`` as in ``_survivors``."""
+    after = Directory()
+    for name, entry in sorted(directory.durable.items(), key=lambda item: item[0]):
+        if id(entry) not in seen:
+            if isinstance(entry, Directory):
+                seen[id(entry)] = _synced(entry, seen)
+            else:
+                seen[id(entry)] = Inode(bytearray(entry.durable), bytearray(entry.durable), [], entry.mtime_ms)
         after[name] = seen[id(entry)]
     after.sync()
     return after

@@ -1,7 +1,6 @@
 """Topics that come and go while a cluster is in trouble: created, written to a little by way of growth, deleted, created again under the
 same name. Nobody asks what they held; but in the end those that are there must be held by all of their replicas, and by nobody else, and
-nothing may be left of those that are gone. Only a broker that was down when its partition went, or whose disk forgot that it did, keeps
-the log: logs that the store does not know are left alone.
+nothing may be left of those that are gone, also where a broker was down when its partition went, or its disk forgot that it did.
 """
 
 from collections.abc import Mapping
@@ -34,8 +33,6 @@ class PassingTopics:
         self._network = network
         self._machines = machines
         self._rng = world.rng("passing")
-        #: When something of each name was deleted last.
-        self._gone_ms: dict[str, int] = {}
 
     def happen(self) -> None:
         """Somebody asks for a change of one of the topics; nobody looks whether that worked."""
@@ -53,10 +50,6 @@ class PassingTopics:
         caller = Caller(self._world, self._network, Entrance(self._rng, self._machines, lambda: -1), "operator")
         caller.call(request, key, lambda response: caller.hang_up())
 
-    def gone(self, topic: str) -> None:
-        """The store has deleted it."""
-        self._gone_ms[topic] = self._world.now_ms
-
     def remains(self, store: MemoryStore) -> str:
         """What is not as it should be; empty when all is well."""
         for name in NAMES:
@@ -73,8 +66,6 @@ class PassingTopics:
                 }
                 replicas = topic.replicas if topic is not None else {}
                 wanted = {number: topic.topic_id for number, brokers in replicas.items() if broker in brokers} if topic is not None else {}
-                if machine.started_ms >= self._gone_ms.get(name, self._world.now_ms):
-                    held = {number: topic_id for number, topic_id in held.items() if number in wanted}
                 if held != wanted:
                     return f"of {name} broker {broker} holds {sorted(held)}, not {sorted(wanted)}"
         return ""

@@ -55,8 +55,6 @@ class Witness:
         self._seen: dict[BrokerId, dict[TopicPartition, Seen]] = {broker: {} for broker in machines}
         #: States as decoded, with what they were decoded from.
         self._states: dict[TopicPartition, tuple[bytes, PartitionState]] = {}
-        #: Told of topics that are deleted, beside the checkers.
-        self.gone: Callable[[str], None] = lambda topic: None
         leaders = OneLeaderPerEpoch(self)
         #: By partition and epoch.
         self.leader_of = leaders.leader_of
@@ -155,7 +153,6 @@ class Witness:
         for op in ops:
             topic = layout.topic_of(op.path) if op.kind == "delete" else None
             if topic is not None:
-                self.gone(topic)
                 for checker in self.checkers:
                     checker.gone(topic)
         for partition, former in before.items():

@@ -188,8 +188,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     ``endpoints`` are ``NAME://host:port``; host and port repeat the first plaintext one. ``timestamp`` counts wall milliseconds.
 
     What only Ottla writes, and Kafka ignores: replicas that this broker cannot serve since their log directory failed (``offline``), those
-    whose log it knows to lack records (``impaired``), by topic, and ``clean_since``: since the registration of this epoch the broker has
-    stopped in order each time, so that nothing it had is gone; -1 when it did not.
+    whose log it knows to lack records (``impaired``) and those whose disk is full (``full``), by topic, and ``clean_since``: since the
+    registration of this epoch the broker has stopped in order each time, so that nothing it had is gone; -1 when it did not.
     """
 
     host: str | None
@@ -203,7 +203,10 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     offline: dict[str, tuple[int, ...]] = {}
     impaired: dict[str, tuple[int, ...]] = {}
+    full: dict[str, tuple[int, ...]] = {}
     clean_since: int = -1
+    #: Epoch of the controller that this broker cannot reach; -1 when it can, or does not know.
+    unheard: int = -1
 
 
 class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +216,9 @@ class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
     replicas: dict[int, tuple[int, ...]]
     adding: dict[int, tuple[int, ...]] = {}
     removing: dict[int, tuple[int, ...]] = {}
+    #: How many replicas each partition is to have as soon as there are brokers for them; 0 when it has what it was meant to have. Only
+    #: Ottla writes it, and Kafka ignores it.
+    factor_wanted: int = 0
 
 
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,7 +278,9 @@ class _BrokerJson(msgspec.Struct):
     in_controlled_shutdown: bool = False
     offline_replicas: dict[str, tuple[int, ...]] = {}
     impaired_replicas: dict[str, tuple[int, ...]] = {}
+    full_replicas: dict[str, tuple[int, ...]] = {}
     clean_since_epoch: int = -1
+    unreachable_controller_epoch: int = -1
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
@@ -295,8 +303,12 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
         content["offline_replicas"] = registration.offline
     if registration.impaired:
         content["impaired_replicas"] = registration.impaired
+    if registration.full:
+        content["full_replicas"] = registration.full
     if registration.clean_since >= 0:
         content["clean_since_epoch"] = registration.clean_since
+    if registration.unheard >= 0:
+        content["unreachable_controller_epoch"] = registration.unheard
     return msgspec.json.encode(content)
 
 
@@ -316,7 +328,9 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         leaving=read.in_controlled_shutdown,
         offline=read.offline_replicas,
         impaired=read.impaired_replicas,
+        full=read.full_replicas,
         clean_since=read.clean_since_epoch,
+        unheard=read.unreachable_controller_epoch,
     )
 
 
@@ -325,16 +339,19 @@ class _TopicJson(msgspec.Struct):
     topic_id: str | None = None
     adding_replicas: dict[int, tuple[int, ...]] = {}
     removing_replicas: dict[int, tuple[int, ...]] = {}
+    replication_factor_wanted: int = 0
 
 
 def encode_topic(assignment: TopicAssignment) -> bytes:
-    content = {
+    content: dict[str, Any] = {
         "version": 3,
         "topic_id": topic_id_text(assignment.topic_id),
         "partitions": assignment.replicas,
         "adding_replicas": {number: ids for number, ids in assignment.adding.items() if ids},
         "removing_replicas": {number: ids for number, ids in assignment.removing.items() if ids},
     }
+    if assignment.factor_wanted:
+        content["replication_factor_wanted"] = assignment.factor_wanted
     return msgspec.json.encode(content)
 
 
@@ -345,7 +362,13 @@ def decode_topic(data: bytes) -> TopicAssignment:
         topic_id = NO_TOPIC_ID if read.topic_id is None else topic_id_from_text(read.topic_id)
     except ValueError as error:
         raise MalformedNode(TOPICS, str(error)) from None
-    return TopicAssignment(topic_id=topic_id, replicas=read.partitions, adding=read.adding_replicas, removing=read.removing_replicas)
+    return TopicAssignment(
+        topic_id=topic_id,
+        replicas=read.partitions,
+        adding=read.adding_replicas,
+        removing=read.removing_replicas,
+        factor_wanted=read.replication_factor_wanted,
+    )
 
 
 class _StateJson(msgspec.Struct):

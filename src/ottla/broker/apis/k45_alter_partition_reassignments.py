@@ -1,8 +1,9 @@
 """AlterPartitionReassignments: at the controller; partitions begin to move to other brokers, or go back.
 
 Behaviour: each partition succeeds or fails alone. The answer comes when the store has the wish; the move is done later, when all new
-replicas are in sync (``controller/reassignment.py``). Null replicas cancel, NO_REASSIGNMENT_IN_PROGRESS where nothing moves. Only live
-brokers are added. A partition that stands twice in a request is INVALID_REQUEST.
+replicas are in sync (``controller/reassignment.py``). More partitions of one topic than its node has room for are refused, with
+POLICY_VIOLATION. Null replicas cancel, NO_REASSIGNMENT_IN_PROGRESS where nothing moves. Only live brokers are added. A partition that
+stands twice in a request is INVALID_REQUEST.
 
 Versions: from 1 on a request may refuse another replication factor (INVALID_REPLICATION_FACTOR).
 
@@ -17,7 +18,7 @@ from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
 from ottla.broker.apis.writes import Writes
 from ottla.broker.controller.moves import MOVES_AT_ONCE, taken_out
-from ottla.broker.controller.reassignment import Move, begun, cancelled, writes
+from ottla.broker.controller.reassignment import Move, begun, cancelled, has_room, writes
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.wire import errors
@@ -33,6 +34,7 @@ from ottla.wire.messages.alter_partition_reassignments import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
+NO_ROOM = "so many partitions of the topic are on their way that its node would be larger than the store takes; wait until some are done"
 #: What one partition wishes for, and where its answer goes.
 Asked = tuple[ReassignablePartition, ReassignablePartitionResponse]
 
@@ -76,7 +78,13 @@ def _write(node: "Node", pending: Writes, name: str, asked: list[Asked], *, may_
                 continue
             if move is not None:
                 moves[wish.partition_index] = move
-        changed = writes(node.image.topics[name], moves) if moves else []
+        changed = writes(node.image.topics[name], moves, by_wish=True) if moves else []
+        if any(move.begins for move in moves.values()) and not has_room(changed):
+            for wish, answer in asked:
+                if not answer.error_code and wish.partition_index in moves and moves[wish.partition_index].begins:
+                    del moves[wish.partition_index]
+                    _note(answer, errors.PolicyViolation(NO_ROOM))
+            changed = writes(node.image.topics[name], moves, by_wish=True) if moves else []
         told = [TopicPartition(name, wish.partition_index) for wish, answer in asked if not answer.error_code]
         # In this order, so that nobody sees the change while the store still wishes for something else.
         return (taken_out(node.image, told) if node.image.wished else []) + changed
@@ -97,7 +105,7 @@ def _moved(node: "Node", name: str, wish: ReassignablePartition, *, may_change: 
         raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
     number = wish.partition_index
     if wish.replicas is None:
-        return cancelled(node.image, topic, number, unclean=lambda name: node.topic_options(name).unclean_leader_election_enable)
+        return cancelled(node.image, topic, number, options=node.topic_options)
     return begun(node.image, topic, number, wish.replicas, factor_may_change=may_change)
 
 

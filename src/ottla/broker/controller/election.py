@@ -4,13 +4,14 @@ A member of the ISR is *sound* while it is alive under the registration that the
 counted in. Any other has to catch up before it counts again. A sound member *stays* unless its broker is about to stop; one that is leads
 and counts only where no other can. One that came back is *intact* if it has on disk what it had: always where acks=all means fsync, after
 clean stops only under ``write.caching``. A broker tells itself which of its replicas are not fit to lead: their log directory failed, or
-records are missing from their log (``unfit.py``).
+records are missing from their log (``unfit.py``); and those whose disk is full, which lead only where nobody has *room*.
 
 ==========================  ==================================  ========================================================
 leader                      members of the ISR                  new state
 ==========================  ==================================  ========================================================
 stays                       all stay                            unchanged, whoever became controller meanwhile
 stays                       some do not                         same leader and epoch, ISR of those that stay
+stays, but is full          some that stay have room            first replica among these, epoch + 1, ISR of those that stay
 sound, about to stop        some stay                           first replica among these, epoch + 1, ISR of these
 sound, about to stop        none stays                          same leader and epoch, alone in the ISR
 gone, or registered anew    some sound                          first replica among those that stay, epoch + 1, ISR of these;
@@ -60,10 +61,11 @@ def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) 
     state = case.state
     sound = [broker for broker in state.isr if case.sound(broker)]
     stay = [broker for broker in sound if not is_leaving(image, broker)]
-    if state.leader in stay or (state.leader in sound and not stay):
+    able = [broker for broker in stay if not case.full(broker)] or stay
+    if state.leader in able or (state.leader in sound and not stay):
         return case.unless_same(case.led_by(state.leader, stay or [state.leader], same_epoch=True))
     for broker in case.replicas:
-        if broker in (stay or sound):
+        if broker in (able or sound):
             return case.led_by(broker, stay or [broker])
     held = case.held()
     for broker in (case.last_leader, *case.replicas):
@@ -80,9 +82,14 @@ def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) 
 
 
 def unclean_election(case: "Case") -> PartitionState | None:
-    """Who leads if losing records is allowed: the first replica that works, rather one that knows of nothing missing; None or the state
-    without a leader when there is none. One that is being added comes last, for it may have nothing at all yet."""
-    alive = [broker for broker in sorted(case.replicas, key=lambda broker: broker in case.adding) if case.works(broker)]
+    """Who leads if losing records is allowed: the first replica that works, rather one that knows of nothing missing, whose broker is not
+    about to stop and has room; None or the state without a leader when there is none. One that is being added comes last, for it may have
+    nothing at all yet."""
+
+    def worse(broker: int) -> tuple[bool, ...]:
+        return broker in case.adding, is_leaving(case.image, broker), case.full(broker)
+
+    alive = sorted((broker for broker in case.replicas if case.works(broker)), key=worse)
     whole = [broker for broker in alive if not case.misses_records(broker)]
     for broker in (*whole, *alive):
         return case.recovered_by(broker)
@@ -103,9 +110,10 @@ def preferred(image: Image, topic: Topic, number: int, *, options: TopicOptions)
 def preferred_can_lead(image: Image, topic: Topic, number: int) -> bool:
     """Whether the preferred replica does not lead, and could: it is a sound member of the ISR that stays."""
     state, first = topic.states[number], topic.replicas[number][0]
-    if state.leader == first or first not in state.isr or is_leaving(image, first):
+    partition = TopicPartition(topic.name, number)
+    if state.leader == first or first not in state.isr or is_leaving(image, first) or is_full(image, partition, first):
         return False
-    return is_sound(image, state, first) and is_fit(image, TopicPartition(topic.name, number), state, first)
+    return is_sound(image, state, first) and is_fit(image, partition, state, first)
 
 
 def first_state(image: Image, replicas: Sequence[int]) -> PartitionState | None:
@@ -133,6 +141,12 @@ def is_leaving(image: Image, broker: int) -> bool:
     """Whether a broker is about to stop."""
     found = image.brokers.get(BrokerId(broker))
     return found is not None and found.leaving
+
+
+def is_full(image: Image, partition: TopicPartition, broker: int) -> bool:
+    """Whether the disk of a replica is full, so that it takes nothing from producers."""
+    found = image.brokers.get(BrokerId(broker))
+    return found is not None and partition in found.full
 
 
 def is_fit(image: Image, partition: TopicPartition, state: PartitionState | None, broker: int) -> bool:
@@ -180,6 +194,9 @@ class Case:
     def misses_records(self, broker: int) -> bool:
         found = self._registered(broker)
         return found is not None and self.partition in found.impaired
+
+    def full(self, broker: int) -> bool:
+        return is_full(self.image, self.partition, broker)
 
     def intact(self, broker: int, epoch: int) -> bool:
         """Works, and has everything that it had under this registration."""

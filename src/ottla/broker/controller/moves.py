@@ -1,4 +1,5 @@
-"""Moves of partitions at the controller: completed as soon as they can be, and begun for tools that wish for them by way of the store.
+"""Moves of partitions at the controller: completed as soon as they can be, begun for tools that wish for them by way of the store, and for
+topics that were created while too few brokers were there.
 
 Nothing is remembered here but what to look at: what moves stands in the topics' nodes, so a new controller goes on with a look at
 everything. A partition is looked at when its state changes, so that thousands that move cost no more than what happens to them; once a
@@ -9,14 +10,14 @@ a time, a ``multi`` for each topic.
 it has the replicas wished for, or cannot have them; the node goes with the last. A request for the same partition takes it out of the node.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects
-from ottla.broker.controller.reassignment import Move, begun, completed, is_moving, target_of, writes
+from ottla.broker.controller.reassignment import Move, begun, completed, grown, has_room, is_moving, is_small, target_of, writes
 from ottla.broker.image import Change, Image, Topic
 from ottla.store import layout
 from ottla.wire.errors import KafkaError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 #: Partitions changed by one multi: besides their states it holds the whole assignment of the topic.
-MOVES_AT_ONCE = 1_000
+MOVES_AT_ONCE = 500
 
 
 class Moves:
@@ -43,6 +44,8 @@ class Moves:
         self._everything = False
         #: Look which wishes of the store are done with.
         self._settle = False
+        #: Wishes of the store for which the topic's node has no room.
+        self._no_room: dict[TopicPartition, None] = {}
         #: Writes whose answer is still to come.
         self._open = 0
 
@@ -72,7 +75,7 @@ class Moves:
         for name in self._changed:
             topic = image.topics.get(name)
             if topic is not None:
-                self._pending.update(dict.fromkeys(_moving(topic)))
+                self._pending.update(dict.fromkeys(_concerned(image, topic)))
         self._pending.update(dict.fromkeys(partition for partition in image.wished if partition.topic in self._changed))
         self._changed.clear()
         self._settle = True
@@ -83,7 +86,7 @@ class Moves:
         image = self._node.image
         self._everything = False
         for topic in image.topics.values():
-            self._pending.update(dict.fromkeys(_moving(topic)))
+            self._pending.update(dict.fromkeys(_concerned(image, topic)))
         self._pending.update(dict.fromkeys(image.wished))
         self._settle = True
         self._go_on()
@@ -100,10 +103,11 @@ class Moves:
                 move = self._decide(partition)
                 if move is not None:
                     due.setdefault(partition.topic, {})[partition.partition] = move
-            self._open = len(due)
-            for name, moves in due.items():
-                looked = [TopicPartition(name, number) for number in moves]
-                self._controller.write(writes(image.topics[name], moves), partial(self._answered, looked))
+            written = {name: ops for name, moves in due.items() if (ops := self._writes(name, moves))}
+            self._open = len(written)
+            for name, ops in written.items():
+                looked = [TopicPartition(name, number) for number in due[name]]
+                self._controller.write(ops, partial(self._answered, looked))
         if self._settle and not self._open:
             self._settle = False
             ops = taken_out(image, self._settled_wishes())
@@ -111,9 +115,28 @@ class Moves:
                 self._open = 1
                 self._controller.write(ops, partial(self._answered, list(image.wished)))
 
-    def _answered(self, looked: Iterable[TopicPartition], result: StoreResult) -> None:
+    def _writes(self, name: str, moves: dict[int, Move]) -> list[Op]:
+        """What brings these moves about. Where the topic's node has no room for all that are to begin, others wait with the wishes for them
+        until some are done; where there is none for a single one, that is refused."""
+        topic, wished = self._node.image.topics[name], self._node.image.wished
+        begin = [number for number, move in moves.items() if move.begins]
+        while True:
+            chosen = {number: move for number, move in moves.items() if number in begin or not move.begins}
+            by_wish = any(TopicPartition(name, number) in wished for number in chosen)
+            ops = writes(topic, chosen, by_wish=by_wish) if chosen else []
+            if not begin or has_room(ops):
+                return ops
+            if len(chosen) == 1 and not topic.adding and not topic.removing:
+                self._no_room[TopicPartition(name, begin[0])] = None
+                self._settle = True
+            begin = begin[: len(begin) // 2]
+
+    def _answered(self, looked: Collection[TopicPartition], result: StoreResult) -> None:
         self._open -= 1
-        if result.error in ("version", "missing", "exists"):
+        if result.error == "too_large":
+            message = f"{len(looked)} moves of partitions are more than the store takes at once; they are left undone"
+            self._node.effects.append(effects.Warn(message=message))
+        elif result.error in ("version", "missing", "exists"):
             # Somebody else was faster; the image shows by now with what.
             self._pending.update(dict.fromkeys(looked))
             self._settle = True
@@ -127,9 +150,11 @@ class Moves:
         if topic is None or number not in topic.states or number not in topic.replicas:
             return None
         done = completed(image, topic, number)
-        if done is not None or partition not in image.wished:
+        if done is not None:
             return done
         try:
+            if partition not in image.wished:
+                return grown(image, topic, number)
             return begun(image, topic, number, image.wished[partition])
         except KafkaError:
             self._settle = True
@@ -143,6 +168,9 @@ class Moves:
             topic = image.topics.get(partition.topic)
             if topic is None or partition.partition not in topic.states or topic.name in image.deleting:
                 self._refuse(partition, "there is no such partition")
+            elif partition in self._no_room:
+                del self._no_room[partition]
+                self._refuse(partition, "the topic's node would be larger than the store takes")
             elif target_of(topic, partition.partition) != wish:
                 try:
                     begun(image, topic, partition.partition, wish)
@@ -162,8 +190,12 @@ class Moves:
         self._node.effects.append(effects.Warn(message=f"{layout.REASSIGN_PARTITIONS} wishes to move {partition}: {reason}"))
 
 
-def _moving(topic: Topic) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, number) for number in {**topic.adding, **topic.removing}]
+def _concerned(image: Image, topic: Topic) -> list[TopicPartition]:
+    """Partitions of a topic that move, or are to."""
+    moving = [TopicPartition(topic.name, number) for number in {**topic.adding, **topic.removing}]
+    if not topic.factor_wanted:
+        return moving
+    return moving + [TopicPartition(topic.name, number) for number in topic.replicas if is_small(image, topic, number)]
 
 
 def taken_out(image: Image, partitions: Iterable[TopicPartition]) -> list[Op]:

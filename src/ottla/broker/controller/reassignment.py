@@ -16,19 +16,28 @@ A move is completed when every replica of the target is in the ISR, alive, and h
 A wish that meets a running move starts from the replicas that were there before it. What the earlier move had begun to add, and the new
 one does not want, goes at once, unless nobody else of the ISR is alive: then it stays as one that is being removed.
 
+A topic that was created while there were fewer brokers than it is to have replicas says so in its node. The controller adds what is missing
+as brokers come (``grown``), by such moves as anybody may wish for. Whoever wishes for replicas of such a topic has taken it into his own
+hands: the node says so no more.
+
 Source: KIP-455, KIP-860 (insisting on the replication factor); Kafka's ReplicaAssignment.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from ottla.base.ports import Op
-from ottla.broker.controller.election import is_fit, is_leaving, is_sound
+from ottla.base.units import KiB
+from ottla.broker.controller.election import Case, OptionsOf, is_fit, is_full, is_leaving, is_sound
 from ottla.broker.image import NO_LEADER, Image, Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
+
+#: Bytes that a topic's node may have by a wish: with the states of ``moves.MOVES_AT_ONCE`` partitions beside it, that is what a store takes
+#: at once, so what was begun can be completed. Some 15,000 partitions of one topic may so be on their way.
+NODE_BYTES_MAX = 640 * KiB
 
 
 class Move(NamedTuple):
@@ -39,6 +48,11 @@ class Move(NamedTuple):
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     state: PartitionState
+
+    @property
+    def begins(self) -> bool:
+        """Whether the partition is on its way when this is written, and not there."""
+        return bool(self.adding or self.removing)
 
 
 def without(brokers: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
@@ -89,8 +103,9 @@ def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, facto
     return _done(image, partition, state, target) or Move(replicas, adding, removing, changed)
 
 
-def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str], bool]) -> Move:
-    """The partition with the replicas that it had before its move.
+def cancelled(image: Image, topic: Topic, number: int, *, options: OptionsOf) -> Move:
+    """The partition with the replicas that it had before its move. Where only brokers that were being added are in sync, an eligible
+    replica leads that has what was committed.
 
     Raises: UnknownTopicOrPartition, NoReassignmentInProgress, InvalidReplicaAssignment when only brokers that were being added can lead.
     """
@@ -102,12 +117,16 @@ def cancelled(image: Image, topic: Topic, number: int, *, unclean: Callable[[str
     partition = TopicPartition(topic.name, number)
     sound = [broker for broker in state.isr if _counts(image, partition, state, broker)]
     if not isr or (sound and not set(sound) & set(isr)):
-        alive = [broker for broker in replicas if (found := image.brokers.get(BrokerId(broker))) and partition not in found.offline]
-        if not unclean(topic.name) or not alive:
+        case = Case(image, partition, state, replicas, (), options(topic.name))
+        for broker in replicas:
+            if broker in state.elr and case.intact(broker, state.eligible_since(broker)):
+                return Move(replicas, (), (), case.led_by(broker, [broker]))
+        alive = [broker for broker in replicas if case.works(broker)]
+        if not case.options.unclean_leader_election_enable or not alive:
             raise errors.InvalidReplicaAssignment(
                 f"only {list(state.isr)} have all of {topic.name}-{number}; going back to {list(replicas)} would be an unclean election"
             )
-        leader = min(alive, key=lambda broker: partition in image.brokers[BrokerId(broker)].impaired)
+        leader = min(alive, key=lambda broker: (case.misses_records(broker), is_leaving(image, broker), case.full(broker)))
         return Move(replicas, (), (), _led_uncleanly_by(image, partition, state, leader, replicas))
     return Move(replicas, (), (), _changed(image, partition, state, replicas, isr))
 
@@ -151,11 +170,11 @@ def _state_of(image: Image, topic: Topic, number: int) -> PartitionState:
 
 def _changed(image: Image, partition: TopicPartition, state: PartitionState, replicas: Sequence[int], isr: Sequence[int]) -> PartitionState:
     """A later epoch with a smaller ISR, under the same leader if it stays; else under the first replica that can lead, rather one whose
-    broker is not about to stop."""
+    broker is not about to stop and has room."""
     leader = state.leader
     if leader != NO_LEADER and leader not in isr:
         able = [broker for broker in replicas if broker in isr and _counts(image, partition, state, broker)]
-        leader = min(able, key=lambda broker: is_leaving(image, broker), default=NO_LEADER)
+        leader = min(able, key=lambda broker: (is_leaving(image, broker), is_full(image, partition, broker)), default=NO_LEADER)
     elr = tuple(broker for broker in state.elr if broker in replicas)
     return PartitionState(
         leader=leader,
@@ -184,15 +203,54 @@ def _led_uncleanly_by(
     )
 
 
+def is_small(image: Image, topic: Topic, number: int) -> bool:
+    """Whether a partition is to have more replicas than it has, and there are brokers for one more."""
+    takers = set(topic.replicas[number]).union(_takers(image))
+    return len(topic.replicas[number]) < min(topic.factor_wanted, len(takers)) and not is_moving(topic, number)
+
+
+def _takers(image: Image) -> list[BrokerId]:
+    """Brokers that may be given new replicas without being asked for."""
+    return [broker for broker, found in image.brokers.items() if not found.leaving and not found.full]
+
+
+def grown(image: Image, topic: Topic, number: int) -> Move | None:
+    """The partition on its way to as many replicas as it is to have, or as there are brokers for; None when it has them, or moves.
+
+    Racks without a replica come first; among equals, and for the preferred leader, it is the partition's number that spreads them.
+    """
+    if not is_small(image, topic, number) or number not in topic.states or topic.name in image.deleting:
+        return None
+    target = list(topic.replicas[number])
+    fresh = [broker for broker in _takers(image) if broker not in target]
+    fresh = fresh[number % len(fresh) :] + fresh[: number % len(fresh)] if fresh else []
+    while fresh and len(target) < topic.factor_wanted:
+        taken = {found.rack for broker in target if (found := image.brokers.get(BrokerId(broker))) is not None and found.rack is not None}
+        best = min(fresh, key=lambda broker: image.brokers[broker].rack in taken)
+        fresh.remove(best)
+        target.append(best)
+    target.sort()
+    turn = number % len(target)
+    return begun(image, topic, number, (*target[turn:], *target[:turn]))
+
+
 # Operations on the store.
 
 
-def writes(topic: Topic, moves: Mapping[int, Move]) -> list[Op]:
-    """What makes some partitions of one topic as they are to be, together."""
+def has_room(ops: Sequence[Op]) -> bool:
+    """Whether what ``writes`` made for moves that begin leaves room to complete them."""
+    return len(ops[0].data) <= NODE_BYTES_MAX
+
+
+def writes(topic: Topic, moves: Mapping[int, Move], *, by_wish: bool) -> list[Op]:
+    """What makes some partitions of one topic as they are to be, together; ``by_wish``: as somebody wished for."""
     replicas, adding, removing = dict(topic.replicas), dict(topic.adding), dict(topic.removing)
     for number, move in moves.items():
         replicas[number], adding[number], removing[number] = move.replicas, move.adding, move.removing
-    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=replicas, adding=adding, removing=removing)
+    wanted = topic.factor_wanted
+    if by_wish or all(len(without(held, removing.get(number, ()))) >= wanted for number, held in replicas.items()):
+        wanted = 0
+    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=replicas, adding=adding, removing=removing, factor_wanted=wanted)
     ops = [Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)]
     for number, move in moves.items():
         path = layout.partition_state(topic.name, number)

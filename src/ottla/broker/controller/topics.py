@@ -11,7 +11,7 @@ Source: Kafka's ReplicationControlManager for the checks and their order; its To
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -36,6 +36,9 @@ OP_BYTES = 64
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: Topics that only brokers write to. Source: Kafka's Topic.INTERNAL_TOPICS.
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+#: Topics that have fewer replicas while there are fewer brokers, unless somebody names a number: a broker alone must be able to serve
+#: groups.
+FACTORS: Mapping[str, Callable[[ClusterOptions], int]] = {"__consumer_offsets": lambda options: options.offsets_topic_replication_factor}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class NewTopic:
     #: By partition, preferred leader first.
     replicas: Mapping[int, tuple[BrokerId, ...]]
     overrides: Mapping[str, str]
+    #: More replicas than there are brokers for at present; 0 when that is not so. ``reassignment.grown`` adds them.
+    factor_wanted: int = 0
 
 
 def check_name(name: str) -> None:
@@ -94,7 +99,8 @@ def plan_topic(wish: CreatableTopic, image: Image, options: ClusterOptions, rng:
     else:
         replicas = _placed(wish, image, options, rng, planned)
     check_growth(planned + len(replicas), image, options)
-    return NewTopic(wish.name, new_topic_id(rng), replicas, overrides)
+    wanted = _factor_wanted(wish, options)
+    return NewTopic(wish.name, new_topic_id(rng), replicas, overrides, wanted if wanted > len(replicas[0]) else 0)
 
 
 def check_growth(more: int, image: Image, options: ClusterOptions) -> None:
@@ -158,6 +164,8 @@ def check_replicas(broker_ids: Sequence[int], image: Image, like: object) -> tup
 
 def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, planned: int) -> dict[int, tuple[BrokerId, ...]]:
     factor = options.default_replication_factor if wish.replication_factor == -1 else wish.replication_factor
+    if wanted := _factor_wanted(wish, options):
+        factor = max(min(wanted, len(image.brokers)), 1)
     partitions = options.num_partitions if wish.num_partitions == -1 else wish.num_partitions
     if factor <= 0:
         raise errors.InvalidReplicationFactor(f"a replication factor is at least 1, or -1 for the broker's default; not {factor}")
@@ -170,9 +178,17 @@ def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Ra
     return dict(enumerate(place(racks, partitions=partitions, replication_factor=factor, rng=rng)))
 
 
+def _factor_wanted(wish: CreatableTopic, options: ClusterOptions) -> int:
+    """Replicas that a topic is to have sooner or later; 0 for one that has all of them at once, or is not created."""
+    if wish.name not in FACTORS or wish.replication_factor != -1 or wish.assignments:
+        return 0
+    return FACTORS[wish.name](options)
+
+
 def racks_for(factor: int, image: Image) -> dict[BrokerId, str | None]:
-    """Brokers that new replicas can go to, with their racks; those that are about to stop only where the others are too few."""
-    stay = {broker: found.rack for broker, found in image.brokers.items() if not found.leaving}
+    """Brokers that new replicas can go to, with their racks; those that are about to stop, or whose disk is full, only where the others are
+    too few."""
+    stay = {broker: found.rack for broker, found in image.brokers.items() if not found.leaving and not found.full}
     return stay if len(stay) >= factor else {broker: found.rack for broker, found in image.brokers.items()}
 
 
@@ -195,7 +211,7 @@ def creation(topic: NewTopic, image: Image) -> list[Op]:
         ops.append(Op("create", path, content) if left_behind is None else Op("set", path, content, version=left_behind))
     elif left_behind is not None:
         ops.append(Op("delete", path, version=left_behind))
-    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=dict(topic.replicas))
+    assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=dict(topic.replicas), factor_wanted=topic.factor_wanted)
     ops.append(Op("create", layout.topic(topic.name), layout.encode_topic(assignment)))
     ops.append(Op("create", layout.partitions(topic.name)))
     return ops + first_states(topic.name, topic.replicas, image, size=size_of(ops))
@@ -204,7 +220,11 @@ def creation(topic: NewTopic, image: Image) -> list[Op]:
 def growth(topic: Topic, added: Mapping[int, tuple[BrokerId, ...]], image: Image) -> list[Op]:
     """Add partitions to a topic, with the states of as many as fit; others of it may be on their way to other brokers."""
     assignment = layout.TopicAssignment(
-        topic_id=topic.topic_id, replicas={**topic.replicas, **added}, adding=topic.adding, removing=topic.removing
+        topic_id=topic.topic_id,
+        replicas={**topic.replicas, **added},
+        adding=topic.adding,
+        removing=topic.removing,
+        factor_wanted=topic.factor_wanted,
     )
     grown = [Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)]
     return grown + first_states(topic.name, added, image, size=size_of(grown))

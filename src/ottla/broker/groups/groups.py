@@ -52,7 +52,7 @@ from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.broker.configs import BrokerOptions
+    from ottla.broker.configs import BrokerOptions, Settings
     from ottla.broker.node import Node
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -245,6 +245,10 @@ class Groups:
 def group_coordinator(node: "Node") -> Coordinator[Groups]:
     """The coordinator of groups on a broker."""
 
+    def replicas(settings: "Settings") -> int:
+        """A number that somebody gave is kept to."""
+        return settings.options.offsets_topic_replication_factor if "offsets.topic.replication.factor" in settings.texts else -1
+
     def configs(options: "BrokerOptions") -> dict[str, str]:
         return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(options.offsets_topic_segment_bytes)}
 
@@ -253,7 +257,7 @@ def group_coordinator(node: "Node") -> Coordinator[Groups]:
         OFFSETS_TOPIC,
         Groups,
         partitions=lambda options: options.offsets_topic_num_partitions,
-        replicas=lambda options: options.offsets_topic_replication_factor,
+        replicas=replicas,
         configs=configs,
     )
 

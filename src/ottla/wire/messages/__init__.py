@@ -33,6 +33,14 @@ from ottla.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
     ReassignableTopicResponse,
 )
+from ottla.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+    AlterReplicaLogDirTopicResult,
+)
 from ottla.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -291,6 +299,12 @@ __all__ = [
     "AlterPartitionResponse",
     "AlterPartitionResponsePartition",
     "AlterPartitionResponseTopic",
+    "AlterReplicaLogDir",
+    "AlterReplicaLogDirPartitionResult",
+    "AlterReplicaLogDirTopic",
+    "AlterReplicaLogDirTopicResult",
+    "AlterReplicaLogDirsRequest",
+    "AlterReplicaLogDirsResponse",
     "ApiSchema",
     "ApiVersion",
     "ApiVersionsRequest",
@@ -519,6 +533,7 @@ API: dict[int, ApiSchema] = {
         _api(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
         _api(DescribeConfigsRequest, DescribeConfigsResponse),
         _api(AlterConfigsRequest, AlterConfigsResponse),
+        _api(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse),
         _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
         _api(CreatePartitionsRequest, CreatePartitionsResponse),
         _api(DeleteGroupsRequest, DeleteGroupsResponse),

@@ -1,0 +1,207 @@
+"""Profiles: clusters by name, in `~/.config/ottla/config.toml` (XDG_CONFIG_HOME; OTTLA_CONFIG names another file).
+
+    current = "staging"
+
+    [profiles.staging]
+    bootstrap_servers = "10.0.0.1:9092,10.0.0.2:9092"
+    request_timeout_ms = 5000
+
+Keys are the settings of clients, with underscores. The file is the user's: commands change the lines that they must and keep the rest,
+comments included. Only its owner may read it, since secrets may stand in it; they are never printed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from ottla.base.options import suggestion
+
+#: Settings that hold secrets, whatever the rest of their name.
+_SECRET = re.compile(r"password|secret|token|credential|jaas|private|keystore_key")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+HIDDEN = "(hidden)"
+
+
+class Profile(NamedTuple):
+    """A profile: settings of clients as text, by their names in Python."""
+
+    name: str
+    settings: dict[str, str]
+
+    def shown(self) -> dict[str, str]:
+        """The settings without the secrets."""
+        return {name: HIDDEN if is_secret(name) else value for name, value in self.settings.items()}
+
+
+class Profiles(NamedTuple):
+    """All profiles, sorted by name, and which one is in use."""
+
+    current: str | None
+    by_name: dict[str, Profile]
+
+    def named(self, name: str) -> Profile:
+        """Raises: ClickException."""
+        if name not in self.by_name:
+            raise click.ClickException(f"there is no profile {name} in {config_path()}{suggestion(name, self.by_name)}")
+        return self.by_name[name]
+
+
+def config_path() -> Path:
+    """Where the file is, or would be."""
+    if named := os.environ.get("OTTLA_CONFIG"):
+        return Path(named)
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "ottla" / "config.toml"
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting is one that nobody should read on a screen."""
+    return _SECRET.search(name.lower().replace(".", "_")) is not None
+
+
+def read() -> Profiles:
+    """The profiles; none when there is no file. Raises: ClickException, when it cannot be read."""
+    try:
+        return parsed(config_path().read_text())
+    except FileNotFoundError:
+        return Profiles(None, {})
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{config_path()}: {error}") from None
+
+
+def parsed(text: str) -> Profiles:
+    """Profiles of a file's text. Raises: ValueError."""
+    document = tomllib.loads(text)
+    if unknown := sorted(set(document) - {"current", "profiles"}):
+        raise ValueError(f"unknown key {unknown[0]}{suggestion(unknown[0], ['current', 'profiles'])}")
+    current, tables = document.get("current"), document.get("profiles", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise ValueError("profiles are tables: [profiles.NAME]")
+    if current is not None and current not in tables:
+        raise ValueError(f"current = {current!r}, but there is no such profile")
+    return Profiles(current, {name: Profile(name, _flat(name, tables[name])) for name in sorted(tables)})
+
+
+def chosen(name: str | None) -> Profile | None:
+    """The profile of a name, or the one in use, if any; its settings are known to be good. Raises: ClickException."""
+    found = read()
+    name = name or found.current
+    if name is None:
+        return None
+    profile = found.named(name)
+    for setting, value in profile.settings.items():
+        if problem := refused(setting, value):
+            raise click.ClickException(f"profile {name} in {config_path()}: {problem}")
+    return profile
+
+
+def refused(setting: str, value: str) -> str | None:
+    """Why a setting cannot be used; None if it can."""
+    from ottla.base.options import ConfigError
+    from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
+
+    several = (AdminOptions, ProducerOptions, ConsumerOptions)
+    known = {spec.attribute: spec for table in several for spec in table.SPECS.values()}
+    spec = known.get(setting)
+    if spec is None:
+        return f"{setting}: unknown setting{suggestion(setting, known)}"
+    try:
+        spec.parse(value)
+    except ConfigError as error:
+        # What was given is not repeated where it may be a secret.
+        return f"{setting}: cannot be used" if is_secret(setting) else str(error)
+    return None
+
+
+def _flat(profile: str, table: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Settings as text; `a.b` and `[a] b` are `a_b`. Raises: ValueError."""
+    found: dict[str, str] = {}
+    for key, value in table.items():
+        name = before + key.replace(".", "_").replace("-", "_")
+        match value:
+            case dict():
+                found.update(_flat(profile, value, name + "_"))
+            case list() if all(isinstance(part, str) for part in value):
+                found[name] = ",".join(value)
+            case bool():
+                found[name] = "true" if value else "false"
+            case str() | int() | float():
+                found[name] = str(value)
+            case _:
+                raise ValueError(f"profile {profile}: {name} is neither text nor a number")
+    return found
+
+
+# -- changes
+
+
+def with_profile(text: str, name: str, settings: Mapping[str, str]) -> str:
+    """The file with a profile of this name, in place of any that it had. Raises: ValueError."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"a profile's name is made of letters, digits, - and _: not {name!r}")
+    kept = without_profile(text, name, keep_current=True).rstrip("\n")
+    lines = [f"[profiles.{name}]", *(f"{key} = {_quoted(value)}" for key, value in settings.items())]
+    made = (kept + "\n\n" if kept else "") + "\n".join(lines) + "\n"
+    assert parsed(made).by_name[name].settings == dict(settings), "what is written is read again"
+    return made
+
+
+def without_profile(text: str, name: str, *, keep_current: bool = False) -> str:
+    """The file without a profile, and with none in use if it was that one. Raises: ValueError, when the file is written too cleverly."""
+    kept, inside = [], False
+    current = tomllib.loads(text).get("current")
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("["):
+            inside = re.match(rf"\s*\[\s*profiles\s*\.\s*[\"']?{re.escape(name)}[\"']?\s*[.\]]", line) is not None
+        if not inside:
+            kept.append(line)
+    made = "".join(kept)
+    if not keep_current and current == name:
+        made = _current_line.sub("", made, count=1)
+    if name in tomllib.loads(made).get("profiles", {}):
+        raise ValueError(f"profile {name} is not a table of its own, [profiles.{name}]: edit the file")
+    return made
+
+
+_current_line = re.compile(r"^\s*current\s*=.*\n?", re.MULTILINE)
+
+
+def with_current(text: str, name: str) -> str:
+    """The file with this profile in use."""
+    line = f"current = {_quoted(name)}\n"
+    if "current" in tomllib.loads(text):
+        return _current_line.sub(lambda _: line, text, count=1)
+    return line + ("\n" if text else "") + text
+
+
+def write(text: str) -> None:
+    """Replace the file, readable for its owner alone. Raises: ValueError when the text is none; OSError."""
+    parsed(text)
+    path = config_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".new")
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    beside.replace(path)
+
+
+def text() -> str:
+    """The file as it is; empty when there is none. Raises: OSError."""
+    try:
+        return config_path().read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _quoted(value: str) -> str:
+    """A basic string of TOML, which is one of JSON's."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,45 @@
+"""A real broker for tests: in the test's own process, in memory, up in a moment, and with faults and time at the test's command.
+
+    with ottla.testing.broker() as broker:
+        connect(broker.bootstrap_servers)                       any Kafka client
+        with broker.answering("NOT_LEADER_OR_FOLLOWER", "Produce", times=2): ...
+        broker.kill(); broker.restart()
+        broker.clock.advance(hours=1)
+
+Under pytest the fixtures ``ottla_broker``, ``ottla_topic`` and others are there by themselves. ``docs/testing.md`` has all of it.
+
+Nothing of it is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.testing.clock import Clock
+    from ottla.testing.faults import Fault
+    from ottla.testing.inprocess import Broker, BrokerFailed
+    from ottla.testing.topic import Topic
+
+_HOME = {"Broker": "inprocess", "BrokerFailed": "inprocess", "Clock": "clock", "Fault": "faults", "Topic": "topic"}
+
+__all__ = ["Broker", "BrokerFailed", "Clock", "Fault", "Topic", "broker"]
+
+
+def broker(*, settings: Mapping[str, Any] | None = None, data_dir: Path | str | None = None, port: int = 0) -> Broker:
+    """A broker that runs inside of ``with``: in memory, or on the files of ``data_dir`` as ``ottla serve`` would; on a free port unless
+    ``port`` names one. ``settings`` are a broker's, by Kafka's names.
+    """
+    from ottla.testing.inprocess import Broker
+
+    return Broker(settings=settings, data_dir=data_dir, port=port)
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'ottla.testing' has no attribute {name!r}")
+    return getattr(import_module(f"ottla.testing.{_HOME[name]}"), name)

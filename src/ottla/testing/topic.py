@@ -1,0 +1,219 @@
+"""A topic as a test looks at it: put records in, see what is there, wait for what is to come.
+
+Looking goes through clients of the broker's own that no fault befalls and that belong to no group, so that it changes nothing for the
+application under test. What is waited for and does not come is an AssertionError that shows what came instead.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ottla.base.ids import TopicPartition
+from ottla.client.batches import RecordMetadata
+from ottla.client.record import ConsumerRecord
+from ottla.client.results import ConfigChange, NewTopic, Resource
+from ottla.client.serializers import as_deserializer, as_serializer
+from ottla.client.sync import Producer
+from ottla.client.sync_admin import Admin
+from ottla.client.sync_consumer import Consumer
+from ottla.testing.faults import SPARED
+from ottla.wire.errors import GroupIdNotFound, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
+
+#: How often a wait looks.
+PAUSE_S = 0.01
+#: How long a look may take: longer than any pause of the test's machine.
+LOOK_S = 30.0
+#: Records that a message shows.
+SHOWN_MAX = 20
+#: Quick to come back to a broker that was killed.
+SETTINGS = {
+    "client_id": SPARED,
+    "reconnect_backoff_ms": 5,
+    "reconnect_backoff_max_ms": 50,
+    "retry_backoff_ms": 5,
+    "retry_backoff_max_ms": 50,
+}
+
+
+class Clients:
+    """The clients through which tests look at one broker; each begins when it is first used. Any thread may use them."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._settings: dict[str, Any] = {**SETTINGS, "bootstrap_servers": bootstrap_servers}
+        self._lock = threading.RLock()
+        self._admin: Admin | None = None
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+
+    @property
+    def admin(self) -> Admin:
+        with self._lock:
+            if self._admin is None:
+                self._admin = Admin(**self._settings)
+            return self._admin
+
+    @property
+    def producer(self) -> Producer:
+        with self._lock:
+            if self._producer is None:
+                self._producer = Producer(**self._settings, linger_ms=0)
+            return self._producer
+
+    def close(self) -> None:
+        for client in (self._producer, self._consumer, self._admin):
+            if client is not None:
+                client.close(timeout_ms=0)
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Makes a topic unless it is there."""
+        try:
+            self.admin.create_topic(NewTopic(name, partitions, configs=dict(config)))
+        except TopicAlreadyExists:
+            return
+
+    def read(self, name: str) -> list[ConsumerRecord]:
+        """All records of a topic, by partition and offset; none of a topic that is not there."""
+        with self._lock:
+            if self._consumer is None:
+                self._consumer = Consumer(**self._settings, auto_offset_reset="earliest", fetch_max_wait_ms=50)
+            consumer = self._consumer
+            try:
+                ends = consumer.end_offsets([TopicPartition(name, index) for index in range(self._partitions(name))])
+            except UnknownTopicOrPartition:
+                return []
+            consumer.assign(ends)
+            consumer.seek_to_beginning(*ends)
+            found: list[ConsumerRecord] = []
+            deadline_s = time.monotonic() + LOOK_S
+            while any(consumer.position(partition) < end for partition, end in ends.items()):
+                if time.monotonic() > deadline_s:
+                    raise AssertionError(f"topic {name!r} could not be read to its end within {LOOK_S:g} s")
+                found += consumer.poll(50)
+            consumer.assign([])
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+
+    def _partitions(self, name: str) -> int:
+        return len(self.admin.describe_topic(name).partitions)
+
+    def lag(self, group: str, topic: str) -> int | None:
+        """Records of a topic that a group has not committed; None before it has committed any."""
+        found = self.admin.consumer_group_lag([group], times=False)[group]
+        if isinstance(found, KafkaError):
+            if isinstance(found, GroupIdNotFound):
+                return None
+            raise found
+        partitions = found.by_topic().get(topic, [])
+        lags = [one.lag for one in partitions]
+        return sum(lag for lag in lags if lag is not None) if lags and any(lag is not None for lag in lags) else None
+
+
+class Topic:
+    """See the module's theory. ``str(topic)`` is its name."""
+
+    def __init__(self, clients: Callable[[], Clients], name: str, *, key: Any = None, value: Any = None) -> None:
+        """``key`` and ``value`` say what is sent and seen: None, bytes; else the name of a format, or a format of ``ottla.serializers``."""
+        self.name = name
+        self._clients = clients
+        self._put = [as_serializer(form, {}, is_key=is_key) for form, is_key in ((key, True), (value, False))]
+        self._see = [as_deserializer(form, {}, is_key=is_key) for form, is_key in ((key, True), (value, False))]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+    def send(
+        self,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Put a record in; returns when it is written, and where."""
+        named = list(headers or [])
+        key, value = (data if put is None else put(self.name, named, data) for put, data in zip(self._put, (key, value), strict=True))
+        sent = self._clients().producer.send(self.name, value, key, named, partition, timestamp_ms)
+        return sent.result(timeout_ms=LOOK_S * 1000)
+
+    def send_all(self, *values: Any) -> None:
+        """Put records with these values in, one after the other."""
+        for value in values:
+            self.send(value)
+
+    def records(self) -> list[ConsumerRecord]:
+        """All that is there, by partition and offset. Raises: SerializationFailed for what is not in the topic's form."""
+        return [self._seen(record) for record in self._clients().read(self.name)]
+
+    def values(self) -> list[Any]:
+        """The values of all records."""
+        return [record.value for record in self.records()]
+
+    def keys(self) -> list[Any]:
+        """The keys of all records."""
+        return [record.key for record in self.records()]
+
+    def latest(self) -> dict[Any, Any]:
+        """The last value of each key, as compaction would leave it: without keys whose last value is null."""
+        last = {record.key: record.value for record in sorted(self.records(), key=lambda record: record.timestamp)}
+        return {key: value for key, value in last.items() if value is not None}
+
+    def wait_for(
+        self, count: int = 1, *, where: Callable[[ConsumerRecord], bool] | None = None, timeout_s: float = 20.0
+    ) -> list[ConsumerRecord]:
+        """All records, or those ``where`` holds for, once there are so many of them. Raises: AssertionError, with what came instead."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            there = self.records()
+            found = there if where is None else [record for record in there if where(record)]
+            if len(found) >= count:
+                return found
+            if time.monotonic() > deadline_s:
+                fitting = "" if where is None else " that fit"
+                raise AssertionError(f"{len(found)} of {count} records{fitting} in {self.name!r} after {timeout_s:g} s; {_shown(there)}")
+            time.sleep(PAUSE_S)
+
+    def wait_until_read(self, group: str, *, timeout_s: float = 20.0) -> None:
+        """Returns when the group has committed everything that is in the topic now. Raises: AssertionError."""
+        deadline_s = time.monotonic() + timeout_s
+        while (lag := self._clients().lag(group, self.name)) != 0:
+            if time.monotonic() > deadline_s:
+                said = "has committed nothing" if lag is None else f"is {lag} records behind"
+                raise AssertionError(f"group {group!r} {said} in {self.name!r} after {timeout_s:g} s")
+            time.sleep(PAUSE_S)
+
+    def set_config(self, **settings: Any) -> None:
+        """Change settings of the topic, by Kafka's names with underscores: ``retention_ms=1000``."""
+
+        changes = [ConfigChange(name.replace("_", "."), str(value)) for name, value in settings.items()]
+        resource = Resource.topic(self.name)
+        outcome = self._clients().admin.incremental_alter_configs({resource: changes})[resource]
+        if outcome is not None:
+            raise outcome
+
+    def _seen(self, record: ConsumerRecord) -> ConsumerRecord:
+        if self._see == [None, None]:
+            return record
+        headers = list(record.headers)
+        data = (record.key, record.value)
+        key, value = (one if see is None else see(self.name, headers, one) for see, one in zip(self._see, data, strict=True))
+        return ConsumerRecord(
+            record.topic, record.partition, record.offset, record.timestamp, record.timestamp_type, key, value, record.headers
+        )
+
+
+def _shown(records: list[ConsumerRecord]) -> str:
+    """Records as a message shows them, one a line."""
+    if not records:
+        return "the topic is empty"
+    lines = [f"    {record.partition}@{record.offset}: {_text(record.key)} = {_text(record.value)}" for record in records[-SHOWN_MAX:]]
+    more = f"the last {SHOWN_MAX} of {len(records)}" if len(records) > SHOWN_MAX else "all"
+    return f"there are ({more}):\n" + "\n".join(lines)
+
+
+def _text(data: Any) -> str:
+    return repr(data) if isinstance(data, bytes) else json.dumps(data, default=repr, ensure_ascii=False)

@@ -1,0 +1,212 @@
+"""An admin client without a cluster: topics, settings and brokers in memory, with the answers that a cluster gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from ottla.base.ids import TopicPartition
+from ottla.client import results as r
+from ottla.client.cluster_results import ApiSupport, Features, Quorum, QuorumReplica, VersionRange
+from ottla.client.offsets import EARLIEST, MAX_TIMESTAMP, OffsetAndTime
+from ottla.wire.errors import InvalidConfig, InvalidPartitions, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
+
+TOPIC_SETTINGS = {"cleanup.policy": "delete", "min.insync.replicas": "1", "retention.ms": "604800000", "segment.bytes": "1073741824"}
+BROKER_SETTINGS = {"log.retention.ms": "604800000", "num.io.threads": "8", "ssl.key.password": "hush"}
+SOURCES = (
+    r.ConfigSource.TOPIC,
+    r.ConfigSource.DYNAMIC_BROKER,
+    r.ConfigSource.DYNAMIC_DEFAULT_BROKER,
+    r.ConfigSource.DEFAULT,
+)
+
+
+class FakeAdmin:
+    """Two brokers. What is changed is kept in `topics`, `logs` and `set`; `calls` has the names of what was asked."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[r.PartitionDescription]] = {}
+        #: Start and end of logs.
+        self.logs: dict[tuple[str, int], list[int]] = {}
+        #: Settings that somebody gave, by resource and source.
+        self.set: dict[r.Resource, dict[str, str]] = {}
+        self.calls: list[str] = []
+        #: The settings that each client was made with.
+        self.made: list[dict[str, Any]] = []
+
+    # -- what tests do
+
+    def topic(
+        self, name: str, partitions: int = 1, *, replicas: Iterable[int] = (1, 2), isr: Iterable[int] = (1, 2), end: int = 10
+    ) -> None:
+        self.topics[name] = [r.PartitionDescription(number, 1, 0, list(replicas), list(isr), []) for number in range(partitions)]
+        for number in range(partitions):
+            self.logs[name, number] = [0, end]
+
+    def __call__(self, **settings: Any) -> Self:
+        """In place of the class: a new client of the same cluster."""
+        self.made.append(settings)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+    # -- topics
+
+    def list_topics(self, *, internal: bool = False) -> list[r.TopicListing]:
+        return [
+            r.TopicListing(name, name.encode()[:16].ljust(16), name.startswith("__"), len(one), len(one[0].replicas))
+            for name, one in self.topics.items()
+            if internal or not name.startswith("__")
+        ]
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, Any]:
+        return {
+            name: r.TopicDescription(name, name.encode()[:16].ljust(16), name.startswith("__"), self.topics[name])
+            if name in self.topics
+            else UnknownTopicOrPartition(f"there is no topic {name}")
+            for name in names
+        }
+
+    def create_topics(self, topics: Iterable[r.NewTopic], *, validate_only: bool = False) -> dict[str, Any]:
+        outcomes: dict[str, Any] = {}
+        for one in topics:
+            if one.name in self.topics:
+                outcomes[one.name] = TopicAlreadyExists("it already exists")
+            elif unknown := sorted(set(one.configs) - set(TOPIC_SETTINGS)):
+                outcomes[one.name] = InvalidConfig(f"{unknown[0]}: unknown setting")
+            else:
+                outcomes[one.name] = None
+                if not validate_only:
+                    self.topic(one.name, max(one.num_partitions, 1), end=0)
+                    self.set[r.Resource.topic(one.name)] = {name: value or "" for name, value in one.configs.items()}
+        return outcomes
+
+    def delete_topics(self, names: Iterable[str]) -> dict[str, Any]:
+        self.calls.append("delete_topics")
+        return {
+            name: None if self.topics.pop(name, None) is not None else UnknownTopicOrPartition(f"there is no topic {name}")
+            for name in names
+        }
+
+    def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False) -> dict[str, Any]:
+        outcomes: dict[str, Any] = {}
+        for name, count in counts.items():
+            if count <= len(self.topics[name]):
+                outcomes[name] = InvalidPartitions("the number can only grow")
+            else:
+                outcomes[name] = None
+                if not validate_only:
+                    self.topic(name, count)
+        return outcomes
+
+    # -- logs
+
+    def list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        found: dict[TopicPartition, Any] = {}
+        for tp, when in times.items():
+            start, end = self.logs[tp.topic, tp.partition]
+            if when == MAX_TIMESTAMP or when >= 0:
+                # Record n was written at n * 1000 ms.
+                offset = end - 1 if when == MAX_TIMESTAMP else max(-(-when // 1000), start)
+                found[tp] = OffsetAndTime(offset, offset * 1000, 0) if offset < end else OffsetAndTime(-1, -1, -1)
+            else:
+                found[tp] = OffsetAndTime(start if when == EARLIEST else end, -1, 0)
+        return found
+
+    def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, Any]:
+        self.calls.append("delete_records")
+        for at, offset in before.items():
+            self.logs[at][0] = offset
+        return {TopicPartition(*at): offset for at, offset in before.items()}
+
+    def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+        return {tp: [r.ActiveProducer(7, 1, 41, 1_700_000_000_000, -1, 5)] for tp in partitions}
+
+    # -- settings
+
+    def describe_configs(
+        self, resources: Iterable[r.Resource], *, names: Iterable[str] | None = None, synonyms: bool = False, documentation: bool = False
+    ) -> dict[r.Resource, Any]:
+        found: dict[r.Resource, Any] = {}
+        for resource in resources:
+            if resource.type is r.ResourceType.TOPIC and resource.name not in self.topics:
+                found[resource] = UnknownTopicOrPartition(f"there is no topic {resource.name}")
+                continue
+            table = TOPIC_SETTINGS if resource.type is r.ResourceType.TOPIC else BROKER_SETTINGS
+            entries = {name: self._entry(resource, name, default) for name, default in table.items() if names is None or name in names}
+            if resource == r.Resource.broker(None):
+                entries = {name: entry for name, entry in entries.items() if name in self.set.get(resource, {})}
+            found[resource] = entries
+        return found
+
+    def _entry(self, resource: r.Resource, name: str, default: str) -> r.ConfigEntry:
+        chain = [
+            (r.ConfigSource.TOPIC, self.set.get(resource, {}) if resource.type is r.ResourceType.TOPIC else {}),
+            (r.ConfigSource.DYNAMIC_BROKER, self.set.get(resource, {}) if resource.name and resource.type is r.ResourceType.BROKER else {}),
+            (r.ConfigSource.DYNAMIC_DEFAULT_BROKER, self.set.get(r.Resource.broker(None), {})),
+            (r.ConfigSource.DEFAULT, {name: default}),
+        ]
+        synonyms = [r.ConfigSynonym(name, values[name], source) for source, values in chain if name in values]
+        secret = "password" in name
+        return r.ConfigEntry(
+            name, None if secret else synonyms[0].value, synonyms[0].source, secret, secret,
+            r.ConfigType.STRING, f"What {name} is for.", [] if secret else synonyms,
+        )  # fmt: skip
+
+    def incremental_alter_configs(
+        self, changes: Mapping[r.Resource, Iterable[r.ConfigChange]], *, validate_only: bool = False
+    ) -> dict[r.Resource, KafkaError | None]:
+        outcomes: dict[r.Resource, KafkaError | None] = {}
+        for resource, several in changes.items():
+            outcomes[resource] = None
+            for one in several:
+                if one.value == "bad":
+                    outcomes[resource] = InvalidConfig(f"{one.name}: expected something better")
+                elif validate_only:
+                    continue
+                elif one.operation is r.ConfigOperation.DELETE:
+                    self.set.get(resource, {}).pop(one.name, None)
+                else:
+                    self.set.setdefault(resource, {})[one.name] = one.value or ""
+        return outcomes
+
+    def list_config_resources(self) -> list[r.Resource]:
+        return [r.Resource.broker(2), r.Resource.broker(1), *(r.Resource.topic(name) for name in self.topics)]
+
+    # -- brokers
+
+    def describe_cluster(self) -> r.ClusterDescription:
+        return r.ClusterDescription("fake", 2, [r.Node(1, "one", 9092, "a"), r.Node(2, "two", 9092)])
+
+    def describe_log_dirs(self, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None) -> dict[int, Any]:
+        logs = [r.ReplicaLog(name, one.partition, 1000, 0, False) for name, each in self.topics.items() for one in each]
+        return {
+            broker: [r.LogDir("/b", "it failed", -1, -1, []), r.LogDir("/a", None, 2**40, 2**39, logs)]
+            if broker == 2
+            else [r.LogDir("/a", None, 2**40, 2**39, [])]
+            for broker in brokers or (1, 2)
+        }
+
+    def list_groups(self, **_: Any) -> list[Any]:
+        return []
+
+    def list_partition_reassignments(self, *_: Any, **__: Any) -> dict[TopicPartition, Any]:
+        return {}
+
+    def describe_api_versions(self, *, broker: int | None = None) -> list[ApiSupport]:
+        return [
+            ApiSupport(0, "Produce", VersionRange(3, 11), VersionRange(3, 13)),
+            ApiSupport(99, "", VersionRange(0, 1), None),
+        ]
+
+    def describe_features(self, *, broker: int | None = None) -> Features:
+        return Features({"metadata.version": VersionRange(1, 25)}, {"metadata.version": VersionRange(25, 25)}, 3)
+
+    def describe_quorum(self) -> Quorum:
+        voters = [QuorumReplica(1, bytes(16), 90, 1_700_000_000_000, 1_700_000_000_000), QuorumReplica(2, bytes(16), 100, None, None)]
+        return Quorum(2, 5, 90, voters, [QuorumReplica(9, bytes(16), 50, None, None)], {})

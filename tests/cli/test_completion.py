@@ -1,0 +1,116 @@
+"""What shells are offered: commands without importing them, names of the cluster that is meant, and nothing when something fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.shell_completion import ShellComplete
+from fake_admin import FakeAdmin
+
+from commands import Ottla, good, refused
+from ottla.cli.main import main
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def offered(*words: str) -> list[str]:
+    """What may stand in place of the last word."""
+    shell = ShellComplete(main, {}, "ottla", "_OTTLA_COMPLETE")
+    return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["topi"], ["topic"]),
+        (["topic", "re"], ["records-delete"]),
+        (["topic", "describe", "or"], ["orders"]),
+        (["topic", "describe", "orders", ""], ["payments"]),
+        (["topic", "describe", "__"], ["__consumer_offsets"]),
+        (["topic", "list", "--profile", ""], ["here"]),
+        (["profile", "use", "h"], ["here"]),
+        (["topic", "create", "x", "-c", "retention."], ["retention.bytes=", "retention.ms="]),
+        (
+            ["topic", "create", "x", "-c", "message.timestamp.type="],
+            ["message.timestamp.type=CreateTime", "message.timestamp.type=LogAppendTime"],
+        ),
+        (["topic", "alter", "x", "-d", "retention.m"], ["retention.ms"]),
+        (["broker", "describe", ""], ["1", "2"]),
+        (["topic", "partitions", "--broker", ""], ["1", "2"]),
+        (["config", "describe", ""], ["topic", "broker", "cluster", "group", "client-metrics"]),
+        (["config", "describe", "topic", "pay"], ["payments"]),
+        (["config", "describe", "broker", ""], ["1", "2"]),
+        (["config", "set", "topic", "pay"], ["payments"]),
+        (["config", "set", "topic", "payments", "retention.m"], ["retention.ms="]),
+        (["config", "set", "cluster", "num.io"], ["num.io.threads="]),
+        (["config", "delete", "broker", "1", "num"], ["num.io.threads"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+    ],
+)
+def test_names_are_offered_where_they_may_stand(own_surroundings: Path, cluster: FakeAdmin, words: list[str], expected: list[str]) -> None:
+    own_surroundings.write_text('[profiles.here]\nbootstrap_servers = "x:1"\n')
+    assert offered(*words) == expected
+
+
+def test_the_cluster_that_the_line_names_is_asked_with_little_patience(own_surroundings: Path, cluster: FakeAdmin) -> None:
+    own_surroundings.write_text('[profiles.here]\nbootstrap_servers = "x:1"\nclient_id = "me"\n')
+    offered("topic", "describe", "-b", "y:2", "")
+    assert cluster.made[-1]["bootstrap_servers"] == "y:2"
+    offered("topic", "describe", "--profile", "here", "")
+    assert cluster.made[-1]["bootstrap_servers"] == "x:1"
+    assert cluster.made[-1]["default_api_timeout_ms"] <= 1000
+
+
+@pytest.mark.parametrize("failure", [OSError("no"), RuntimeError("no"), SystemExit(1)])
+def test_a_failure_offers_nothing_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: BaseException
+) -> None:
+    def fail(**_: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr("ottla.client.sync_admin.Admin", fail)
+    assert offered("topic", "describe", "") == []
+    assert offered("topic", "list", "--profile", "absent", "") == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_commands_are_offered_without_importing_them() -> None:
+    program = (
+        "import sys\nfrom ottla.cli.main import main\ntry: main(prog_name='ottla')\nexcept SystemExit: pass\n"
+        "print(sorted(name for name in sys.modules if name.startswith('ottla.')), file=sys.stderr)"
+    )
+    environment = {"PYTHONPATH": str(SOURCE), "_OTTLA_COMPLETE": "bash_complete", "COMP_WORDS": "ottla to", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **environment})
+    assert done.stdout == "plain,topic\n", done.stderr
+    assert eval(done.stderr) == ["ottla.cli", "ottla.cli.lazy", "ottla.cli.main"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_calls_ottla(ottla: Ottla, shell: str) -> None:
+    script = good(ottla("completion", shell))
+    assert f"_OTTLA_COMPLETE={shell}_complete" in script
+    assert "ottla" in script
+    assert ("-o nospace" in script) is (shell == "bash")
+
+
+def test_a_shell_that_is_not_known_is_refused_with_those_that_are(ottla: Ottla) -> None:
+    assert "bash" in refused(ottla("completion", "tcsh"), 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topik", "list"], "there is no command topik; did you mean topic?"),
+        (["topic", "lst"], "there is no command lst; did you mean list?"),
+        (["config", "descrbe"], "did you mean describe?"),
+        (["cluster", "reassign", "exec"], "did you mean execute?"),
+        (["profile", "zzz"], "those there are: add, list, remove, show, use"),
+    ],
+)
+def test_a_command_that_is_not_there_brings_the_one_that_was_meant(ottla: Ottla, arguments: list[str], said: str) -> None:
+    assert said in refused(ottla(*arguments), 2)

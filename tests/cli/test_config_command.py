@@ -1,0 +1,150 @@
+"""`ottla config`, and `ottla broker config`."""
+
+from __future__ import annotations
+
+import pytest
+from fake_admin import FakeAdmin
+
+from commands import Ottla, documents, good, refused
+from ottla.cli.config_changes import said
+from ottla.client.results import ConfigSource, ConfigSynonym, Resource
+
+ORDERS, CLUSTER = Resource.topic("orders"), Resource.broker(None)
+
+
+def test_what_somebody_set_is_shown_with_source_and_default(cluster: FakeAdmin, ottla: Ottla) -> None:
+    result = ottla("config", "describe", "topic", "orders")
+    assert good(result) == ""
+    assert "nobody set anything" in result.stderr
+    cluster.set[ORDERS] = {"retention.ms": "5"}
+    assert good(ottla("config", "describe", "topic", "orders")) == "orders\tretention.ms\t5\ttopic\t604800000\n"
+    (told,) = documents(ottla("config", "describe", "topic", "orders", "-o", "json"), "config", "describe")
+    assert told["documentation"] == "What retention.ms is for."
+    assert told["synonyms"][1] == {"name": "retention.ms", "value": "604800000", "source": "default"}
+
+
+def test_settings_are_chosen_by_pattern_whoever_set_them(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert good(ottla("config", "describe", "topic", "orders", "payments", "-s", "seg*")).splitlines() == [
+        "orders\tsegment.bytes\t1073741824\tdefault\t1073741824",
+        "payments\tsegment.bytes\t1073741824\tdefault\t1073741824",
+    ]
+    assert len(good(ottla("config", "describe", "topic", "orders", "--all")).splitlines()) == 4
+    assert "did you mean segment.bytes?" in refused(ottla("config", "describe", "topic", "orders", "-s", "segments.bytes"))
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_reads_large_numbers_in_larger_units_too(cluster: FakeAdmin, ottla: Ottla) -> None:
+    shown = good(ottla("config", "describe", "topic", "orders", "--all"))
+    assert "604800000 (7d)" in shown
+    assert "1073741824 (1.0 GiB)" in shown
+    assert "604800000 (7d)" in good(ottla("config", "set", "topic", "orders", "retention.ms=1", "--dry-run"))
+
+
+def test_secrets_are_hidden(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert "ssl.key.password\t(hidden)" in good(ottla("config", "describe", "broker", "1", "--all"))
+    told = documents(ottla("broker", "config", "1", "-s", "ssl.key.password", "-o", "json"), "broker", "config")
+    assert (told[0]["sensitive"], told[0]["value"]) == (True, None)
+
+
+def test_the_cluster_shows_what_is_set_for_all_brokers(cluster: FakeAdmin, ottla: Ottla) -> None:
+    good(ottla("config", "set", "cluster", "num.io.threads=16"))
+    assert good(ottla("config", "describe", "cluster")) == "cluster\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
+    assert good(ottla("broker", "config", "2")) == "2\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
+
+
+def test_changes_are_told_with_before_and_after(cluster: FakeAdmin, ottla: Ottla) -> None:
+    told = documents(ottla("config", "set", "topic", "orders", "payments", "retention.ms=1h", "-o", "json"), "config", "set")
+    assert [(one["name"], one["before"], one["after"], one["outcome"]) for one in told] == [
+        ("orders", "604800000", "3600000", "set"), ("payments", "604800000", "3600000", "set"),
+    ]  # fmt: skip
+    assert good(ottla("config", "delete", "topic", "orders", "retention.ms")) == "orders\tretention.ms\t3600000\t604800000\tdeleted\n"
+    assert cluster.set[ORDERS] == {}
+
+
+def test_what_holds_after_a_deletion_comes_from_the_next_who_set_it(cluster: FakeAdmin, ottla: Ottla) -> None:
+    good(ottla("config", "set", "cluster", "num.io.threads=16"))
+    good(ottla("config", "set", "broker", "1", "num.io.threads=32"))
+    assert good(ottla("config", "delete", "broker", "1", "num.io.threads", "--dry-run")) == "1\tnum.io.threads\t32\t16\twould be deleted\n"
+    assert cluster.set[Resource.broker(1)] == {"num.io.threads": "32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "synonym", "expected"),
+    [
+        ("retention.ms", ("log.retention.hours", "168"), "log.retention.hours=168"),
+        ("log.retention.ms", ("log.retention.hours", "168"), "log.retention.hours=168"),
+        ("retention.ms", ("log.retention.ms", "5"), "5"),
+        ("max.message.bytes", ("message.max.bytes", "5"), "5"),
+        ("retention.ms", ("log.retention.hours", None), None),
+    ],
+)
+def test_what_another_setting_gives_in_another_unit_is_said_with_its_name(
+    name: str, synonym: tuple[str, str | None], expected: str | None
+) -> None:
+    # Kafka tells 168 hours as what holds for milliseconds.
+    assert said(name, ConfigSynonym(*synonym, ConfigSource.DEFAULT)) == expected
+
+
+def test_lists_are_added_to_and_taken_from(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert good(ottla("config", "set", "topic", "orders", "cleanup.policy+=compact", "--dry-run")).split("\t")[2:4] == [
+        "delete",
+        "delete,compact",
+    ]
+    assert good(ottla("config", "set", "topic", "orders", "cleanup.policy-=delete", "--dry-run")).split("\t")[2:4] == ["delete", ""]
+
+
+def test_a_refused_change_is_told_in_full_and_in_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
+    result = ottla("config", "set", "topic", "orders", "retention.ms=bad", "-o", "json")
+    (told,) = documents(result, "config", "set", code=1)
+    assert (told["outcome"], told["after"]) == (None, None)
+    assert "something better" in told["error"]["message"]
+    assert "Error: topic orders: retention.ms: expected something better" in refused(
+        ottla("config", "set", "topic", "orders", "retention.ms=bad")
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["set", "topic", "orders", "retention.m=1"], 1, "unknown setting; did you mean retention.ms?"),
+        (["delete", "topic", "orders", "retention.m"], 1, "unknown setting; did you mean retention.ms?"),
+        (["set", "cluster", "log.retention.m=1"], 1, "did you mean log.retention.ms?"),
+        (["set", "topic", "orders"], 2, "KEY=VALUE"),
+        (["set", "topic", "retention.ms=1"], 2, "say which topic"),
+        (["set", "cluster", "orders", "retention.ms=1"], 2, "there is one cluster"),
+        (["set", "broker", "one", "num.io.threads=1"], 2, "by its number"),
+        (["delete", "topic", "orders"], 2, "say which settings"),
+        (["delete", "topic", "orders", "retention.ms=1"], 2, "only the names"),
+        (["describe", "topic"], 2, "say which topic"),
+        (["describe", "topic", "order"], 1, "did you mean orders?"),
+        (["describe", "broker", "3"], 1, "there is no broker 3, or it is down; there are 1, 2"),
+    ],
+)
+def test_what_cannot_be_done_is_said(cluster: FakeAdmin, ottla: Ottla, arguments: list[str], code: int, said: str) -> None:
+    assert said in refused(ottla("config", *arguments), code)
+
+
+def test_what_may_have_settings_is_listed_by_kind(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert good(ottla("config", "list", "broker")) == "broker\t1\nbroker\t2\n"
+    told = documents(ottla("config", "list", "-o", "json"), "config", "list")
+    assert {"resource": "topic", "name": "orders"} in told
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("retention.ms", "7d", "604800000"),
+        ("retention.ms", "1h30m", "5400000"),
+        ("retention.ms", "-1", "-1"),
+        ("retention.ms", "soon", "soon"),
+        ("segment.bytes", "1GiB", "1073741824"),
+        ("segment.bytes", "5 MB", "5000000"),
+        ("segment.bytes", "1G", "1G"),
+        ("cleanup.policy", "7d", "7d"),
+        ("log.retention.hours", "7d", "7d"),
+    ],
+)
+def test_durations_and_sizes_may_be_written_for_people(name: str, value: str, expected: str) -> None:
+    from ottla.cli.words import setting_value
+
+    assert setting_value(name, value) == expected

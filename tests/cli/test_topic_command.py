@@ -1,0 +1,255 @@
+"""`ottla topic`: what it prints, what it changes, how it asks and refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from fake_admin import FakeAdmin
+
+from commands import Ottla, documents, good, refused
+from ottla.client.results import PartitionDescription, Resource
+
+ORDERS = Resource.topic("orders")
+
+
+def squeezed(text: str) -> list[str]:
+    """Lines without the room between columns."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+# -- looking
+
+
+def test_topics_are_listed_by_name_with_those_of_the_cluster_on_request(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert good(ottla("topic", "list")) == "orders\t3\t2\npayments\t1\t2\n"
+    assert good(ottla("topic", "list", "--internal")).startswith("__consumer_offsets\t2\t2\norders")
+    assert good(ottla("topic", "list", "o*", "x*")) == "orders\t3\t2\n"
+    assert good(ottla("topic", "list", "-o", "wide", "--headers")).splitlines()[0] == "NAME\tPARTITIONS\tREPLICAS\tID\tINTERNAL"
+
+
+def test_json_and_yaml_say_the_same(cluster: FakeAdmin, ottla: Ottla) -> None:
+    told = documents(ottla("topic", "list", "-o", "json"), "topic", "list")
+    assert told[0] == {"name": "orders", "topic_id": told[0]["topic_id"], "partitions": 3, "replicas": 2, "internal": False}
+    assert yaml.safe_load(good(ottla("topic", "list", "-o", "yaml"))) == told
+
+
+def test_a_topic_is_described_with_partitions_offsets_and_settings(cluster: FakeAdmin, ottla: Ottla) -> None:
+    cluster.set[ORDERS] = {"retention.ms": "1000"}
+    cluster.logs["orders", 1] = [3, 12]
+    (told,) = documents(ottla("topic", "describe", "orders", "-o", "json"), "topic", "describe")
+    assert told["configs"] == {"retention.ms": "1000"}
+    expected = {"partition": 1, "leader": 1, "leader_epoch": 0, "replicas": [1, 2], "isr": [1, 2], "offline": []}
+    assert told["partitions"][1] == {**expected, "start_offset": 3, "end_offset": 12}
+    assert good(ottla("topic", "describe", "orders")).splitlines()[1:] == [
+        "orders\t1\t1\t0\t1,2\t1,2\t3\t12", "orders\t2\t1\t0\t1,2\t1,2\t0\t10", "orders\tretention.ms\t1000",
+    ]  # fmt: skip
+    assert set(documents(ottla("topic", "describe", "orders", "--all-configs", "-o", "json"), "topic", "describe")[0]["configs"]) > {
+        "segment.bytes"
+    }
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_sees_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) -> None:
+    shown = squeezed(good(ottla("topic", "describe", "payments", "orders")))
+    assert shown[0].startswith("payments ")
+    assert shown[1:4] == ["PARTITION LEADER EPOCH REPLICAS ISR START END", "0 1 0 1,2 1,2 0 10", ""]
+    assert "NAME" not in good(ottla("topic", "list", "--no-headers"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["describe", "order"],
+        ["alter", "order", "-p", "9"],
+        ["delete", "order", "-y"],
+        ["delete", "order", "--dry-run"],
+        ["partitions", "order"],
+        ["offsets", "order"],
+        ["producers", "order"],
+        ["records-delete", "order", "--all-records"],
+        ["create", "new", "--like", "order"],
+    ],
+)
+def test_a_topic_that_is_not_there_brings_the_one_that_was_meant(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+    assert "there is no topic order; did you mean orders?" in refused(ottla("topic", *arguments))
+    assert "order" not in cluster.topics
+
+
+def test_partitions_are_chosen_by_what_they_lack(cluster: FakeAdmin, ottla: Ottla) -> None:
+    cluster.topic("behind", isr=[1])
+    cluster.topic("headless", isr=[])
+    cluster.topics["headless"][0] = PartitionDescription(0, -1, 0, [1, 2], [], [1, 2])
+    cluster.set[Resource.topic("behind")] = {"min.insync.replicas": "2"}
+
+    def found(*arguments: str) -> list[str]:
+        told = documents(ottla("topic", "partitions", *arguments, "-o", "json"), "topic", "partitions")
+        return sorted({one["topic"] for one in told})
+
+    assert found() == ["__consumer_offsets", "behind", "headless", "orders", "payments"]
+    assert found("--under-replicated") == ["behind", "headless"]
+    assert found("--under-min-isr") == ["behind", "headless"]
+    assert found("--at-min-isr") == []
+    assert found("--offline") == found("--not-preferred") == ["headless"]
+    assert found("--broker", "3") == []
+    assert found("orders:0-1") == ["orders"]
+    assert good(ottla("topic", "partitions", "headless")) == "headless\t0\tnone\t1,2\t\t1,2\n"
+
+
+def test_partitions_without_a_leader_are_not_waited_for(cluster: FakeAdmin, ottla: Ottla) -> None:
+    cluster.topic("headless", 2)
+    cluster.topics["headless"][1] = PartitionDescription(1, -1, 0, [1, 2], [], [1, 2])
+    del cluster.logs["headless", 1]
+    assert good(ottla("topic", "offsets", "headless", "--at", "0")).splitlines()[1] == "headless\t1\t\t\t\t\t"
+    assert good(ottla("topic", "describe", "headless")).splitlines()[1] == "headless\t1\tnone\t0\t1,2\t\t\t"
+    assert good(ottla("topic", "delete", "headless", "--dry-run")) == "headless\twould be deleted\t2\t\n"
+    assert "headless-1 has no leader" in refused(ottla("topic", "records-delete", "headless", "--all-records", "-y"))
+
+
+def test_offsets_are_told_with_those_of_a_time(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert good(ottla("topic", "offsets", "orders:1")) == "orders\t1\t0\t10\t10\n"
+    told = documents(ottla("topic", "offsets", "orders:1", "payments", "--at", "3500", "-o", "json"), "topic", "offsets")
+    assert told[0] == {
+        "topic": "orders", "partition": 1, "start_offset": 0, "end_offset": 10, "records": 10, "offset": 4, "timestamp_ms": 4000,
+    }  # fmt: skip
+    assert documents(ottla("topic", "offsets", "payments", "--at", "newest", "-o", "json"), "topic", "offsets")[0]["offset"] == 9
+    assert documents(ottla("topic", "offsets", "payments", "--at", "-1h", "-o", "json"), "topic", "offsets")[0]["offset"] is None
+    assert "--at expects" in refused(ottla("topic", "offsets", "payments", "--at", "soon"), 2)
+    assert "topic payments has 1 partitions, no partition 4" in refused(ottla("topic", "offsets", "payments:4"))
+
+
+def test_producers_are_told_by_partition(cluster: FakeAdmin, ottla: Ottla) -> None:
+    (told,) = documents(ottla("topic", "producers", "payments", "-o", "json"), "topic", "producers")
+    assert (told["producer_id"], told["transaction_start_offset"], told["coordinator_epoch"]) == (7, 5, None)
+
+
+# -- changing
+
+
+def test_topics_are_created_and_failures_told_apart(cluster: FakeAdmin, ottla: Ottla) -> None:
+    result = ottla("topic", "create", "a", "orders", "-p", "4", "-c", "retention.ms=7d", "-c", "segment.bytes=64MiB")
+    assert result.stdout == "a\tcreated\n"
+    assert "Error: orders: it already exists" in refused(result)
+    assert cluster.set[Resource.topic("a")] == {"retention.ms": "604800000", "segment.bytes": "67108864"}
+    assert good(ottla("topic", "create", "orders", "--if-not-exists")) == "orders\texists\n"
+    told = documents(ottla("topic", "create", "orders", "b", "-o", "json"), "topic", "create", code=1)
+    assert told[0]["error"]["code"] == 36
+    assert told[1] == {"name": "b", "outcome": "created", "error": None}
+
+
+def test_a_topic_is_created_like_another_one(cluster: FakeAdmin, ottla: Ottla) -> None:
+    cluster.set[ORDERS] = {"cleanup.policy": "compact", "retention.ms": "5"}
+    good(ottla("topic", "create", "orders.2", "--like", "orders", "-c", "retention.ms=6"))
+    assert len(cluster.topics["orders.2"]) == 3
+    assert cluster.set[Resource.topic("orders.2")] == {"cleanup.policy": "compact", "retention.ms": "6"}
+
+
+def test_dry_runs_of_changes_change_nothing_and_are_checked(cluster: FakeAdmin, ottla: Ottla) -> None:
+    result = ottla("topic", "create", "a", "--dry-run")
+    assert good(result) == "a\twould be created\n"
+    assert "already exists" in refused(ottla("topic", "create", "orders", "--dry-run"))
+    result = ottla("topic", "alter", "orders", "-p", "5", "-c", "retention.ms=1", "--dry-run")
+    assert good(result) == "orders\tpartitions\t3\t5\twould be set\norders\tretention.ms\t604800000\t1\twould be set\n"
+    assert "Nothing was changed." in result.stderr
+    assert "only grow" in refused(ottla("topic", "alter", "orders", "-p", "2", "--dry-run"))
+    assert "a" not in cluster.topics
+    assert len(cluster.topics["orders"]) == 3
+    assert ORDERS not in cluster.set
+
+
+def test_what_changed_is_told_with_what_was_before(cluster: FakeAdmin, ottla: Ottla) -> None:
+    cluster.set[ORDERS] = {"retention.ms": "5"}
+    told = documents(
+        ottla("topic", "alter", "orders", "-p", "4", "-c", "cleanup.policy=compact", "-d", "retention.ms", "-o", "json"), "topic", "alter"
+    )
+    assert [(one["setting"], one["before"], one["after"], one["outcome"]) for one in told] == [
+        ("partitions", "3", "4", "set"), ("cleanup.policy", "delete", "compact", "set"), ("retention.ms", "5", "604800000", "deleted"),
+    ]  # fmt: skip
+    assert "nothing to change" in refused(ottla("topic", "alter", "orders"), 2)
+
+
+# -- destroying
+
+
+def test_topics_are_not_deleted_before_somebody_says_yes(cluster: FakeAdmin, ottla: Ottla) -> None:
+    said = refused(ottla("topic", "delete", "orders", "payments"), 2)
+    assert "2 topics would be deleted with all records" in said
+    assert "--yes" in said
+    assert not cluster.calls
+    assert good(ottla("topic", "delete", "orders", "payments", "-y")) == "orders\tdeleted\npayments\tdeleted\n"
+    assert good(ottla("topic", "delete", "orders", "-y", "--if-exists")) == "orders\tnot there\n"
+
+
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.cli.consent.has_somebody", lambda: True)
+
+
+def test_a_person_is_shown_what_would_go_and_asked(monkeypatch: pytest.MonkeyPatch, cluster: FakeAdmin, ottla: Ottla) -> None:
+    at_a_terminal(monkeypatch)
+    result = ottla("topic", "delete", "orders", input="n\n")
+    assert "orders: 3 partitions, 30 records" in result.stderr
+    assert result.exit_code == 1
+    assert not cluster.calls
+    assert "orders\tdeleted" in good(ottla("topic", "delete", "orders", input="y\n"))
+
+
+def test_a_dry_run_tells_how_much_would_go(cluster: FakeAdmin, ottla: Ottla) -> None:
+    result = ottla("topic", "delete", "orders", "order", "--dry-run", "-o", "json")
+    told = documents(result, "topic", "delete", code=1)
+    assert told[0] == {"name": "orders", "outcome": "would be deleted", "error": None, "partitions": 3, "records": 30}
+    assert told[1]["error"]["code"] == 3
+    assert good(ottla("topic", "delete", "order", "--if-exists", "--dry-run")) == "order\tnot there\t\t\n"
+    assert not cluster.calls
+
+
+def test_patterns_delete_only_what_they_match_and_never_the_clusters_own(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert (
+        good(ottla("topic", "delete", "*", "--match", "--dry-run"))
+        == "orders\twould be deleted\t3\t30\npayments\twould be deleted\t1\t10\n"
+    )
+    assert "no topic is like test-*" in refused(ottla("topic", "delete", "test-*", "--match", "-y"))
+    assert "there is no topic *" in refused(ottla("topic", "delete", "*", "-y"))
+
+
+@pytest.mark.parametrize(
+    ("where", "starts"),
+    [
+        (["orders", "--all-records"], {0: 10, 1: 10, 2: 10}),
+        (["orders:1", "--before-offset", "4"], {0: 0, 1: 4, 2: 0}),
+        (["orders:0,2", "--before-time", "2500"], {0: 3, 1: 0, 2: 3}),
+        (["orders:0", "--older-than", "1h"], {0: 10, 1: 0, 2: 0}),
+    ],
+)
+def test_records_are_deleted_up_to_where_it_is_said(cluster: FakeAdmin, ottla: Ottla, where: list[str], starts: dict[int, int]) -> None:
+    dry = documents(ottla("topic", "records-delete", *where, "--dry-run", "-o", "json"), "topic", "records-delete")
+    assert not cluster.calls
+    assert {one["partition"]: one["before_offset"] for one in dry} == {number: starts[number] for number in starts if starts[number]}
+    told = documents(ottla("topic", "records-delete", *where, "-y", "-o", "json"), "topic", "records-delete")
+    assert {one["outcome"] for one in told} == {"deleted"}
+    assert {number: cluster.logs["orders", number][0] for number in range(3)} == starts
+
+
+def test_records_are_deleted_as_kafkas_file_says(cluster: FakeAdmin, ottla: Ottla) -> None:
+    file = json.dumps(
+        {"partitions": [{"topic": "orders", "partition": 2, "offset": -1}, {"topic": "payments", "partition": 0, "offset": 1}]}
+    )
+    assert (
+        good(ottla("topic", "records-delete", "--file", "-", "-y", input=file))
+        == "orders\t2\t0\t10\t10\t10\tdeleted\npayments\t0\t0\t10\t1\t1\tdeleted\n"
+    )
+    assert "<stdin>: " in refused(ottla("topic", "records-delete", "--file", "-", "-y", input="{}"))
+
+
+def test_records_that_are_not_there_are_not_asked_for(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert good(ottla("topic", "records-delete", "payments", "--before-offset", "0")) == "payments\t0\t0\t10\t0\t0\tnothing to delete\n"
+    assert not cluster.calls
+    assert "its log ends at 10, before offset 11" in refused(ottla("topic", "records-delete", "payments", "--before-offset", "11", "-y"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["orders"], ["--all-records"], ["orders", "--all-records", "--before-offset", "1"], ["orders", "--file", "-"]]
+)
+def test_what_is_to_be_deleted_has_to_be_said_once(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+    refused(ottla("topic", "records-delete", *arguments, "-y", input="{}"), 2)
+    assert not cluster.calls

@@ -1,0 +1,94 @@
+"""The examples of docs/consuming.md, each run as it stands against a broker."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla import Admin, Consumer, NewTopic, Producer, TopicPartition
+from ottla.client.options import ClientOptions
+from serving import Serving
+
+PAGE = Path(__file__).parents[2] / "docs" / "consuming.md"
+pytestmark = pytest.mark.server
+
+
+def examples() -> dict[str, str]:
+    """Code by heading, and number below it."""
+    found = {}
+    for section in re.split(r"^##+ ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        title = section.splitlines()[0]
+        for number, code in enumerate(re.findall(r"```python\n(.*?)```", section, re.DOTALL), 1):
+            found[f"{title} {number}"] = code
+    return found
+
+
+EXAMPLES = examples()
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker that does not wait for a group's first members."""
+    with Serving(tmp_path_factory.mktemp("consuming") / "data", settings={"group.initial.rebalance.delay.ms": "0"}) as server:
+        yield server.bootstrap
+
+
+@pytest.mark.parametrize("code", EXAMPLES.values(), ids=EXAMPLES)
+def test_an_example_runs(code: str, bootstrap: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # The examples leave the broker's address at its default.
+    monkeypatch.setattr(ClientOptions, "bootstrap_servers", (bootstrap,))
+    topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+    with Admin() as admin:
+        admin.create_topic(NewTopic(topic, 3))
+    with Producer(value_serializer="json") as producer:
+        for number in range(30):
+            producer.send(topic, {"id": number, "amount": number * 1.5}, partition=number % 3)
+    code = re.sub(r'"orders(["/@])', rf'"{topic}\1', code).replace('"billing"', repr(group))
+    compiled = compile(code, str(PAGE), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if compiled.co_flags & inspect.CO_COROUTINE:
+
+        async def awaited() -> None:
+            await eval(compiled, {})
+
+        asyncio.run(awaited())
+    else:
+        exec(compiled, {})
+
+
+def test_ctrl_c_ends_a_loop_at_once_and_keeps_what_is_done(bootstrap: str) -> None:
+    topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(NewTopic(topic, 1))
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for number in range(5):
+            producer.send(topic, b"%d" % number)
+    program = (
+        "import sys, ottla\n"
+        "address, topic, group = sys.argv[1:]\n"
+        "for record in ottla.consume(topic, group=group, bootstrap_servers=address):\n"
+        "    print(record.offset, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, bootstrap, topic, group], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "4\n":
+            assert process.poll() is None, "it ended before it had read everything"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    with Consumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
+        kept = consumer.committed([(topic, 0)])[TopicPartition(topic, 0)]
+    # Whether the last one was done is for the moment of the signal to say: in its body, or waiting for the next.
+    assert kept is not None
+    assert kept.offset in (4, 5)

@@ -1,0 +1,187 @@
+"""`ottla produce` against a cluster in memory: what arrives, what is told of what does not, and what is asked wrongly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from memory_cluster import MemoryCluster
+
+from ottla.cli.main import main
+from ottla.records.read import records
+
+
+def produce(*arguments: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(main, ["produce", *arguments, "-b", "boot:1"], input=stdin)
+
+
+def consume(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["consume", *arguments, "-b", "boot:1"])
+
+
+def arrived(cluster: MemoryCluster, topic: str = "t", partition: int = 0) -> list[tuple[bytes | None, bytes | None]]:
+    return [(key, value) for batch in cluster.logs[topic][partition].batches for _, _, key, value, _ in records(batch)]
+
+
+def test_lines_arrive_in_their_order(cluster: MemoryCluster) -> None:
+    result = produce("t", "-K", ":", stdin=b"a:1\n2\n:3\n")
+    assert (result.exit_code, result.output) == (0, ""), result.output
+    assert arrived(cluster) == [(b"a", b"1"), (None, b"2"), (b"", b"3")]
+
+
+def test_what_the_command_line_says_holds_for_records_that_do_not_say_it(cluster: MemoryCluster) -> None:
+    lines = b'{"value":"1"}\n{"value":"2","key":"own","partition":1,"timestamp":7,"headers":[["b","2"]]}\n'
+    result = produce("many", "-o", "json", "-k", "k", "-p", "2", "--timestamp", "5", "-H", "a=1", "-H", "n", stdin=lines)
+    assert result.exit_code == 0, result.output
+    ((first,), (second,)) = (records(cluster.logs["many"][partition].batches[0]) for partition in (2, 1))
+    assert first[1:] == (5, b"k", b"1", (("a", b"1"), ("n", None)))
+    assert second[1:] == (7, b"own", b"2", (("a", b"1"), ("n", None), ("b", b"2")))
+
+
+def test_tombstones_are_made_of_nothing_or_of_a_word(cluster: MemoryCluster) -> None:
+    assert produce("t", "-K", ":", "-Z", stdin=b"a:\n:b\n").exit_code == 0
+    assert produce("t", "-K", ":", "--null", "NIL", stdin=b"a:NIL\nb:\n").exit_code == 0
+    assert arrived(cluster) == [(b"a", None), (None, b"b"), (b"a", None), (b"b", b"")]
+
+
+def test_whole_files_and_files_of_lines(cluster: MemoryCluster, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\n")
+    (tmp_path / "b").write_bytes(b"3")
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert produce("t", "--file", a, "--file", b, "-k", "file").exit_code == 0
+    assert produce("t", a, b).exit_code == 0
+    assert arrived(cluster) == [(b"file", b"1\n2\n"), (b"file", b"3"), (None, b"1"), (None, b"2"), (None, b"3")]
+
+
+def test_each_record_can_be_sent_many_times(cluster: MemoryCluster) -> None:
+    assert produce("t", "-n", "3", stdin=b"a\nb\n").exit_code == 0
+    assert [value for _, value in arrived(cluster)] == [b"a", b"b"] * 3
+
+
+def test_values_are_written_in_their_format(cluster: MemoryCluster) -> None:
+    assert produce("t", "-K", "=", "--key-format", "int32", "--value-format", "hex", stdin=b"5=00ff\n").exit_code == 0
+    assert arrived(cluster) == [(b"\0\0\0\5", b"\0\xff")]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_what_consume_printed_comes_back_through_produce(cluster: MemoryCluster, form: str) -> None:
+    lines = (
+        b'{"key":{"base64":"/w=="},"value":null,"headers":[["a",null],["a","1"]],"timestamp":5}\n{"key":null,"value":"","timestamp":6}\n'
+    )
+    assert produce("many", "-o", "json", "-p", "1", stdin=lines).exit_code == 0
+    printed = consume("many@0:end", "-o", form).stdout_bytes
+    assert produce("t", "-o", form, "--ignore", "partition", stdin=printed).exit_code == 0
+    assert produce("many", "-o", form, stdin=printed).exit_code == 0
+    assert consume("t@0:end", "-o", "json", "--show", "key,value,headers,timestamp").stdout_bytes.replace(b" ", b"") == (
+        b'{"key":{"base64":"/w=="},"value":null,"headers":[["a",null],["a","1"]],"timestamp":5}\n'
+        b'{"key":null,"value":"","headers":[],"timestamp":6}\n'
+    )
+    assert arrived(cluster, "many", 1) == arrived(cluster, "t") * 2
+
+
+def test_a_line_that_makes_no_record_ends_it_with_what_came_before_written(cluster: MemoryCluster) -> None:
+    result = produce("t", "-o", "json", stdin=b'{"value":"a"}\n{"value":"b"}\nnope\n{"value":"d"}\n')
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: line 3: not JSON")
+    assert result.stderr.endswith("; 2 records before it were written\n")
+    assert [value for _, value in arrived(cluster)] == [b"a", b"b"]
+
+
+def test_going_on_tells_every_bad_line_and_fails_all_the_same(cluster: MemoryCluster) -> None:
+    result = produce("t", "--keep-going", "--value-format", "int8", stdin=b"1\nx\n3\ny\n")
+    assert result.exit_code == 1
+    told = result.stderr.splitlines()
+    assert [line.partition(": value")[0] for line in told[:2]] == ["Error: line 2", "Error: line 4"]
+    assert told[2] == "Error: 2 records were not written, 2 were"
+    assert [value for _, value in arrived(cluster)] == [b"\1", b"\3"]
+
+
+def test_a_record_that_is_too_large_is_told_by_its_line(cluster: MemoryCluster) -> None:
+    lines = b"small\n" + b"x" * 990 + b"\nlast\n"
+    result = produce("t", "-X", "max.request.size=1000", stdin=lines)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: line 2:")
+    assert [value for _, value in arrived(cluster)] == [b"small"]
+    assert produce("t", "--keep-going", "-X", "max.request.size=1000", stdin=lines).exit_code == 1
+    assert [value for _, value in arrived(cluster)] == [b"small", b"small", b"last"]
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_what_a_broker_refuses_is_told_by_its_line_and_counted(cluster: MemoryCluster, keep_going: bool) -> None:
+    cluster.batch_accidents.append(lambda topic, partition, header: 87)
+    result = produce("t", "-D", ";", *(["--keep-going"] if keep_going else []), stdin=b"a;b")
+    assert result.exit_code == 1
+    assert "Error: record 1: " in result.stderr
+    ends = "Error: 2 records were not written, 0 were\n" if keep_going else "; 0 records before it were written\n"
+    assert result.stderr.endswith(ends)
+    assert arrived(cluster) == []
+
+
+def test_a_partition_that_is_not_there_is_told_at_once(cluster: MemoryCluster) -> None:
+    result = produce("t", "-p", "1", stdin=b"a\n")
+    assert (result.exit_code, result.stderr) == (
+        1, "Error: line 1: topic t has 1 partitions, no partition 1; 0 records before it were written\n",
+    )  # fmt: skip
+
+
+def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(cluster: MemoryCluster) -> None:
+    result = produce("t", "-K", ":", "-Z", "-H", "a=1", "--timestamp", "5", "--dry-run", stdin=b"k:v\nx:\n")
+    assert result.exit_code == 0
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"key": "k", "value": "v", "headers": [["a", "1"]], "timestamp": 5},
+        {"key": "x", "value": None, "headers": [["a", "1"]], "timestamp": 5},
+    ]
+    assert result.stderr == "Nothing was sent: 2 records, 1 of them tombstones, would go to t\n"
+    assert arrived(cluster) == []
+    assert produce("t", "-o", "json", "--dry-run", stdin=b'{"value":1}\nx\n').exit_code == 1
+    wrong = produce("t", "-p", "3", "--dry-run", stdin=b"a\n")
+    assert (wrong.exit_code, wrong.stderr) == (1, "Error: line 1: topic t has 1 partitions, no partition 3\n")
+
+
+def test_codecs_have_levels(cluster: MemoryCluster) -> None:
+    assert produce("t", "-z", "zstd:7", stdin=b"a\n").exit_code == 0
+    assert produce("t", "-z", "snappy", stdin=b"b\n").exit_code == 0
+    assert [value for _, value in arrived(cluster)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("t", "-z", "brotli"), "-z expects one of none, gzip"),
+        (("t", "-z", "snappy:3"), "-z expects one of"),
+        (("t", "-H", "=x"), "-H expects NAME=VALUE"),
+        (("t", "-D", ""), "a delimiter has at least one byte"),
+        (("t", "--key-column", "id"), "columns are those of CSV"),
+        (("t", "--ignore", "partition"), "--ignore is for -o json and -o csv"),
+        (("t", "-o", "json", "--ignore", "offset"), "there is no 'offset'"),
+        (("t", "-o", "csv", "-K", ":"), "-K and -Z are for text"),
+        (("t", "--rate", "fast"), "--rate expects records per second"),
+        (("t", "--value-format", "jsom"), "did you mean json"),
+        (("t", "--value-format", "avro"), "avro needs a schema"),
+        (("t", "--timestamp", "soon"), "--timestamp expects"),
+        (("t", "-X", "lingerms=5"), "unknown setting"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_with_exit_code_2(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
+    result = produce(*arguments, stdin=b"a\n")
+    assert result.exit_code == 2, result.output
+    assert why in result.stderr
+    assert arrived(cluster) == []
+
+
+def test_ctrl_c_waits_for_what_was_sent_and_tells_how_much_was_written(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ottla.cli import produce_sending
+
+    real = produce_sending.Sending._send_chunk
+
+    def then_interrupt(self: Any, chunk: Any) -> None:
+        real(self, chunk)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(produce_sending.Sending, "_send_chunk", then_interrupt)
+    result = produce("t", stdin=b"a\nb\n")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted: 2 records were written to t\n")
+    assert [value for _, value in arrived(cluster)] == [b"a", b"b"]

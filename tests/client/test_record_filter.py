@@ -1,0 +1,203 @@
+"""Paths into JSON, and what `--filter` lets through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.cli.record_filter import FilterError, compiled, filtered
+from ottla.cli.record_path import decoder, path
+from ottla.client.record import ConsumerRecord
+
+ORDER = (
+    b'{"id": 7, "customer": {"id": "c-4", "name": "Ann"}, "items": [{"sku": "A1", "n": 2}, {"sku": "B2", "n": 5}], "paid": true,'
+    b' "note": null}'
+)
+
+
+def a_record(value: bytes | None = ORDER, key: bytes | None = b"K-17", **changes: Any) -> ConsumerRecord:
+    settings: dict[str, Any] = {
+        "topic": "orders", "partition": 3, "offset": 100, "timestamp": 1_700_000_000_000, "timestamp_type": 0, "key": key, "value": value,
+        "headers": (("trace", b"t1"), ("level", b"info"), ("trace", b"t2"), ("none", None)),
+    }  # fmt: skip
+    return ConsumerRecord(**(settings | changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (".id", [7]),
+        (".customer.id", ["c-4"]),
+        (".items[0].sku", ["A1"]),
+        (".items[-1].sku", ["B2"]),
+        (".items[*].sku", ["A1", "B2"]),
+        (".items[2].sku", []),
+        ('["customer"]["name"]', ["Ann"]),
+        (".customer[*]", ["c-4", "Ann"]),
+        (".note", [None]),
+        (".nothing.there", []),
+        (".id.deeper", []),
+        (".paid[0]", []),
+    ],
+)
+def test_a_path_finds_what_stands_there(text: str, found: list[Any]) -> None:
+    assert path(text).all(decoder()(ORDER)) == found
+
+
+def test_a_path_without_a_star_finds_one_value_and_one_with_a_star_a_list() -> None:
+    order = decoder()(ORDER)
+    assert path(".id").one(order) == 7
+    assert path(".none").one(order) is None
+    assert path(".items[*].n").one(order) == [2, 5]
+
+
+@pytest.mark.parametrize("text", ["", "id", ".", ".a.", ".a[", ".a[x]", ".a b"])
+def test_what_is_no_path_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a path"):
+        path(text)
+
+
+def test_what_is_no_json_has_no_members() -> None:
+    decoded = decoder()
+    assert path(".a").all(decoded(b"{broken")) == []
+    assert path(".a").all(decoded(None)) == []
+    assert path(".a").all(decoded(b"\xff")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "key = K-17",
+        "key=K-17",
+        'key = "K-17"',
+        "key != K-18",
+        "key ~ ^K",
+        "key !~ x$",
+        "value ~ customer",
+        "partition = 3",
+        "offset >= 100 and offset < 101",
+        "topic ~ ^ord",
+        "timestamp >= 2023-11-14T22:13:20Z",
+        "timestamp < 1700000000001",
+        "header.level = info",
+        "header.trace = t1",
+        "header.trace = t2",
+        'header["level"] != debug',
+        "header.absent != x",
+        "header.none = null",
+        "header.level",
+        ".id = 7",
+        ".id = 7.0",
+        ".id >= 6.5",
+        ".id < 10",
+        ".customer.id = c-4",
+        "value.customer.name ~ ^A",
+        ".items[*].n > 4",
+        ".items[*].sku = B2",
+        ".paid = true",
+        ".note = null",
+        "not .note",
+        ".paid and .id",
+        "not (.id = 8 or key = x)",
+        ".id = 8 or .id = 7",
+        ".id = 8 or (.id = 7 and partition = 3)",
+        '.customer.name = "Ann"',
+        "not not .paid",
+    ],
+)
+def test_a_filter_lets_through_what_fits(text: str) -> None:
+    assert compiled(text)(a_record())
+    assert not compiled(f"not ({text})")(a_record())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "key = K-1",
+        "key = null",
+        "value ~ nothing",
+        "partition != 3",
+        "offset > 100",
+        "header.none",
+        "header.absent",
+        "header.level = debug",
+        '.id = "7"',
+        ".id = true",
+        ".paid = 1",
+        ".customer = c-4",
+        ".absent != null and .absent",
+        ".customer.id > 3",
+        ".note = 0",
+        "key.id = 1",
+    ],
+)
+def test_a_filter_keeps_back_what_does_not(text: str) -> None:
+    assert not compiled(text)(a_record())
+
+
+def test_a_json_key_has_paths_too() -> None:
+    assert compiled('key.id = 5 and key["a b"] = c')(a_record(key=b'{"id": 5, "a b": "c"}'))
+
+
+def test_null_is_told_from_empty() -> None:
+    assert compiled("value = null")(a_record(None))
+    assert not compiled("value = null")(a_record(b""))
+    assert compiled('value = ""')(a_record(b""))
+    assert not compiled("value ~ .*")(a_record(None))
+    assert compiled("value ~ .*")(a_record(b""))
+
+
+def test_text_that_reads_as_a_number_is_ordered_as_one() -> None:
+    keep = compiled("key > 9")
+    assert keep(a_record(key=b"10"))
+    assert not keep(a_record(key=b"8"))
+    assert not keep(a_record(key=b"nine"))
+    assert compiled("key > b")(a_record(key=b"c"))
+
+
+def test_bytes_that_are_no_text_can_be_searched_and_are_in_no_order() -> None:
+    assert compiled(r"value ~ \xff")(a_record(b"a\xffb"))
+    assert not compiled("value > 1")(a_record(b"\xff"))
+
+
+def test_several_filters_must_all_fit_and_none_lets_all_through() -> None:
+    assert filtered([]) is None
+    keep = filtered([".id = 7", "partition = 4"])
+    assert keep is not None
+    assert not keep(a_record())
+    assert keep(a_record(partition=4))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "a field was expected"),
+        ("colour = red", "there is no field 'colour'"),
+        ("key =", "nothing stands to the right of ="),
+        ("key ~ (", "nothing stands to the right|regular expression"),
+        ('key ~ "("', "not a regular expression"),
+        ("(key = a", "a parenthesis is not closed"),
+        ("key = a)", "what should '\\)' mean"),
+        (") = a", "closed that was not opened"),
+        ("key = a b", "what should 'b' mean"),
+        ("timestamp > soon", "a timestamp is milliseconds or a date"),
+        (".a > null", "nothing is > null"),
+        ('key = "open', "cannot read"),
+        ("and key", "there is no field 'and'"),
+    ],
+)
+def test_a_filter_that_says_nothing_is_refused_with_the_reason(text: str, why: str) -> None:
+    with pytest.raises(FilterError, match=why):
+        compiled(text)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_filter_or_is_refused(text: str) -> None:
+    try:
+        keep = compiled(text)
+    except FilterError:
+        return
+    keep(a_record())

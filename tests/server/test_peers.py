@@ -1,0 +1,99 @@
+"""How one broker asks another over the network: who waits there for something keeps nobody else waiting."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from socket_peers import Served, until
+
+from ottla.base.ids import BrokerId
+from ottla.net.server import Connection
+from ottla.server.peers import CONNECTIONS_MAX, Peers
+from ottla.wire.framing import decode_request_header, encode_response
+from ottla.wire.messages import AlterPartitionRequest, AlterPartitionResponse, CreateTopicsRequest, FetchRequest
+
+pytestmark = pytest.mark.server
+
+OTHER = BrokerId(2)
+
+
+class Broker:
+    """Answers changes of ISRs at once, and nothing else before it is told to."""
+
+    def __init__(self) -> None:
+        self.served = Served(self._take)
+        #: What waits, in order.
+        self.waiting: list[Connection] = []
+
+    def _take(self, connection: Connection, frame: bytes) -> None:
+        connection.trust()
+        header, _ = decode_request_header(memoryview(frame))
+        if header.api_key == 56:
+            answer = encode_response(AlterPartitionResponse(), header.api_version, header.correlation_id)
+            connection.respond([bytes(chunk) for chunk in answer])  # type: ignore[arg-type]
+        else:
+            self.waiting.append(connection)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    found = Broker()
+    async with found.served:
+        yield found
+
+
+@pytest.fixture
+async def peers(broker: Broker) -> AsyncIterator[Peers]:
+    found = Peers({}, lambda other: broker.served.address if other == OTHER else None)
+    yield found
+    await found.close()
+
+
+async def asked(peers: Peers, message: Any, version: int) -> Any:
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    peers.ask(OTHER, message, version, answer.set_result)
+    async with asyncio.timeout(20):
+        return await answer
+
+
+async def test_a_fetch_that_waits_for_records_keeps_no_change_of_an_isr_waiting(broker: Broker, peers: Peers) -> None:
+    peers.ask(OTHER, FetchRequest(), 12, lambda answer: None)
+    await until(lambda: len(broker.waiting) == 1, 20)
+    assert isinstance(await asked(peers, AlterPartitionRequest(), 3), AlterPartitionResponse)
+
+
+async def test_fetchers_do_not_wait_for_each_other(broker: Broker, peers: Peers) -> None:
+    for _ in range(CONNECTIONS_MAX + 2):
+        peers.ask(OTHER, FetchRequest(), 12, lambda answer: None)
+    await until(lambda: len(broker.waiting) == CONNECTIONS_MAX + 2, 20)
+
+
+async def test_what_clients_hand_on_waits_for_each_other_only_when_there_is_much_of_it(broker: Broker, peers: Peers) -> None:
+    for _ in range(3 * CONNECTIONS_MAX):
+        peers.ask(OTHER, CreateTopicsRequest(), 7, lambda answer: None)
+    await until(lambda: len(broker.waiting) == CONNECTIONS_MAX, 20)
+    assert len(broker.served.commons.connections) == CONNECTIONS_MAX
+
+
+async def test_one_connection_serves_requests_that_follow_each_other(broker: Broker, peers: Peers) -> None:
+    for _ in range(3):
+        assert await asked(peers, AlterPartitionRequest(), 3) is not None
+    assert len(broker.served.commons.connections) == 1
+
+
+async def test_a_connection_that_broke_is_replaced_and_what_it_carried_has_no_answer(broker: Broker, peers: Peers) -> None:
+    answers: list[Any] = []
+    peers.ask(OTHER, FetchRequest(), 12, answers.append)
+    await until(lambda: broker.waiting, 20)
+    broker.waiting[0].abort()
+    await until(lambda: answers == [None], 20)
+    peers.ask(OTHER, FetchRequest(), 12, answers.append)
+    await until(lambda: len(broker.waiting) == 2, 20)
+
+
+async def test_who_is_not_registered_gives_no_answer(broker: Broker) -> None:
+    peers = Peers({}, lambda other: None)
+    assert await asked(peers, AlterPartitionRequest(), 3) is None
+    await peers.close()
