@@ -9,7 +9,7 @@ JOBS ?= 2
 # The package as pip installs it for users, its hot modules compiled.
 INSTALLED := build/installed
 
-.PHONY: install demo test test-installed check format sim chaos bench docs clean
+.PHONY: install demo test test-kafka test-installed check format sim chaos soak bench docs clean
 
 install: $(STAMP)
 
@@ -22,6 +22,9 @@ demo: install
 
 test: install
 	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup
+
+test-kafka: install
+	@$(BIN)/python tools/test_kafka.py
 
 test-installed: $(INSTALLED)/.made
 	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m pytest tests/log tests/broker tests/server tests/sim tests/wire tests/records tests/client -n $(JOBS) --dist loadgroup
@@ -41,6 +44,9 @@ sim: install
 
 chaos: install
 	@$(BIN)/python -m chaos $(CHAOS)
+
+soak: install
+	@$(BIN)/python -m chaos.soak $(SOAK)
 
 bench: $(INSTALLED)/.made
 	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m bench

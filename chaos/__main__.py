@@ -74,8 +74,8 @@ def main(
     began_s = time.monotonic()
     outcomes: list[Outcome] = []
     try:
-        for networked, small_disk, stories in _by_cluster([STORIES[name] for name in names or STORIES]):
-            needs = replace(setup, networked=networked, small_disk=small_disk)
+        for networked, small_disk, brokers, stories in _by_cluster([STORIES[name] for name in names or STORIES]):
+            needs = replace(setup, networked=networked, small_disk=small_disk, brokers=brokers)
             if confined is not None and (networked or small_disk):
                 outcomes += [Outcome(story.name, seed, skipped=confined) for story in stories]
             else:
@@ -92,14 +92,14 @@ def main(
     sys.exit(1 if bad else 0)
 
 
-def _by_cluster(stories: Iterable[Story]) -> Iterable[tuple[bool, bool, list[Story]]]:
-    """Those that the same cluster can serve for, together: (networked, with a small disk, stories)."""
+def _by_cluster(stories: Iterable[Story]) -> Iterable[tuple[bool, bool, int, list[Story]]]:
+    """Those that the same cluster can serve for, together: (networked, with a small disk, brokers, stories)."""
 
-    def needs(story: Story) -> tuple[bool, bool]:
-        return story.networked, story.small_disk
+    def needs(story: Story) -> tuple[bool, bool, int]:
+        return story.networked, story.small_disk, story.brokers
 
-    for (networked, small_disk), found in groupby(sorted(stories, key=needs), key=needs):
-        yield networked, small_disk, list(found)
+    for (networked, small_disk, brokers), found in groupby(sorted(stories, key=needs), key=needs):
+        yield networked, small_disk, brokers, list(found)
 
 
 def _tell_all(stories: list[Story], setup: Setup, directory: Path, rounds: int | None, seed: int) -> list[Outcome]:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ from ottla.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent
 BROKERS = 3
+#: Of each partition.
+REPLICAS = 3
 #: Where in ZooKeeper the cluster is.
 CHROOT = "/chaos"
 READY = re.compile(r"^ottla: (?:zookeeper )?ready on (\S+)$", re.MULTILINE)
@@ -151,6 +153,8 @@ class Setup:
 
     session_timeout_ms: int = 6_000
     zookeepers: int = 3
+    #: One more than a partition has replicas, where partitions are to move.
+    brokers: int = BROKERS
     #: Brokers' settings beside those that every run has, or instead of them.
     extra: tuple[tuple[str, str], ...] = ()
     #: Records that each producer sends to each partition at a time.
@@ -170,7 +174,7 @@ class Setup:
             "zookeeper.session.timeout.ms": str(self.session_timeout_ms),
             "zookeeper.connection.timeout.ms": "30000",
             "replica.lag.time.max.ms": str(self.lag_time_max_ms),
-            "default.replication.factor": str(BROKERS),
+            "default.replication.factor": str(REPLICAS),
             "min.insync.replicas": "2",
             "offsets.topic.num.partitions": "3",
             "group.initial.rebalance.delay.ms": "0",
@@ -192,7 +196,7 @@ class PartitionState:
 
 
 class Cluster:
-    """Three brokers over an ensemble; made by ``running``."""
+    """Brokers over an ensemble; made by ``running``."""
 
     def __init__(self, setup: Setup, brokers: list[Broker], connect: str, ensemble: Ensemble | None, network: Network | None) -> None:
         self.setup = setup
@@ -247,20 +251,32 @@ class Cluster:
     def in_sync(self, topic: str, partitions: int) -> bool:
         """All replicas of all partitions are."""
         states = [self.state(topic, partition) for partition in range(partitions)]
-        return all(state is not None and len(state.isr) == BROKERS and state.leader in state.isr for state in states)
+        return all(state is not None and len(state.isr) == REPLICAS and state.leader in state.isr for state in states)
 
     def create(self, topic: str, partitions: int, **configs: str) -> None:
         with ottla.Admin(bootstrap_servers=self.bootstrap) as admin:
-            admin.create_topic(ottla.NewTopic(topic, partitions, BROKERS, configs={**configs}), timeout_ms=30_000)
+            admin.create_topic(ottla.NewTopic(topic, partitions, REPLICAS, configs={**configs}), timeout_ms=30_000)
         until(lambda: self.in_sync(topic, partitions), f"{topic} is led and in sync", timeout_s=30)
 
     def copies(self, topic: str, partition: int) -> list[bytes]:
-        """What each broker's log files hold, without the room that was made in advance."""
-        directories = [broker.data_dir.glob(f"**/{topic}-{partition}") for broker in self.brokers.values()]
+        """What the log files of each replica hold, without the room that was made in advance. A broker that was down when a partition
+        moved away keeps its copy, which counts no more."""
+        holders = [self.brokers[number] for number in self.replicas(topic, partition)]
+        directories = [broker.data_dir.glob(f"**/{topic}-{partition}") for broker in holders]
         return [
             b"".join(path.read_bytes().rstrip(b"\0") for directory in found for path in sorted(directory.glob("*.log")))
             for found in directories
         ]
+
+    def replicas(self, topic: str, partition: int) -> list[int]:
+        """The assignment; while a partition moves, those that are added or removed are among them."""
+        found = self._read(f"/brokers/topics/{topic}")
+        return [int(broker) for broker in found["partitions"][str(partition)]] if found else []
+
+    def ask_to_move(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        """Whoever is the controller hears of it, or nobody: that is for ``replicas`` to tell."""
+        with contextlib.suppress(ottla.KafkaError), ottla.Admin(bootstrap_servers=self.bootstrap) as admin:
+            admin.alter_partition_reassignments({(topic, partition): list(replicas)}, timeout_ms=5_000)
 
     def _read(self, path: str) -> dict[str, Any] | None:
         try:
@@ -291,7 +307,7 @@ def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
             ends.callback(server.stop)
             connect = server.await_ready()
         brokers = []
-        for number in range(1, BROKERS + 1):
+        for number in range(1, setup.brokers + 1):
             place = network.place(f"broker {number}", number) if network is not None else Place(f"broker {number}")
             home = directory / f"broker-{number}"
             if setup.small_disk and number == BROKERS:

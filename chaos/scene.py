@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from chaos.cluster import BROKERS, Broker, Cluster, Stuck, until
+from chaos.cluster import REPLICAS, Broker, Cluster, Stuck, until
 from chaos.load import LAST, MEMBERS, REQUEST_MS, Crew, Journal, Watch, final_readers, producers, readers
 from ottla.sim.checkers.log_history import Findings, check
 
@@ -243,4 +243,4 @@ def _compare_copies(cluster: Cluster, journal: Journal, outcome: Outcome) -> Non
 
 def _equal(cluster: Cluster, topic: str, partition: int) -> bool:
     copies = cluster.copies(topic, partition)
-    return len(copies) == BROKERS and len(set(copies)) == 1
+    return len(copies) == REPLICAS and len(set(copies)) == 1

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from chaos.cluster import BROKERS, Broker, Setup, until
+from chaos.cluster import BROKERS, REPLICAS, Broker, Setup, until
 from chaos.load import REQUEST_MS
-from chaos.scene import PARTITIONS, REACTION_MS, Scene
+from chaos.scene import PARTITIONS, REACTION_MS, REST_S, Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Story:
     rounds: int
     networked: bool = False
     small_disk: bool = False
+    brokers: int = BROKERS
     #: Beyond session and reaction, what a failover may take; None: there is no bound.
     beyond_ms: int | None = 0
     #: The leader is out of sync before it is out of office: replica.lag.time.max.ms counts instead of the session.
@@ -217,6 +218,47 @@ def unplug(scene: Scene, rounds: int) -> None:
         scene.rest()
 
 
+def move_partitions(scene: Scene, rounds: int) -> None:
+    """A partition moves, and while it does so a broker is killed: who led it, one of those that it moves to, or the controller; or its
+    leader was killed just before. It has moved once that broker is back."""
+    cluster, topic = scene.cluster, scene.journal.topic
+    for number in range(rounds):
+        partition = number % PARTITIONS
+        before = cluster.replicas(topic, partition)
+        newcomer = next(broker for broker in cluster.brokers if broker not in before)
+        stays = scene.random.sample(before, REPLICAS - 1)
+        target = [newcomer, *stays] if number % 2 else [*stays, newcomer]
+        move = partial(_move, scene, partition, target)
+        kind = ("leader", "newcomer", "controller", "leader first")[number % 4]
+        victim = {"newcomer": cluster.brokers[newcomer], "controller": scene.controller()}.get(kind, scene.leader(partition))
+        led = scene.leader(partition) is victim
+        what = f"{partition} moves from {before} to {target}, kill -9 of broker {victim.number} ({kind})"
+        if kind == "leader first":
+            scene.failover(partition, victim.kill, what, leaves=victim)
+            move()
+        else:
+            move()
+            time.sleep(scene.random.uniform(0, 0.3))
+            # It may have moved, and be led by another one, by now.
+            scene.failover(partition, victim.kill, what, leaves=victim if led else None)
+        victim.spawn()
+        victim.await_ready()
+        until(partial(_has_moved, scene, partition, target, move), f"{partition} has moved to {target}", timeout_s=REST_S)
+        scene.rest()
+
+
+def _move(scene: Scene, partition: int, target: list[int]) -> None:
+    scene.cluster.ask_to_move(scene.journal.topic, partition, target)
+
+
+def _has_moved(scene: Scene, partition: int, target: list[int], ask: Callable[[], None]) -> bool:
+    """Who was not heard asks again."""
+    found = scene.cluster.replicas(scene.journal.topic, partition)
+    if found and not set(target) <= set(found):
+        ask()
+    return found == target
+
+
 def restart_one_by_one(scene: Scene, rounds: int) -> None:
     """Every broker is stopped in order and started again, as an operator would."""
     for _ in range(rounds):
@@ -315,6 +357,7 @@ STORIES = {
         Story("controller", "controllers are killed", kill_controllers, 5),
         Story("zookeeper", "ZooKeeper's servers are killed, one by one and all at once", kill_zookeepers, 1),
         Story("restart", "brokers are stopped in order, one by one", restart_one_by_one, 2),
+        Story("move", "partitions move while brokers are killed", move_partitions, 12, brokers=REPLICAS + 1),
         Story("all", "everything is killed at once", kill_all, 3, beyond_ms=None),
         Story("storm", "kills and stops, several at once", storm, 30, beyond_ms=None),
         Story("network-storm", "the same, and links are cut", storm, 30, networked=True, beyond_ms=None),

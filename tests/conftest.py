@@ -3,15 +3,20 @@
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from ottla.server.directory import CannotStart
 from ottla.server.ensemble import Ensemble
 from ottla.spark.java import NoJava, java_home
-from serving import Serving
+from serving import ELSEWHERE, Elsewhere, Serving
 
 #: What users get by installing Ottla; here it is not always installed.
 pytest_plugins = ["ottla.testing.plugin"]
+
+# A property holds or not; how long one example takes says more about who else uses the machine.
+hypothesis.settings.register_profile("ottla", deadline=None)
+hypothesis.settings.load_profile("ottla")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start what they run in the background so; children would inherit it, and some tests send them Ctrl-C.
@@ -19,8 +24,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(scope="session")
-def ottla_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def ottla_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving | Elsewhere]:
     """One server with stock settings for all tests of a session that only need *a* broker; each uses topics of its own."""
+    if ELSEWHERE:
+        yield Elsewhere()
+        return
     with Serving(tmp_path_factory.mktemp("ottla") / "data") as server:
         yield server
 

@@ -4,6 +4,9 @@
         server.bootstrap                # 127.0.0.1:40123[,127.0.0.1:40124 ...]
         server.kill(); server.start()   # a crash, and another life on the same directory
 
+With OTTLA_TEST_BOOTSTRAP=HOST:PORT the tests of the client use the broker that serves there instead, Apache Kafka's for instance (`make
+test-kafka`): `Elsewhere` stands in for a server then, and a test that needs a server of its own is skipped.
+
 Both output streams of all lives go to one file beside the data directory; what a process wrote before it died is in the failure's message.
 """
 
@@ -17,14 +20,37 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
+import pytest
+
+#: A broker that is not ours to start or to stop.
+ELSEWHERE = os.environ.get("OTTLA_TEST_BOOTSTRAP", "")
 READY = re.compile(r"^ottla: ready on (\S+)$", re.MULTILINE)
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 
 class ServerFailed(AssertionError):
     """The server did not become ready, or ended when it should not have; carries the end of what it wrote."""
+
+
+class Elsewhere:
+    """The broker that OTTLA_TEST_BOOTSTRAP names. Whoever asks more of it than its address is skipped."""
+
+    bootstrap = address = ELSEWHERE
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def __getattr__(self, name: str) -> NoReturn:
+        needs_its_own(name)
+
+
+def needs_its_own(what: str) -> NoReturn:
+    """Skips a test that cannot be run against somebody else's broker."""
+    pytest.skip(f"needs an Ottla server of its own ({what}), and OTTLA_TEST_BOOTSTRAP is set")
 
 
 class Serving:
@@ -39,6 +65,8 @@ class Serving:
         arguments: Sequence[str] = (),
         ready_timeout_s: float = 30.0,
     ) -> None:
+        if ELSEWHERE:
+            needs_its_own("with settings or a life of its own")
         self.data_dir = data_dir
         self.output = data_dir.with_name(data_dir.name + ".output")
         self.command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(data_dir)]

@@ -48,10 +48,10 @@ ONLY: dict[tuple[str, str], str] = {
 }
 #: In cli, the one module that may import the package.
 DOORS = {
-    "server": {"serve", "zookeeper", "cluster_local", "cluster_up", "cluster_down", "cluster_restart", "cluster_status"},
+    "server": {"serve", "zookeeper", "cluster_local", "cluster_up", "cluster_down", "cluster_restart", "cluster_status", "log"},
     "sim": {"sim"},
     "spark": {"pipeline", "zookeeper"},
-    "log": {"log", "complete"},
+    "log": {"log", "log_verify", "complete"},
 }
 
 PURE = ("base", "wire", "records", "log", "broker")

@@ -3,6 +3,7 @@
     ottla.Producer  ottla.Consumer  ottla.Admin        clients that block
     ottla.aio.Producer  .Consumer  .Admin              the same for asyncio
     ottla.consume                                      a loop over records in one line, also in ottla.aio
+    ottla.read_table                                   parts of topics as an Arrow table, also in ottla.aio
     ottla.KafkaError                                   the family of everything that can go wrong; its members are in `ottla.errors`
     ottla.results                                      what the admin clients answer
     ottla.serializers                                  formats for keys and values
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ottla.client.sync_admin import Admin
     from ottla.client.sync_consume import Records, consume
     from ottla.client.sync_consumer import Consumer
+    from ottla.client.tables import read_table
     from ottla.wire.errors import KafkaError
 
 _HOME = {
@@ -57,6 +59,7 @@ _HOME = {
     "ResourceType": "ottla.client.results",
     "TopicPartition": "ottla.base.ids",
     "consume": "ottla.client.sync_consume",
+    "read_table": "ottla.client.tables",
     "unwrap": "ottla.client.admin_calls",
 }
 _MODULES = ("aio", "errors", "results", "serializers")
@@ -85,6 +88,7 @@ __all__ = [
     "ResourceType",
     "TopicPartition",
     "consume",
+    "read_table",
     "unwrap",
 ]
 

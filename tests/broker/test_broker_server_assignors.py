@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -155,11 +155,11 @@ def test_ten_thousand_partitions_go_to_five_hundred_members_in_well_under_a_seco
             case _:
                 wanted = frozenset(topics[(index + step * step) % 100] for step in range(10))
         members.append(Subscriber(member_id=f"m{index:03}", topics=wanted))
-    began = perf_counter()
+    began = process_time()
     found = ASSIGNORS[name](members, sizes)
     again = ASSIGNORS[name]([*with_targets(members, found), Subscriber(member_id="new", topics=all_topics)], sizes)
-    took = perf_counter() - began
+    took = process_time() - began
     check_complete_and_disjoint([*members, Subscriber(member_id="new", topics=all_topics)], sizes, again)
-    assert took < 2.0, f"two assignments took {took:.2f} s"
+    assert took < 2.0, f"two assignments took {took:.2f} s of a core"
     if name == "uniform":
         assert all(abs(more - less) <= 1 for more, less in pairwise(sorted(loads(found))))

@@ -158,6 +158,10 @@ def test_the_other_settings_of_a_profile_go_to_the_client(staged: Path, cluster:
     assert cluster.made[-1]["request_timeout_ms"] == "5000"
     good(ottla("topic", "list", "--profile", "production"))
     assert cluster.made[-1]["client_id"] == "me"
+    staged.write_text(FILE + 'acks = "1"\n')
+    # A setting of producers, which other clients do not have.
+    good(ottla("topic", "list", "--profile", "production"))
+    assert "acks" not in cluster.made[-1]
     good(ottla("topic", "list", "--profile", "staging", "-b", "f:9092"))
     assert (asked(cluster), cluster.made[-1]["request_timeout_ms"]) == ("f:9092", "5000")
     good(ottla("topic", "list", "-b", "f:9092"))

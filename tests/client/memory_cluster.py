@@ -19,6 +19,7 @@ from group_world import ClassicCoordinator, NextCoordinator, World
 
 from ottla.net.link import Link, LinkBroken
 from ottla.records.batch import parse_header, patch
+from ottla.records.read import records
 from ottla.wire import messages as m
 from ottla.wire.compile import decode
 from ottla.wire.framing import decode_request_header, encode_response
@@ -111,6 +112,13 @@ class MemoryLog:
         self.batches.append(bytes(batch))
         self.end += header.last_offset_delta + 1
         return 0, offset
+
+    def first_at(self, time_ms: int) -> tuple[int, int]:
+        """(offset, time) of the first record that is at least as young; -1, -1 where there is none."""
+        times = (
+            (offset, time) for batch in self.batches for offset, time, *_ in records(batch) if offset >= self.start and time >= time_ms
+        )
+        return next(times, (-1, -1))
 
     def read(self, offset: int, bytes_max: int) -> bytes:
         found = b""
@@ -453,10 +461,13 @@ class MemoryNode:
                     answers.append(m.ListOffsetsPartitionResponse(partition_index=one.partition_index, error_code=code))
                     continue
                 log = self.cluster.logs[topic.name][one.partition_index]
-                offset = log.end if one.timestamp == -1 else log.start
+                offset, timestamp = log.end if one.timestamp == -1 else log.start, -1
+                if one.timestamp >= 0:
+                    offset, timestamp = log.first_at(one.timestamp)
+                epoch = log.epoch if header.api_version > 3 else -1
                 answers.append(
                     m.ListOffsetsPartitionResponse(
-                        partition_index=one.partition_index, offset=offset, leader_epoch=log.epoch if header.api_version > 3 else -1
+                        partition_index=one.partition_index, offset=offset, timestamp=timestamp, leader_epoch=epoch
                     )
                 )
             response.topics.append(m.ListOffsetsTopicResponse(name=topic.name, partitions=answers))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import pytest
@@ -47,6 +48,7 @@ from ottla.results import (
     Operation,
     Replica,
 )
+from serving import ELSEWHERE, needs_its_own
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 WITHIN_S = 30.0
@@ -60,21 +62,26 @@ class Broker(NamedTuple):
     node_id: int
 
 
-@pytest.fixture(scope="module", params=["ottla", pytest.param("kafka", marks=pytest.mark.interop)])
+#: One worker has the server that all these share.
+KAFKA = pytest.param("kafka", marks=[pytest.mark.interop, pytest.mark.xdist_group("admin_kafka")])
+
+
+@pytest.fixture(scope="module", params=["ottla", KAFKA])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    if request.param == "ottla":
-        address = request.getfixturevalue("ottla_server").bootstrap
-    else:
-        try:
-            found = apache.distribution()
-        except PeerUnavailable as why:
-            pytest.skip(f"Apache Kafka cannot be had here: {why}")
-        started = apache.running(found, tmp_path_factory.mktemp("kafka"))
-        address, _ = started.__enter__()
-        request.addfinalizer(lambda: started.__exit__(None, None, None))
-    with Admin(bootstrap_servers=address) as asking:
-        (node,) = asking.describe_cluster().nodes
-    yield Broker(address, request.param == "kafka", node.id)
+    with ExitStack() as stack:
+        if ELSEWHERE:
+            address = ELSEWHERE if request.param == "kafka" else needs_its_own("which is none of Apache Kafka's")
+        elif request.param == "ottla":
+            address = request.getfixturevalue("ottla_server").bootstrap
+        else:
+            try:
+                found = apache.distribution()
+            except PeerUnavailable as why:
+                pytest.skip(f"Apache Kafka cannot be had here: {why}")
+            address, _ = stack.enter_context(apache.running(found, tmp_path_factory.mktemp("kafka")))
+        with Admin(bootstrap_servers=address) as asking:
+            (node,) = asking.describe_cluster().nodes
+        yield Broker(address, request.param == "kafka", node.id)
 
 
 @pytest.fixture
@@ -189,12 +196,12 @@ def test_the_cluster_tells_its_brokers_versions_and_directories(admin: Admin, to
     versions = {one.name: one for one in admin.describe_api_versions(broker=broker.node_id)}
     assert (versions["Produce"].used or 0) >= 3
     place = Replica(topic, 0, broker.node_id)
-    found = unwrap(admin.describe_replica_log_dirs([place, (topic, 7, broker.node_id)]))
-    path = found[place].path
-    assert path and found[place].future_path is None
-    assert found[Replica(topic, 7, broker.node_id)].path is None
+    until(lambda: all(len(dirs[0].replicas) == 2 for dirs in unwrap(admin.describe_log_dirs(topics=[topic])).values()))
     (dirs,) = unwrap(admin.describe_log_dirs(topics=[topic])).values()
     assert {(one.topic, one.partition) for one in dirs[0].replicas} == {(topic, 0), (topic, 1)}
+    found = unwrap(admin.describe_replica_log_dirs([place, (topic, 7, broker.node_id)]))
+    assert found[place].path and found[place].future_path is None
+    assert found[Replica(topic, 7, broker.node_id)].path is None
     moved = admin.alter_replica_log_dirs({place: "/no/such/directory"})[place]
     if broker.is_kafka:
         assert admin.describe_features().finalized["metadata.version"].last > 0

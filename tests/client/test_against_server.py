@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime
 from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, Resource, ResourceType
 from ottla.records.build import build_batch
 from ottla.wire.errors import InvalidConfig, KafkaError, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicOrPartition
+from serving import ELSEWHERE, Elsewhere, needs_its_own
 
 pytestmark = pytest.mark.server
 START_TIMEOUT_S = 20
@@ -35,6 +36,8 @@ class Server:
     """A broker process, which may be killed and started again on the same port and directory."""
 
     def __init__(self, data_dir: Path, *arguments: str) -> None:
+        if ELSEWHERE:
+            needs_its_own("which can be killed")
         self.data_dir = data_dir
         self.arguments = arguments
         self.address = f"127.0.0.1:{_free_port()}"
@@ -68,8 +71,11 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server | Elsewhere]:
     """One server for all tests that leave it whole; each uses topics of its own."""
+    if ELSEWHERE:
+        yield Elsewhere()
+        return
     made = Server(tmp_path_factory.mktemp("data"))
     yield made
     made.stop()
@@ -93,6 +99,17 @@ def read(server: Server, topic: str, count: int, **settings: Any) -> list[Consum
         while len(found) < count and time.monotonic() < deadline:
             found += consumer.poll(1000)
     return found
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Waits for what comes about soon: a broker of Apache Kafka hears a moment later of what its controller has answered."""
+    deadline_s = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(UnknownTopicOrPartition):
+            if true():
+                return
+        assert time.monotonic() < deadline_s, "it comes about in time"
+        time.sleep(0.02)
 
 
 # -- producing and consuming
@@ -262,16 +279,18 @@ def test_topics_are_created_described_grown_and_deleted(server: Server) -> None:
         assert isinstance(again["admin.one"], TopicAlreadyExists)
         assert not isinstance(again["admin.two"], KafkaError)
         assert admin.create_topics([NewTopic("admin.three")], validate_only=True)["admin.three"]
+        until(lambda: {"admin.one", "admin.two"} <= {listing.name for listing in admin.list_topics()})
         names = {listing.name: listing.partition_count for listing in admin.list_topics()}
         assert (names["admin.one"], "admin.three" in names) == (2, False)
         assert admin.create_partitions({"admin.one": NewPartitions(4), "nope": 2})["admin.one"] is None
+        until(lambda: len(admin.describe_topic("admin.one").partitions) == 4)
         described = admin.describe_topic("admin.one")
         assert described.topic_id == made.topic_id
         assert [(one.partition, one.isr) for one in described.partitions] == [
             (index, one.replicas) for index, one in enumerate(described.partitions)
         ]
-        assert len(described.partitions) == 4
         admin.delete_topic("admin.one")
+        until(lambda: "admin.one" not in {listing.name for listing in admin.list_topics()})
         with pytest.raises(UnknownTopicOrPartition, match=r"admin\.one"):
             admin.describe_topic("admin.one")
         assert isinstance(admin.delete_topics(["admin.two", "nope"])["nope"], UnknownTopicOrPartition)
@@ -279,11 +298,18 @@ def test_topics_are_created_described_grown_and_deleted(server: Server) -> None:
 
 def test_settings_are_described_and_changed(server: Server, topic: str) -> None:
     resource = Resource.topic(topic)
+
+    def now(name: str) -> str | None:
+        found = admin.describe_configs([resource], names=[name])[resource]
+        assert isinstance(found, dict)
+        return found[name].value
+
     with Admin(bootstrap_servers=server.address) as admin:
         changes = {resource: [ConfigChange("retention.ms", "5000"), ConfigChange("cleanup.policy", "compact", ConfigOperation.APPEND)]}
         assert admin.incremental_alter_configs(changes) == {resource: None}
         bad = admin.incremental_alter_configs({resource: [ConfigChange("retention.ms", "soon")]})[resource]
         assert isinstance(bad, InvalidConfig)
+        until(lambda: now("retention.ms") == "5000")
         configs = admin.describe_configs([resource], documentation=True, synonyms=True)[resource]
         assert isinstance(configs, dict)
         assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == ("5000", "delete,compact")
@@ -291,6 +317,7 @@ def test_settings_are_described_and_changed(server: Server, topic: str) -> None:
         assert not configs["retention.ms"].is_default
         assert configs["segment.ms"].is_default
         assert admin.alter_configs({resource: {"retention.ms": "7000"}}) == {resource: None}
+        until(lambda: now("retention.ms") == "7000")
         after = admin.describe_configs([resource], names=["retention.ms", "cleanup.policy"])[resource]
         assert isinstance(after, dict)
         assert {name: entry.value for name, entry in after.items()} == {"retention.ms": "7000", "cleanup.policy": "delete"}
@@ -434,17 +461,19 @@ def test_topics_on_the_command_line(server: Server) -> None:
     assert run(server, "topic", "create", "cli.a", "cli.b", "-p", "2", "-c", "retention.ms=60000") == "cli.a\tcreated\ncli.b\tcreated\n"
     assert "already exists" in run(server, "topic", "create", "cli.a", code=1)
     assert run(server, "topic", "create", "cli.a", "--if-not-exists") == "cli.a\texists\n"
-    assert "cli.a\t2\t1\n" in run(server, "topic", "list")
+    until(lambda: "cli.a\t2\t1\n" in run(server, "topic", "list"))
     assert {"name": "cli.b", "partitions": 2, "replicas": 1, "internal": False}.items() <= next(
         one for one in json.loads(run(server, "topic", "list", "-o", "json")) if one["name"] == "cli.b"
     ).items()
     run(server, "topic", "alter", "cli.a", "-p", "3", "-c", "segment.ms=10000", "-d", "retention.ms")
+    until(lambda: "cli.a\t3\t1\n" in run(server, "topic", "list"))
     (described,) = json.loads(run(server, "topic", "describe", "cli.a", "-o", "json"))
     assert len(described["partitions"]) == 3
-    assert described["configs"] == {"segment.ms": "10000"}
+    # Apache Kafka also tells of what is set for the whole cluster.
+    assert described["configs"].get("segment.ms") == "10000" and "retention.ms" not in described["configs"]
     assert "there is no topic nope" in run(server, "topic", "describe", "nope", code=1)
-    lines = run(server, "topic", "describe", "cli.a", "cli.b").splitlines()
-    assert [line.split("\t")[:2] for line in lines] == [
+    lines = [line.split("\t")[:2] for line in run(server, "topic", "describe", "cli.a", "cli.b").splitlines()]
+    assert [line for line in lines if line[1] != "min.insync.replicas"] == [
         ["cli.a", "0"], ["cli.a", "1"], ["cli.a", "2"], ["cli.a", "segment.ms"], ["cli.b", "0"], ["cli.b", "1"], ["cli.b", "retention.ms"]
     ]  # fmt: skip
     made = json.loads(run(server, "topic", "create", "cli.a", "cli.json", "--if-not-exists", "-o", "json"))
@@ -479,23 +508,23 @@ def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Server
         topic,
         "-o",
         "json",
-        given="".join(f'{{"value": "{index}", "partition": 0, "timestamp": {1000 + index}}}\n' for index in range(10)),
+        given="".join(f'{{"value": "{index}", "partition": 0, "timestamp": {1_700_000_000_000 + index}}}\n' for index in range(10)),
     )
     assert run(server, "consume", topic, "-O", "-2", "-e") == "8\n9\n"
     assert (
-        run(server, "consume", topic, "-O", "@1007", "-n", "2", "-f", "%p/%o=%s(%S) %k%K %T%% %h;")
-        == "0/7=7(1) -1 1007% ;0/8=8(1) -1 1008% ;"
+        run(server, "consume", topic, "-O", "@1700000000007", "-n", "2", "-f", "%p/%o=%s(%S) %k%K %T%% %h;")
+        == "0/7=7(1) -1 1700000000007% ;0/8=8(1) -1 1700000000008% ;"
     )
     assert run(server, "consume", topic, "-O", "end", "-e") == ""
     assert run(server, "consume", topic, "-O", "3", "-p", "0", "-n", "1") == "3\n"
     assert "no partition 7" in run(server, "consume", topic, "-p", "7", code=1)
     assert "unknown token %q" in run(server, "consume", topic, "-f", "%q", code=2)
-    assert "-O expects" in run(server, "consume", topic, "-O", "yesterday", code=2)
+    assert "yesterday" in run(server, "consume", topic, "-O", "yesterday", code=2)
 
 
 def test_bad_lines_are_named_by_number(server: Server, topic: str) -> None:
     assert "line 2: no field 'value'" in run(server, "produce", topic, "-o", "json", given='{"value": 1}\n{"key": "x"}\n', code=1)
-    assert "line 1: unknown field 'vlaue'" in run(server, "produce", topic, "-o", "json", given='{"vlaue": 1}\n', code=1)
+    assert "line 1: Object contains unknown field `vlaue`" in run(server, "produce", topic, "-o", "json", given='{"vlaue": 1}\n', code=1)
 
 
 def test_an_unreachable_cluster_is_one_line_and_soon(server: Server) -> None:

@@ -318,7 +318,7 @@ async def test_a_record_that_cannot_be_delivered_fails_with_the_last_error(clust
 
 async def test_a_topic_that_does_not_come_into_being_is_an_error_that_names_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(max_block_ms=30, **quick) as producer:
-        with pytest.raises(MetadataTimedOut, match="after 30 ms: topic nope"):
+        with pytest.raises(MetadataTimedOut, match="after 30 ms: there is no topic nope: create it"):
             await producer.send("nope", b"a")
 
 

@@ -1,8 +1,4 @@
-"""Consumers in groups against a real broker, and the examples of the README.
-
-With OTTLA_GROUPS_BOOTSTRAP=HOST:PORT they run against the server at that address instead, as a check that they ask for nothing that Apache
-Kafka does not do.
-"""
+"""Consumers in groups against a real broker, and the examples of the README."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ import pytest
 
 import ottla
 from ottla import Admin, Consumer, NewTopic, Producer, TopicPartition, aio
-from serving import SOURCE, Serving
+from serving import ELSEWHERE, SOURCE, Serving
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
@@ -34,7 +30,6 @@ HOWS: dict[str, dict[str, Any]] = {
     "next": {"group_protocol": "consumer"},
 }
 ALL = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
-ELSEWHERE = os.environ.get("OTTLA_GROUPS_BOOTSTRAP", "")
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,16 @@ import pytest
 
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.wire.errors import InvalidRecord, MessageTooLarge
-from serving import Serving
+from serving import ELSEWHERE, Elsewhere, Serving
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving | Elsewhere]:
+    if ELSEWHERE:
+        yield Elsewhere()
+        return
     with Serving(tmp_path_factory.mktemp("producer") / "data") as made:
         yield made
 

@@ -75,7 +75,7 @@ def test_the_option_topic_beats_the_column(spark: Any, a_topic: Topics) -> None:
         ("SELECT 'k' AS key", {"topic": "t"}, "there is no column value"),
         ("SELECT 'v' AS value, array(struct('h' AS key, X'00' AS value)) AS headers", {"topic": "t"}, "set the option includeHeaders"),
         ("SELECT 'v' AS value", {"topic": "not-there"}, "topic not-there does not exist"),
-        ("SELECT 'v' AS value, 9 AS partition", {"topic": ""}, "names partition 9"),
+        ("SELECT 'v' AS value, 9 AS partition", {"topic": ""}, "is for partition 9, and there are 1"),
     ],
 )
 def test_what_cannot_be_written_is_refused_with_what_to_do(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import confluent_kafka
@@ -63,6 +66,32 @@ def test_it_leaves_no_thread_descriptor_or_file(tmp_path: Path) -> None:
     assert set(threading.enumerate()) <= threads
     assert descriptors() <= before
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_its_lives_leave_no_memory_behind() -> None:
+    def lives(started: Broker, topic: Topic, count: int) -> int:
+        for number in range(count):
+            topic.send(b"1")
+            if number % 2:
+                started.kill(unsynced="lost")
+            started.restart()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        with broker(settings={"ottla.flight.recorder.bytes": 10_000}) as started:
+            topic = started.topic("t")
+            before = lives(started, topic, 6)
+            assert lives(started, topic, 20) - before < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_one_that_nobody_stops_ends_with_the_interpreter() -> None:
+    script = "from ottla.testing import broker; kept = broker().start(); kept.topic('t').send(b'1'); print('done')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 def test_several_run_in_one_process() -> None:
@@ -173,7 +202,9 @@ def test_a_mistake_of_its_own_is_told_when_it_stops(
     monkeypatch.setattr(only.node.partitions, "begin_flushes", lambda: 1 / 0)
     with pytest.raises((ottla.KafkaError, TimeoutError)):
         started.clients.producer.send("t", b"1").result(timeout_ms=300)
-    assert not started.running
+    deadline_s = time.monotonic() + 30
+    while started.running and time.monotonic() < deadline_s:
+        time.sleep(0.01)
     with pytest.raises(BrokerFailed, match="mistake of its own"):
         started.stop()
     assert "ZeroDivisionError" in capfd.readouterr().err

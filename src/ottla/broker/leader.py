@@ -240,7 +240,9 @@ class Leader(Flushing, Readable):
         header = parse_header(records)
         if header.size != len(records):
             examine_batch(records, max_decompressed=0)
-        raise errors.MessageTooLarge(f"the batch has {len(records)} bytes; {self.partition.topic} takes {self._bytes_max}")
+        raise errors.MessageTooLarge(
+            f"the batch has {len(records)} bytes; {self.partition.topic} takes {self._bytes_max} (max.message.bytes)"
+        )
 
     def append_own(self, batch: memoryview, *, wall_ms: int) -> int:
         """Write a batch that this broker made, for an internal topic, as with acks=all; returns the offset after it.
@@ -253,7 +255,9 @@ class Leader(Flushing, Readable):
                 f"{self.partition} has {len(self.isr)} in-sync replicas; {options.min_insync_replicas} are needed"
             )
         if size > options.max_message_bytes:
-            raise errors.MessageTooLarge(f"the batch has {size} bytes; {self.partition.topic} takes {options.max_message_bytes}")
+            raise errors.MessageTooLarge(
+                f"the batch has {size} bytes; {self.partition.topic} takes {options.max_message_bytes} (max.message.bytes)"
+            )
         done = self.log.append(batch, parse_header(batch), leader_epoch=self.epoch, now_ms=wall_ms)
         if options.write_caching:
             self._advance()

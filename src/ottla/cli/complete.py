@@ -43,19 +43,21 @@ def _asked(context: click.Context, question: Callable[[Admin], Iterable[tuple[st
     import logging
 
     from ottla.cli.connection import named_profile, place
+    from ottla.client.options import AdminOptions
     from ottla.client.sync_admin import Admin
 
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
     where = place(context.params.get("bootstrap"), named_profile(context))
+    known = {spec.attribute for spec in AdminOptions.SPECS.values()}
     settings: dict[str, Any] = {
-        **where.settings,
+        **{name: value for name, value in where.settings.items() if name in known},
         "client_id": "ottla-completion",
         "retries": 0,
         "default_api_timeout_ms": PATIENCE_MS,
         "request_timeout_ms": PATIENCE_MS,
         "socket_connection_setup_timeout_ms": PATIENCE_MS,
     }
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with Admin(bootstrap_servers=where.bootstrap, **settings) as admin:
             return list(question(admin))

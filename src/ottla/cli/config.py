@@ -11,7 +11,7 @@ import click
 from ottla.base.options import suggestion
 from ottla.cli import config_changes
 from ottla.cli.complete import config_names, config_pairs, config_settings
-from ottla.cli.config_changes import HIDDEN, resource_words
+from ottla.cli.config_changes import HIDDEN, resource_words, said, shown
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.consent import dry_run_option
@@ -50,9 +50,9 @@ def _colour(row: Any) -> str | None:
 
 COLUMNS = (
     Column("SETTING", "setting", colour=_colour),
-    Column("VALUE", lambda row: HIDDEN if row["sensitive"] else row["value"], colour=_colour),
+    Column("VALUE", lambda row: HIDDEN if row["sensitive"] else shown(row["setting"], row["value"]), colour=_colour),
     Column("SOURCE", "source", colour=_colour),
-    Column("DEFAULT", "default", colour=lambda row: "dim"),
+    Column("DEFAULT", lambda row: shown(row["setting"], row["default"]), colour=lambda row: "dim"),
     Column("TYPE", "type", wide=True),
     Column("CHANGES", lambda row: "at a restart" if row["read_only"] else "at any time", wide=True),
     Column("ABOUT", "documentation", wide=True),
@@ -152,7 +152,7 @@ def entries_of(admin: Admin, resources: Sequence[Resource]) -> dict[Resource, di
 
 def _document(resource: Resource, entry: ConfigEntry) -> dict[str, Any]:
     kind, name = resource_words(resource)
-    default = next((one.value for one in entry.synonyms if one.source.name == "DEFAULT"), None)
+    default = next((said(entry.name, one) for one in entry.synonyms if one.source.name == "DEFAULT"), None)
     return {
         "resource": kind,
         "name": name,

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.base.options import suggestion
+from ottla.cli import tables
 from ottla.cli.forms import Form, note
 from ottla.cli.tables import Column
-from ottla.cli.words import setting_value
+from ottla.cli.words import explained, setting_value
 
 if TYPE_CHECKING:
-    from ottla.client.results import ConfigChange, ConfigEntry, Resource
+    from ottla.client.results import ConfigChange, ConfigEntry, ConfigSynonym, Resource
     from ottla.client.sync_admin import Admin
     from ottla.wire.errors import KafkaError
 
+#: Units in which Kafka has settings for the same time.
+TIMES = {"ms", "seconds", "minutes", "hours"}
 HIDDEN = "(hidden)"
 CHANGE = {
     "resource": "topic, broker, cluster, group or client-metrics",
@@ -31,11 +34,18 @@ CHANGE = {
     "outcome": "set, deleted, would be set, would be deleted; null: it failed",
     "error": "null, or {code, message}: the protocol's error code and a sentence",
 }
+
+
+def shown(name: str, value: str | None) -> str | None:
+    """A setting's value as a cell: with an explanation for a person, as it is for a pipe."""
+    return explained(name, value) if tables.is_terminal() else value
+
+
 COLUMNS = (
     Column("NAME", lambda row: row["name"] or row["resource"]),
     Column("SETTING", "setting"),
-    Column("BEFORE", "before"),
-    Column("AFTER", "after"),
+    Column("BEFORE", lambda row: shown(row["setting"], row["before"])),
+    Column("AFTER", lambda row: shown(row["setting"], row["after"])),
     Column("OUTCOME", lambda row: row["outcome"] or "failed", colour=lambda row: None if row["outcome"] else "red"),
 )
 
@@ -144,12 +154,20 @@ def after(resource: Resource, one: ConfigChange, held: ConfigEntry | None) -> st
         case ConfigOperation.SET:
             return one.value
         case ConfigOperation.DELETE:
-            return None if held is None else next((other.value for other in held.synonyms if other.source not in _own(resource)), None)
+            others = [] if held is None else [other for other in held.synonyms if other.source not in _own(resource)]
+            return said(one.name, others[0]) if others else None
         case _:
             parts = [part for part in (before or "").split(",") if part]
             named = [part for part in (one.value or "").split(",") if part]
             kept = [part for part in parts if part not in named]
             return ",".join([*parts, *(part for part in named if part not in parts)] if one.operation is ConfigOperation.APPEND else kept)
+
+
+def said(name: str, synonym: ConfigSynonym) -> str | None:
+    """A synonym's value for a setting; with its name where that has another unit, as log.retention.hours for retention.ms."""
+    units = {name.rpartition(".")[2], synonym.name.rpartition(".")[2]}
+    other = len(units) > 1 and TIMES & units
+    return f"{synonym.name}={synonym.value}" if other and synonym.value is not None else synonym.value
 
 
 def _own(resource: Resource) -> tuple[int, ...]:

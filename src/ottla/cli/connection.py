@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from ottla.base.options import Options
     from ottla.client.sync_admin import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,10 +118,20 @@ def remote_option(function: F) -> F:
     return _with_options(function, anywhere=False)
 
 
-def client_settings() -> dict[str, str]:
-    """Settings of the profile in use, besides where the cluster is, for the clients that a command makes."""
+def named_elsewhere() -> str | None:
+    """The cluster that the environment or the profile in use names; None when neither does. Its settings hold from then on."""
+    where = place()
+    if where.source == "default":
+        return None
+    click.get_current_context().meta[_PLACE] = where
+    return where.bootstrap
+
+
+def profile_settings(table: type[Options]) -> dict[str, str]:
+    """Settings of the profile in use, besides where the cluster is, for a client that has those of this table."""
     where = _here()
-    return {} if where is None else dict(where.settings)
+    known = {spec.attribute for spec in table.SPECS.values()}
+    return {} if where is None else {name: value for name, value in where.settings.items() if name in known}
 
 
 def whence() -> str:
@@ -141,7 +152,9 @@ def _here() -> Place | None:
 
 def admin(bootstrap: str) -> Admin:
     """An admin client with a person's patience: it gives up soon when no broker can be reached."""
+    from ottla.client.options import AdminOptions
     from ottla.client.sync_admin import Admin
 
-    settings: dict[str, Any] = {"client_id": "ottla-cli", "default_api_timeout_ms": 30_000, "retries": 3, **client_settings()}
+    ours = profile_settings(AdminOptions)
+    settings: dict[str, Any] = {"client_id": "ottla-cli", "default_api_timeout_ms": 30_000, "retries": 3, **ours}
     return Admin(bootstrap_servers=bootstrap, **settings)

@@ -12,11 +12,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from ottla.cli.render import is_terminal, json_bytes, output_option, print_json, told
+from ottla.cli import log_verify, tables
+from ottla.cli.forms import Form, fields, output_option
+from ottla.cli.lazy import Commands
+from ottla.cli.render import json_bytes, told
 from ottla.log import names
 
 Row = dict[str, Any]
@@ -24,29 +27,76 @@ OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
 
 
-@click.group(name="log")
+#: Of which topic the directory of a partition is.
+OF_OFFSETS = "__consumer_offsets-"
+ENTRY = {
+    "file": "where it stands",
+    "damage": "what is wrong; only where something is",
+    "offset": "of a batch or record: its first; of an index: what it points to; of a checkpoint: a partition's",
+    "last": "a batch's last offset",
+    "count": "its records",
+    "position": "where it begins in the file",
+    "size": "its bytes",
+    "epoch": "the leader epoch",
+    "codec": "how it is compressed",
+    "timestamp": "of a batch: its first; of an index: what is looked for",
+    "max_timestamp": "the largest of a batch",
+    "timestamp_type": "CreateTime or LogAppendTime",
+    "producer": "the id of an idempotent producer",
+    "producer_epoch": "its epoch",
+    "sequence": "the number of its first record",
+    "last_sequence": "of its last one",
+    "transactional": "whether it belongs to a transaction",
+    "control": "whether it is a marker",
+    "crc": "the checksum that is written, in hexadecimal",
+    "tail": "what follows the last whole batch, which a broker may be writing",
+    "bytes": "how much of it or of damage there is",
+    "record": "true: this is a record of the batch before",
+    "key": "its key, with text as it is and {base64} for other bytes",
+    "value": "its value",
+    "headers": "its headers, pairs of name and value",
+    "type": "of a record of __consumer_offsets: which one; key and value are its fields then",
+    "marker": "commit or abort",
+    "coordinator_epoch": "who wrote the marker",
+    "first": "an aborted transaction's first offset",
+    "last_stable": "the last stable offset when it ended",
+    "last_offset": "the last that a producer wrote",
+    "transaction_from": "where its open transaction begins",
+    "topic": "in a checkpoint",
+    "partition": "in a checkpoint",
+    "topic_id": "in partition.metadata",
+    "clean": "the broker stopped in order",
+    "broker_epoch": "its epoch then",
+}
+
+
+@click.group(name="log", cls=Commands)
 def command() -> None:
     """Look into the files of a log directory."""
 
 
+@fields(ENTRY)
 @command.command()
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, path_type=Path))
-@click.option("--deep", is_flag=True, help="Show the records in each batch.")
+@click.option("--deep", is_flag=True, help="Show the records in each batch; those of __consumer_offsets field by field.")
+@click.option("--verify", is_flag=True, help="Of indexes show only the entries that do not fit the log beside them.")
 @click.option("-n", "--max", "limit", type=click.IntRange(min=0), help="Show at most so many entries of each file.")
+@click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="Read only so many bytes of each log file.")
 @output_option
-def dump(paths: tuple[Path, ...], deep: bool, limit: int | None, output: str) -> None:
-    """Print what is in log files, indexes, snapshots and checkpoints.
+def dump(paths: tuple[Path, ...], deep: bool, verify: bool, limit: int | None, max_bytes: int | None, output: Form) -> None:
+    """Print what is in log files, indexes, snapshots and checkpoints; of directories what is in their files.
 
-    Exit code 1 when something in them is damaged.
+    json is a line per entry, yaml a document. Exit code 1 when something in them is damaged.
     """
     damaged = False
+    wish = Wish(deep, verify, max_bytes)
     with told():
         files = [file for path in paths for file in (_known(path) if path.is_dir() else [path])]
         for file in files:
-            reader = reader_for(file, deep)
+            reader = reader_for(file, wish)
             if reader is None:
                 raise click.ClickException(f"{file}: not a file of a log directory, as far as its name tells")
-            if output == "text" and len(files) > 1:
+            if not output.for_programs and len(files) > 1:
                 print(f"== {file}")
             damaged |= _show(file, reader(), limit, output)
     sys.stdout.flush()
@@ -54,11 +104,19 @@ def dump(paths: tuple[Path, ...], deep: bool, limit: int | None, output: str) ->
         raise SystemExit(1)
 
 
+class Wish(NamedTuple):
+    """How a file is to be read."""
+
+    deep: bool = False
+    verify: bool = False
+    bytes_max: int | None = None
+
+
 def _known(directory: Path) -> list[Path]:
-    return [path for path in sorted(directory.iterdir()) if path.is_file() and reader_for(path, False) is not None]
+    return [path for path in sorted(directory.iterdir()) if path.is_file() and reader_for(path, Wish()) is not None]
 
 
-def _show(file: Path, rows: Iterable[Row], limit: int | None, output: str) -> bool:
+def _show(file: Path, rows: Iterable[Row], limit: int | None, output: Form) -> bool:
     """Print rows as they come; True when one of them tells of damage."""
     damaged = False
     shown = 0
@@ -67,8 +125,8 @@ def _show(file: Path, rows: Iterable[Row], limit: int | None, output: str) -> bo
             break
         shown += "record" not in row
         damaged |= "damage" in row
-        if output == "json":
-            print_json({"file": str(file), **row})
+        if output.for_programs:
+            output.document({"file": str(file), **row}, of_many=True)
         else:
             print(_line(row))
     return damaged
@@ -76,12 +134,20 @@ def _show(file: Path, rows: Iterable[Row], limit: int | None, output: str) -> bo
 
 def _line(row: Row) -> str:
     """`name value` pairs for a person, tab-separated in a pipe; records are indented below their batch."""
-    between = "  " if is_terminal() else "\t"
-    cells = [f"{name} {value}" for name, value in row.items() if value is not None and name != "record"]
+    between = "  " if tables.is_terminal() else "\t"
+    cells = [f"{name} {_cell(value)}" for name, value in row.items() if value is not None and name != "record"]
     return ("    " if "record" in row else "") + between.join(cells)
 
 
-def reader_for(path: Path, deep: bool) -> Callable[[], Iterator[Row]] | None:
+def _cell(value: object) -> object:
+    if not isinstance(value, dict | list):
+        return value
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+def reader_for(path: Path, wish: Wish) -> Callable[[], Iterator[Row]] | None:
     """How to read this file; None when its name says nothing."""
     name = path.name
     for suffix in (names.DELETED, names.SWAP, names.CLEANED):
@@ -96,9 +162,9 @@ def reader_for(path: Path, deep: bool) -> Callable[[], Iterator[Row]] | None:
         names.CLEAN_SHUTDOWN: lambda: _clean_shutdown(path),
     }
     by_suffix: dict[str, Callable[[], Iterator[Row]]] = {
-        names.LOG: lambda: _batches(path, deep),
-        names.OFFSET_INDEX: lambda: _offset_index(path),
-        names.TIME_INDEX: lambda: _time_index(path),
+        names.LOG: lambda: _batches(path, wish),
+        names.OFFSET_INDEX: lambda: _index(path, _offset_index, log_verify.misplaced, wish),
+        names.TIME_INDEX: lambda: _index(path, _time_index, log_verify.mistimed, wish),
         names.TXN_INDEX: lambda: _aborted(path),
         names.SNAPSHOT: lambda: _producers(path),
     }
@@ -116,29 +182,34 @@ def _base_offset(path: Path) -> int:
 # -- batches
 
 
-def _batches(path: Path, deep: bool) -> Iterator[Row]:
+def _batches(path: Path, wish: Wish) -> Iterator[Row]:
     from ottla.records.batch import crc_ok, headers
     from ottla.records.errors import RecordsError
 
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        if not size:
-            return
-        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
-            end = 0
-            try:
-                for position, header in headers(view):
-                    sound = crc_ok(view, position)
-                    yield _batch(header, position, sound)
-                    if deep and sound:
-                        yield from _records(view, position, header)
-                    end = position + header.size
-            except RecordsError as error:
+    size = path.stat().st_size
+    read = size if wish.bytes_max is None else min(size, wish.bytes_max)
+    if not read:
+        return
+    of_offsets = path.absolute().parent.name.startswith(OF_OFFSETS)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), read, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+        end, before = 0, -1
+        try:
+            for position, header in headers(view):
+                sound = crc_ok(view, position)
+                row = _batch(header, position, sound)
+                if header.base_offset <= before and "damage" not in row:
+                    row["damage"] = f"begins at an offset that was there before: the batch before ends at {before}"
+                yield row
+                if wish.deep and sound:
+                    yield from _records(view, position, header, of_offsets)
+                end, before = position + header.size, header.last_offset
+        except RecordsError as error:
+            if read == size:
                 yield {"damage": str(error), "position": end, "bytes": size - end}
-                return
-            if end < size:
-                # A live log may be in the middle of an append, so this alone is no damage.
-                yield {"tail": "no whole batch", "position": end, "bytes": size - end}
+            return
+        if end < size and read == size:
+            # A live log may be in the middle of an append, so this alone is no damage.
+            yield {"tail": "no whole batch", "position": end, "bytes": size - end}
 
 
 def _batch(header: Any, position: int, sound: bool) -> Row:
@@ -173,7 +244,7 @@ def _batch(header: Any, position: int, sound: bool) -> Row:
     return row
 
 
-def _records(view: memoryview, position: int, header: Any) -> Iterator[Row]:
+def _records(view: memoryview, position: int, header: Any, of_offsets: bool) -> Iterator[Row]:
     from ottla.records.errors import RecordsError
     from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record, records
 
@@ -185,7 +256,8 @@ def _records(view: memoryview, position: int, header: Any) -> Iterator[Row]:
                 yield {"record": True, "offset": header.base_offset, "marker": kind, "coordinator_epoch": found.coordinator_epoch}
             return
         for offset, timestamp, key, value, pairs in records(view, position):
-            row: Row = {"record": True, "offset": offset, "timestamp": timestamp, "key": json_bytes(key), "value": json_bytes(value)}
+            row: Row = {"record": True, "offset": offset, "timestamp": timestamp}
+            row |= (_of_group(key, value) if of_offsets else None) or {"key": json_bytes(key), "value": json_bytes(value)}
             if pairs:
                 row["headers"] = [[name, json_bytes(content)] for name, content in pairs]
             yield row
@@ -193,7 +265,39 @@ def _records(view: memoryview, position: int, header: Any) -> Iterator[Row]:
         yield {"record": True, "damage": str(error)}
 
 
+def _of_group(key: bytes | None, value: bytes | None) -> Row | None:
+    """What a coordinator of groups wrote; None for anything else."""
+    from ottla.server import coordinator_records
+
+    found = coordinator_records.told(key, value)
+    return None if found is None else {name: _readable(one) for name, one in found.items()}
+
+
+def _readable(value: Any) -> Any:
+    match value:
+        case bytes():
+            return json_bytes(value)
+        case dict():
+            return {name: _readable(one) for name, one in value.items()}
+        case list():
+            return [_readable(one) for one in value]
+        case _:
+            return value
+
+
 # -- the files beside
+
+
+def _index(
+    path: Path,
+    entries: Callable[[Path], Iterator[Row]],
+    unfit: Callable[[Iterable[Row], list[log_verify.Batch]], Iterator[Row]],
+    wish: Wish,
+) -> Iterator[Row]:
+    """All entries of an index, or those that do not fit the log beside it."""
+    if not wish.verify:
+        return entries(path)
+    return unfit(entries(path), log_verify.batches(log_verify.beside(path)))
 
 
 def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, ...]]:

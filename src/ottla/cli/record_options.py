@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.connection import profile_settings
 from ottla.cli.render import assignments
 
 if TYPE_CHECKING:
@@ -39,12 +40,9 @@ def setting_option(function: F) -> F:
 
 
 def client_settings(table: type[ClientOptions], pairs: Iterable[str]) -> dict[str, Any]:
-    """Settings of a client with this table: those of the profile in use that it knows, and what `-X` says. Raises: UsageError."""
-    from ottla.cli.connection import client_settings as of_profile
-
-    known = {spec.attribute for spec in table.SPECS.values()}
-    given = {name: value for name, value in of_profile().items() if name in known}
-    return given | {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
+    """Settings of a client with this table: what the profile in use says that it knows, and over it what `-X` says. Raises: UsageError."""
+    given = {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
+    return {**profile_settings(table), **given}
 
 
 def forms(asked: Mapping[str, Any], topic: str = "") -> tuple[Form, Form]:

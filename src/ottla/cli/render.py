@@ -1,18 +1,16 @@
-"""How commands talk: to a person a table, to a pipe tab-separated lines, to a program JSON; errors are one line on stderr.
+"""What commands share beside the forms of their answers: errors as one line, bytes as JSON, `name=value` arguments.
 
-`-o json` prints one JSON document per command, or one line per record where the output has no end. Bytes become text where they are
-UTF-8, and `{"base64": "..."}` where they are not, so that what `consume -o json` prints, `produce -o json` takes.
-
-Exit codes: 0 done, 1 failed, 2 asked wrongly.
+Bytes become text where they are UTF-8, and `{"base64": "..."}` where they are not, so that what `consume -o json` prints, `produce -o json`
+takes.
 """
 
 from __future__ import annotations
 
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,21 +19,7 @@ from ottla.cli.connection import bootstrap_option as bootstrap_option
 from ottla.cli.connection import whence
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def output_option(function: F) -> F:
-    """`-o`, for people or for programs."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="text for people and pipes, json for programs.",
-    )(function)
+    pass
 
 
 @contextmanager
@@ -61,75 +45,6 @@ def told() -> Iterator[None]:
         raise click.ClickException(said + (whence() if said.startswith("no broker can be reached") else "")) from None
     except (KafkaError, OSError, ValueError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None
-
-
-def is_terminal() -> bool:
-    """Whether a person reads standard output."""
-    return sys.stdout.isatty()
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, right: Iterable[str] = ()) -> None:
-    """Rows under headings on a terminal; bare tab-separated lines in a pipe. Columns named in `right` hold numbers."""
-    if not is_terminal():
-        for row in rows:
-            print("\t".join(text(cell) for cell in row))
-        return
-    from rich.console import Console
-
-    Console().print(drawn(columns, rows, title=title, right=right))
-
-
-def drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, right: Iterable[str] = ()) -> Table:
-    """The table for a terminal."""
-    from shutil import get_terminal_size
-
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    # A title is cut to the width of its table.
-    width = min(len(title or ""), get_terminal_size().columns)
-    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, min_width=width)
-    numbers = set(right)
-    for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(text(cell) for cell in row))
-    return made
-
-
-def text(cell: object) -> str:
-    """A cell as text: lists with commas, nothing for None."""
-    if cell is None:
-        return ""
-    if isinstance(cell, list | tuple):
-        return ",".join(str(part) for part in cell)
-    return str(cell)
-
-
-def print_json(value: object) -> None:
-    """One JSON document on one line, or indented for a person."""
-    import msgspec
-
-    encoded = msgspec.json.encode(value)
-    if is_terminal():
-        encoded = msgspec.json.format(encoded, indent=2)
-    sys.stdout.write(encoded.decode() + "\n")
-
-
-def report(names: Iterable[str], failed: dict[str, Any], done: str, otherwise: dict[str, str], output: str) -> None:
-    """Say what became of each thing that was named; failures on stderr, or in the document, and as the exit code."""
-    outcomes = {name: None if name in failed else otherwise.get(name, done) for name in names}
-    if output == "json":
-        errors = {name: {"code": error.code, "message": str(error)} for name, error in failed.items()}
-        print_json([{"name": name, "outcome": outcome, "error": errors.get(name)} for name, outcome in outcomes.items()])
-        outcomes = {}
-    for name, outcome in outcomes.items():
-        if outcome is None:
-            click.echo(f"Error: {name}: {' '.join(str(failed[name]).split())}", err=True)
-        else:
-            click.echo(f"{name}\t{outcome}")
-    if failed:
-        raise SystemExit(1)
 
 
 def json_bytes(value: bytes | None) -> Any:

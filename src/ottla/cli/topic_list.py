@@ -10,6 +10,7 @@ import click
 
 from ottla.cli import tables
 from ottla.cli.complete import topic_names
+from ottla.cli.config_changes import shown
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import Form, fields, output_option
@@ -38,7 +39,7 @@ PARTITIONS = (
     Column("END", "end_offset", number=True),
     Column("OFFLINE", "offline", wide=True),
 )
-SETTINGS = (Column("SETTING", "setting"), Column("VALUE", "value"))
+SETTINGS = (Column("SETTING", "setting"), Column("VALUE", lambda row: shown(row["setting"], row["value"])))
 
 
 @fields(
@@ -97,8 +98,7 @@ def describe(names: tuple[str, ...], all_configs: bool, output: Form, bootstrap:
 
     with told(), connected(bootstrap) as admin:
         topics = described(admin, names)
-        led = [TopicPartition(name, one.partition) for name, topic in topics.items() for one in topic.partitions if one.leader >= 0]
-        logs = ends(admin, led)
+        logs = ends(admin, {TopicPartition(name, one.partition): one for name, topic in topics.items() for one in topic.partitions})
         configs = admin.describe_configs([Resource.topic(name) for name in topics])
     documents = []
     for name, topic in topics.items():
@@ -125,7 +125,7 @@ def _document(
 
     partitions = []
     for one in topic.partitions:
-        start, end = logs.get(TopicPartition(topic.name, one.partition), (None, None))
+        start, end = logs[TopicPartition(topic.name, one.partition)]
         told = partition_document(topic.name, one)
         del told["topic"]
         partitions.append({**told, "start_offset": start, "end_offset": end})

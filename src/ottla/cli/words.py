@@ -81,6 +81,17 @@ def size_text(count: int | None) -> str | None:
     return f"{count} B" if unit == "B" else f"{size:.{1 if size < 100 else 0}f} {unit}"
 
 
+def explained(name: str, value: str | None) -> str | None:
+    """A setting's value for people: milliseconds and bytes that are hard to read are said in larger units, too."""
+    if value is None or not value.isdecimal() or not 10_000 <= int(value) < 2**62:
+        return value
+    if name.endswith(".ms"):
+        return f"{value} ({duration_text(int(value))})"
+    if "bytes" in name:
+        return f"{value} ({size_text(int(value))})"
+    return value
+
+
 def setting_value(name: str, value: str) -> str:
     """A setting's value in Kafka's form: of one that is in milliseconds 7d is taken too, of one in bytes 1GiB."""
     if name.endswith(".ms") and not value.lstrip("-").isdecimal() and "".join("".join(part) for part in _PART.findall(value)) == value:

@@ -147,7 +147,8 @@ class Accumulator:
         builder.append(timestamp_ms, key, value, headers)
         if builder.size > self._options.max_request_size:
             raise MessageTooLarge(
-                f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size})"
+                f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size});"
+                " raise that, and max.message.bytes of the topic, or send less at a time"
             )
         if queue.open is not None:
             self._close(queue)
@@ -373,16 +374,16 @@ class Accumulator:
                     self._give_up(queue, batch, error)
                 del self._active[key]
 
-    def expire(self, now_ms: float) -> float:
+    def expire(self, now_ms: float, trouble: Callable[[str, int], str | None] = lambda topic, partition: None) -> float:
         """Give up what is too old; gives the time of the next one. Batches in flight get their outcome too, and keep their place until
-        they are answered.
+        they are answered. `trouble` tells what keeps us from a partition's leader.
         """
         limit_ms = self._options.delivery_timeout_ms
         while (batch := self.oldest()) is not None:
             if batch.created_ms + limit_ms > now_ms:
                 return batch.created_ms + limit_ms
             queue = self._partitions[batch.topic, batch.partition]
-            error = self._expired(batch)
+            error = self._expired(batch, trouble(batch.topic, batch.partition))
             if batch in queue.in_flight:
                 self._settle(batch, error)
                 continue
@@ -460,9 +461,9 @@ class Accumulator:
         if batch.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error):
             self._finished.append(batch)
 
-    def _expired(self, batch: Batch) -> DeliveryTimedOut:
+    def _expired(self, batch: Batch, trouble: str | None) -> DeliveryTimedOut:
         tried = f"sent {batch.attempts} times" if batch.attempts else "never sent"
-        why = f"; last: {batch.last_error}" if batch.last_error else ""
+        why = f"; last: {batch.last_error}" if batch.last_error else f": {trouble}" if trouble else ""
         count = batch.builder.count if batch.builder is not None else batch.count
         return DeliveryTimedOut(
             f"{count} records for {batch.topic}-{batch.partition} were not acknowledged within {self._options.delivery_timeout_ms} ms,"

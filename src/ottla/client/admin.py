@@ -19,7 +19,7 @@ from ottla.client.cluster_admin import ClusterAdmin
 from ottla.client.offsets import OffsetAndTime, list_offsets
 from ottla.client.routing import Share, ask_leaders
 from ottla.wire import messages as m
-from ottla.wire.errors import error_for
+from ottla.wire.errors import KafkaError, OffsetOutOfRange, error_for
 from ottla.wire.messages import describe_producers
 
 
@@ -44,7 +44,7 @@ class Admin(ClusterAdmin):
                 topic.partitions.append(m.DeleteRecordsPartition(partition_index=tp.partition, offset=offset))
             response = await self._network.ask(node, m.DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=int(limit_ms)))
             return {
-                TopicPartition(answer.name, one.partition_index): error_for(one.error_code) if one.error_code else one.low_watermark
+                TopicPartition(answer.name, one.partition_index): _without(answer.name, one) if one.error_code else one.low_watermark
                 for answer in response.topics
                 for one in answer.partitions
             }
@@ -84,6 +84,14 @@ class Admin(ClusterAdmin):
         if broker is not None:
             return await self._each(list(wanted), lambda some, _: ask(broker, some), timeout_ms, doing)
         return await ask_leaders(self._network, wanted, ask, timeout_ms=limit_ms, doing=doing, patient=False)
+
+
+def _without(topic: str, answer: m.DeleteRecordsPartitionResult) -> KafkaError:
+    """An error that comes without a word."""
+    place = TopicPartition(topic, answer.partition_index)
+    if answer.error_code == OffsetOutOfRange.code:
+        return OffsetOutOfRange(f"{place}: the offset to delete up to is above the high watermark, or before the start of the log")
+    return error_for(answer.error_code, f"{place}: {error_for(answer.error_code)}")
 
 
 def _producer(state: m.ProducerState) -> r.ActiveProducer:

@@ -15,7 +15,15 @@ from ottla.client.errors import AlreadyClosed
 from ottla.client.network import Network
 from ottla.client.options import AdminOptions, from_keywords
 from ottla.client.routing import NOT_CONTROLLER, ask_controller
-from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, UnknownTopicId, UnknownTopicOrPartition, error_for
+from ottla.wire.errors import (
+    BrokerNotAvailable,
+    KafkaError,
+    RequestTimedOut,
+    UnknownServerError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_for,
+)
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -77,11 +85,14 @@ class AdminCalls:
         return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_least=at_least, at_most=at_most)
 
     async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
+        """Ask one broker, or any. Raises: BrokerNotAvailable for one that the cluster does not have now."""
         network = self._network
         if node == ANY_BROKER:
             return await network.ask_any(request, at_least=at_least)
         if node not in network.cluster.brokers:
             await network.refresh()
+            if node not in network.cluster.brokers:
+                raise BrokerNotAvailable(network.absent(node))
         return await network.ask(node, request, timeout_ms=left_ms, at_least=at_least)
 
     async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0, at_most: int = 1000) -> Any:
@@ -191,7 +202,7 @@ class AdminCalls:
             if left_ms <= 0:
                 for item in pending:
                     last = done.get(item)
-                    why = f": {last}" if isinstance(last, KafkaError) else ""
+                    why = f": {last}" if isinstance(last, KafkaError) else f": {trouble}" if (trouble := network.trouble()) else ""
                     what = doing if item is None else f"{doing} {item}"
                     done[item] = RequestTimedOut(f"{what} was not done within {limit_ms:.0f} ms{why}")
                 break
@@ -203,7 +214,7 @@ class AdminCalls:
             except KafkaError as error:
                 answer = dict.fromkeys(pending, error)
             for item in pending:
-                done[item] = answer.get(item, UnknownServerError(f"{doing} {item}: the broker left it out of its answer"))
+                done[item] = _named(item, answer.get(item, UnknownServerError(f"{doing} {item}: the broker left it out of its answer")))
             pending = [item for item in pending if _passes(done[item])]
             # The first question about a group may make the cluster create the topic it keeps groups in, which takes as long as it takes.
             if backoff.failures >= self.options.retries and not any(_comes_up(done[item]) for item in pending):
@@ -211,6 +222,13 @@ class AdminCalls:
             if pending:
                 await asyncio.sleep(min(backoff.failed(), left_ms) / 1000)
         return done
+
+
+def _named(item: object, outcome: Outcome[T]) -> Outcome[T]:
+    """An error that a broker gave without a word gets the name of what it befell."""
+    if isinstance(outcome, KafkaError) and outcome.message is None and item is not None:
+        return error_for(outcome.code, f"{item}: {outcome.sentence}")
+    return outcome
 
 
 def _passes(outcome: object) -> bool:

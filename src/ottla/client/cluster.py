@@ -13,11 +13,11 @@ a broker's answer shows it to be wrong (`METADATA_IS_STALE`); after a failure on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ottla.client.errors import METADATA_IS_STALE
-from ottla.wire.errors import KafkaError, UnknownTopicOrPartition, error_for
+from ottla.wire.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition, error_for
 from ottla.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
 NO_TOPIC_ID = bytes(16)
@@ -75,6 +75,8 @@ class Cluster:
         self.controller = NOBODY
         #: Grows with each answer.
         self.version = 0
+        #: What keeps us from a broker, or, without one, from all of them; None: nothing that is known of.
+        self.trouble: Callable[[int | None], str | None] = lambda node: None
         self._max_age_ms = max_age_ms
         self._idle_ms = idle_ms
         self._allow_auto_create = allow_auto_create
@@ -128,7 +130,7 @@ class Cluster:
             if topic.error_code == UnknownTopicOrPartition.code and name in self.topics:
                 self._gone_since.setdefault(name, now_ms)
             if topic.error_code:
-                errors[name] = error_for(topic.error_code)
+                errors[name] = topic_error(topic.error_code, name)
                 leaderless |= topic.error_code in METADATA_IS_STALE
                 continue
             self._gone_since.pop(name, None)
@@ -201,16 +203,39 @@ class Cluster:
 
     def why_not(self, topic: str, partition: int | None = None) -> str:
         """In words, what is missing of a topic or partition."""
+        return self.trouble_with(topic, partition) or f"topic {topic} is there"
+
+    def trouble_with(self, topic: str, partition: int | None = None) -> str | None:
+        """What keeps us from a topic, or from the leader of this partition; None: nothing that is known of."""
         if topic in self.errors:
-            return f"topic {topic}: {self.errors[topic]}"
+            return str(self.errors[topic])
         known = self.topics.get(topic)
         if known is None:
-            return f"topic {topic} is not known to the cluster yet"
+            return self.trouble(None) or f"topic {topic} is not known to the cluster yet"
         if partition is not None and partition >= len(known.partitions):
             return f"topic {topic} has {len(known.partitions)} partitions, no partition {partition}"
         if partition is not None and self.leader(topic, partition) is None:
             return f"partition {topic}-{partition} has no leader; are all brokers up?"
-        return f"topic {topic} is there"
+        if partition is None:
+            return None
+        leader = known.partitions[partition].leader
+        trouble = self.trouble(leader)
+        return None if trouble is None else f"broker {leader}, which leads {topic}-{partition}: {trouble}"
+
+
+def topic_error(code: int, topic: str) -> KafkaError:
+    """Why there is no such topic for us, and what to do about it."""
+    error = error_for(code)
+    match error:
+        case UnknownTopicOrPartition():
+            said = f"there is no topic {topic}: create it, or have the brokers create what is asked for (auto.create.topics.enable)"
+        case InvalidTopic():
+            said = f"{topic!r} is no topic to use: names have up to 249 letters, digits, '.', '_' and '-'; internal ones are the brokers'"
+        case TopicAuthorizationFailed():
+            said = f"this client may not use topic {topic}: whoever administers the cluster grants that, with an ACL"
+        case _:
+            said = f"topic {topic}: {error}"
+    return error_for(code, said)
 
 
 def _merged(was: TopicInfo | None, topic: MetadataResponseTopic) -> TopicInfo:

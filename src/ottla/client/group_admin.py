@@ -11,7 +11,7 @@ groups at a time where the protocol allows. Groups of the classic protocol and o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.client import group_results as g
@@ -19,7 +19,6 @@ from ottla.client.admin_calls import AdminCalls, Outcome, failed, good
 from ottla.client.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, offsets_given
 from ottla.client.coordinator_lookup import COORDINATOR_PASSES
 from ottla.client.errors import BrokerIncompatible
-from ottla.client.group_lag import GroupLag, lag_of
 from ottla.client.results import Node, Operation
 from ottla.wire import messages as m
 from ottla.wire.declare import MalformedMessage
@@ -31,6 +30,9 @@ from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     decode_embedded,
 )
+
+if TYPE_CHECKING:
+    from ottla.client.group_lag import GroupLag
 
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
@@ -244,6 +246,9 @@ class GroupAdmin(AdminCalls):
         self, groups: Iterable[str], *, times: bool = True, timeout_ms: float | None = None
     ) -> dict[str, Outcome[GroupLag]]:
         """How far behind the end of the log groups are, in records and, with `times`, in time: see `ottla.client.group_lag`."""
+        # Reading records for their times needs the codec, which no other call does.
+        from ottla.client.group_lag import lag_of
+
         names, limit_ms = list(dict.fromkeys(groups)), self._limit_ms(timeout_ms)
         described = await self.describe_consumer_groups(names, timeout_ms=limit_ms)
         there: dict[str, g.GroupDescription] = {name: one for name, one in described.items() if not isinstance(one, KafkaError)}

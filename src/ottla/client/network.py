@@ -20,7 +20,8 @@ from typing import Any, TypeVar, cast
 from ottla.client.backoff import Backoff
 from ottla.client.cluster import UNUSED_TOPIC_MS, Broker, Cluster
 from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut
-from ottla.client.options import ClientOptions, ProducerOptions, parse_address
+from ottla.client.options import ClientOptions, ProducerOptions, address_text, parse_address
+from ottla.client.releases import release_with
 from ottla.net.link import Link, LinkBroken, open_link
 from ottla.wire.declare import FieldNotInVersion, schema_of
 from ottla.wire.errors import InvalidRequest, KafkaError, RequestTimedOut, error_for
@@ -33,6 +34,8 @@ UNSUPPORTED_VERSION = 35
 SOFTWARE_NAME = "ottla"
 SOFTWARE_VERSION = "0.1.0"
 API_VERSIONS = 18
+#: How long a topic or a connection may be missing before that is worth a warning: brokers may be about to create it, or to come up.
+WARN_AFTER_MS = 3000
 #: The earliest Metadata version that lets us say whether topics may be created; Kafka has it since 1.0.
 METADATA_VERSION_MIN = 4
 
@@ -59,13 +62,16 @@ class Peer:
         assert key is not None, f"{request.__name__} is a request"
         mine, theirs = API[key].versions, self.versions.get(key)
         if theirs is None:
-            raise BrokerIncompatible(f"the broker at {self.link.address} does not offer {API[key].name}")
+            since = release_with(key, at_least)
+            hint = f"; Kafka has it since {since}" if since else ""
+            raise BrokerIncompatible(f"the broker at {self.link.address} does not offer {API[key].name}{hint}")
         version = min(mine[1], theirs[1], at_most)
-        if version < max(mine[0], theirs[0], at_least):
-            needed = f"{max(mine[0], at_least)} to {min(mine[1], at_most)}"
-            raise BrokerIncompatible(
-                f"{API[key].name}: the broker at {self.link.address} has versions {theirs[0]} to {theirs[1]}, needed are {needed}"
-            )
+        first, last = max(mine[0], at_least), min(mine[1], at_most)
+        if version < max(first, theirs[0]):
+            since = release_with(key, first)
+            hint = "; this client is too old for it" if last < theirs[0] else f", which Kafka has since {since}" if since else ""
+            has = f"the broker at {self.link.address} has versions {theirs[0]} to {theirs[1]}"
+            raise BrokerIncompatible(f"{API[key].name}: {has}, needed are {first} to {last}{hint}")
         return version
 
     def send(self, message: Any, *, timeout_ms: float, at_least: int = 0, at_most: int = 1000) -> asyncio.Future[Any]:
@@ -76,7 +82,7 @@ class Peer:
 class _Node:
     """Our side of a broker: the connection, the one being made, when to try again."""
 
-    __slots__ = ("address", "backoff", "connecting", "last_error", "peer", "retry_at_ms")
+    __slots__ = ("address", "backoff", "begun_ms", "connecting", "failing_since_ms", "last_error", "peer", "retry_at_ms", "told")
 
     def __init__(self, address: tuple[str, int], backoff: Backoff) -> None:
         self.address = address
@@ -85,6 +91,11 @@ class _Node:
         self.connecting: asyncio.Task[Peer] | None = None
         self.retry_at_ms = float("-inf")
         self.last_error: KafkaError | None = None
+        #: When the last connection was begun, and the first of those that failed since there was one.
+        self.begun_ms = float("-inf")
+        self.failing_since_ms = float("inf")
+        #: What was logged of it last, since it was there.
+        self.told = ""
 
 
 class Network:
@@ -103,6 +114,7 @@ class Network:
         self.clock_ms = clock_ms
         idle_ms = options.metadata_max_idle_ms if isinstance(options, ProducerOptions) else UNUSED_TOPIC_MS
         self.cluster = Cluster(max_age_ms=options.metadata_max_age_ms, idle_ms=idle_ms, allow_auto_create=allow_auto_create)
+        self.cluster.trouble = self.trouble
         self.closed = False
         #: Called when a connection came or went, or the picture changed: whoever waits may go on.
         self.changed: Callable[[], None] = lambda: None
@@ -114,6 +126,8 @@ class Network:
         self._refresh_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, self.rng)
         self._refresh_at_ms = float("-inf")
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: When topics that are asked for were first found to be missing; +inf: it was logged.
+        self._missing_since_ms: dict[str, float] = {}
         #: Errors of our own that were logged.
         self._told: set[str] = set()
 
@@ -145,13 +159,31 @@ class Network:
         node = self._nodes.get(node_id)
         return None if node is None else node.last_error
 
+    def trouble(self, node_id: int | None = None) -> str | None:
+        """What keeps us from this broker, or from all of them; None: we are connected, or have not tried."""
+        if node_id is None:
+            if self.connections:
+                return None
+            said = [one for one in map(self._said, self._nodes.values()) if one]
+            return "no broker can be reached: " + "; ".join(dict.fromkeys(said)) if said else None
+        node = self._nodes.get(node_id)
+        return None if node is None or node.peer is not None else self._said(node)
+
+    def _said(self, node: _Node) -> str | None:
+        if node.last_error is not None:
+            return str(node.last_error)
+        if node.connecting is None:
+            return None
+        waited_ms = self.clock_ms() - node.begun_ms
+        return f"{address_text(*node.address)} has not answered for {waited_ms:.0f} ms; is it a Kafka broker, and up?"
+
     async def peer(self, node_id: int) -> Peer:
         """The connected peer; waits out the pause and the connecting. Raises: ConnectionFailed, BrokerIncompatible."""
         if self.closed:
             raise AlreadyClosed()
         node = self._node(node_id)
         if node is None:
-            raise ConnectionFailed(f"broker {node_id} is not known")
+            raise ConnectionFailed(self.absent(node_id))
         if node.peer is not None:
             return node.peer
         if node.connecting is None:
@@ -162,6 +194,11 @@ class Network:
             self._connect(node_id, node)
         assert node.connecting is not None, "the connection was just begun"
         return await asyncio.shield(node.connecting)
+
+    def absent(self, node_id: int) -> str:
+        """In words, that a broker is not in the cluster."""
+        there = ", ".join(map(str, sorted(self.cluster.brokers)))
+        return f"the cluster has no broker {node_id} now" + (f"; it has {there}" if there else "")
 
     async def ask(self, node_id: int, message: Any, *, timeout_ms: float | None = None, at_least: int = 0, at_most: int = 1000) -> Any:
         """Send a request to a broker and wait for the response. Raises: ConnectionFailed, RequestTimedOut, BrokerIncompatible."""
@@ -207,6 +244,7 @@ class Network:
     def _connect(self, node_id: int, node: _Node) -> None:
         task = asyncio.get_running_loop().create_task(self._open(node_id, node))
         node.connecting = task
+        node.begun_ms = self.clock_ms()
         self._keep(task)
 
         def over(_: asyncio.Task[Peer]) -> None:
@@ -239,19 +277,42 @@ class Network:
             )
             versions = await _negotiate(link, options.socket_connection_setup_timeout_ms)
         except LinkBroken as broken:
-            node.last_error = error = failure(broken)
+            node.last_error = error = failure(broken, self._advertised(node_id, node))
             node.retry_at_ms = self.clock_ms() + node.backoff.failed()
             if node_id in self.cluster.brokers:
                 # It may be gone, and others lead in its place, which the brokers learn later than we do.
                 self.cluster.invalidate()
+            self._tell_of_trouble(node_id, node)
             raise error from None
         node.backoff.succeeded()
         node.last_error = None
+        node.failing_since_ms = float("inf")
+        node.told = ""
         node.peer = Peer(node_id, link, versions)
         if link.broken is not None:
             node.peer = None
             raise failure(link.broken)
         return node.peer
+
+    def _tell_of_trouble(self, node_id: int, node: _Node) -> None:
+        """Log once of a connection that cannot be made for a while: who waits for records would never hear of it."""
+        node.failing_since_ms = min(node.failing_since_ms, node.begun_ms)
+        said = str(node.last_error)
+        matters = node_id not in self._bootstrap or not self.connections
+        if matters and said != node.told and self.clock_ms() - node.failing_since_ms >= WARN_AFTER_MS:
+            node.told = said
+            log.warning("%s", said)
+
+    def _advertised(self, node_id: int, node: _Node) -> str:
+        """What to add where an address is none that the user gave."""
+        if node.address in self._bootstrap.values():
+            return ""
+        broker = next((one.node_id for one in self.cluster.brokers.values() if (one.host, one.port) == node.address), None)
+        whose = "one of its brokers" if broker is None else f"broker {broker}"
+        return (
+            f" (the cluster names this address for {whose}; if it is up and you cannot reach it there,"
+            " its advertised.listeners should be an address that clients reach)"
+        )
 
     # -- metadata
 
@@ -298,6 +359,18 @@ class Network:
         self.cluster.apply(cast(MetadataResponse, response), self.clock_ms(), asked=asked)
         for topic in sorted(before.keys() - self.cluster.topics.keys()):
             log.warning("%s; it was there before", self.cluster.why_not(topic))
+        self._tell_of_missing(asked)
+
+    def _tell_of_missing(self, asked: list[str]) -> None:
+        """Log once of each topic that does not come into being: who waits for its records would never hear of it."""
+        now_ms = self.clock_ms()
+        for topic in asked:
+            error = self.cluster.errors.get(topic)
+            if error is None:
+                self._missing_since_ms.pop(topic, None)
+            elif now_ms - self._missing_since_ms.setdefault(topic, now_ms) >= WARN_AFTER_MS:
+                self._missing_since_ms[topic] = float("inf")
+                log.warning("%s", error)
 
     async def ask_any(self, message: Any, *, at_least: int = 0, at_most: int = 1000) -> Any:
         """Ask brokers, one after the other, until one answers. Raises: ConnectionFailed that lists what each said."""
@@ -345,7 +418,7 @@ class Network:
                 return found
             left_ms = deadline_ms - self.clock_ms()
             if left_ms <= 0:
-                raise MetadataTimedOut(f"after {timeout_ms:.0f} ms: {failed or doing()}")
+                raise MetadataTimedOut(f"after {timeout_ms:.0f} ms: {failed or self.trouble() or doing()}")
             try:
                 async with asyncio.timeout(left_ms / 1000):
                     await self.refresh()
@@ -389,9 +462,9 @@ class Network:
                 node.peer.link.close("the client was closed")
 
 
-def failure(broken: LinkBroken) -> KafkaError:
+def failure(broken: LinkBroken, hint: str = "") -> KafkaError:
     """A broken link as the error that users see."""
-    return RequestTimedOut(str(broken)) if broken.timed_out else ConnectionFailed(str(broken))
+    return RequestTimedOut(f"{broken}{hint}") if broken.timed_out else ConnectionFailed(f"{broken}{hint}")
 
 
 async def _negotiate(link: Link, timeout_ms: float) -> dict[int, tuple[int, int]]:

@@ -24,9 +24,10 @@ from ottla.client.batches import Batch
 from ottla.client.cluster import NO_TOPIC_ID
 from ottla.client.errors import METADATA_IS_STALE, BrokerIncompatible
 from ottla.client.inflight import InFlight
+from ottla.client.moving import Figures
 from ottla.client.network import Network, Peer, failure
 from ottla.client.options import ProducerOptions
-from ottla.client.producer_metrics import Figures, ProducerMetrics, Standing
+from ottla.client.producer_metrics import ProducerMetrics, Standing
 from ottla.net.link import LinkBroken
 from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 from ottla.wire.messages import (
@@ -99,7 +100,7 @@ class Sender:
             if self._learned != cluster.version:
                 self._learned = cluster.version
                 self.accumulator.learned(cluster.topics)
-            next_ms = self.accumulator.expire(now_ms)
+            next_ms = self.accumulator.expire(now_ms, cluster.trouble_with)
         if self._options.enable_idempotence and self.accumulator.producer is None:
             next_ms = min(next_ms, self._want_producer_id(now_ms))
         next_ms = min(next_ms, self._drain(now_ms))

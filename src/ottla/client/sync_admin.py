@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.client import admin as aio
@@ -15,9 +15,11 @@ from ottla.client import results as r
 from ottla.client.admin_calls import Outcome
 from ottla.client.commits import Committed, OffsetAndMetadata
 from ottla.client.errors import AlreadyClosed
-from ottla.client.group_lag import GroupLag
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.offsets import OffsetAndTime
+
+if TYPE_CHECKING:
+    from ottla.client.group_lag import GroupLag
 
 T = TypeVar("T")
 N = TypeVar("N", bound=str | bytes)
@@ -46,7 +48,9 @@ class Admin:
         self.close()
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Close the connections. Closing twice is no error."""
+        """Close the connections, for which nothing has to be waited for: `timeout_ms` is there to be as with the other clients. Closing
+        twice is no error.
+        """
         if not self._closed:
             self._closed = True
             try:
@@ -152,7 +156,7 @@ class Admin:
         return self._call(lambda: self._aio.incremental_alter_configs(changes, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def incremental_alter_config(
-        self, resource: r.Resource, values: Mapping[str, str | None], *, validate_only: bool = False, timeout_ms: float | None = None
+        self, resource: r.Resource, values: Mapping[str, r.ConfigValue], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> None:
         """Give some settings of one topic, broker or group these values; with None their defaults back. Raises: InvalidConfig and the
         like.
@@ -160,7 +164,7 @@ class Admin:
         self._call(lambda: self._aio.incremental_alter_config(resource, values, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def alter_configs(
-        self, configs: Mapping[r.Resource, Mapping[str, str | None]], *, validate_only: bool = False, timeout_ms: float | None = None
+        self, configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[r.Resource, Outcome[None]]:
         """Replace all settings of each resource: what is not named goes back to its default. Rather use `incremental_alter_configs`."""
         return self._call(lambda: self._aio.alter_configs(configs, validate_only=validate_only, timeout_ms=timeout_ms))

@@ -25,6 +25,8 @@ from ottla.wire.messages import API
 
 #: Holds many small answers at once, and the head of a large one.
 SCRATCH_BYTES = 64 * 1024
+#: What a broker may refuse to read: their socket.request.max.bytes is 100 MiB by default, and often less where memory is scarce.
+LARGE_REQUEST_BYTES = 10 * 1024 * 1024
 #: A response is at least its correlation id.
 FRAME_BYTES_MIN = 4
 
@@ -75,6 +77,8 @@ class Link(asyncio.BufferedProtocol):
         self._pending: deque[_Pending] = deque()
         self._correlation_id = 0
         self._answered = 0
+        #: Of the requests that were sent.
+        self._largest_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._scratch = bytearray(SCRATCH_BYTES)
@@ -122,6 +126,7 @@ class Link(asyncio.BufferedProtocol):
             raise self.broken or LinkBroken(f"{self.address}: not connected")
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         chunks = encode_request(message, version, self._correlation_id, self._client_id)
+        self._largest_bytes = max(self._largest_bytes, sum(map(len, chunks)))
         if len(chunks) == 1:
             self._transport.write(cast(bytes, chunks[0]))
         else:
@@ -148,9 +153,9 @@ class Link(asyncio.BufferedProtocol):
         if first.deadline > self._loop.time():
             self._arm(first.deadline)
             return
-        self._break(
-            LinkBroken(f"{self.address} did not answer {first.name} within {first.timeout_ms:.0f} ms; connection given up", timed_out=True)
-        )
+        hint = "" if self._answered else "; is it a Kafka broker, without TLS at this port?"
+        why = f"{self.address} did not answer {first.name} within {first.timeout_ms:.0f} ms; connection given up{hint}"
+        self._break(LinkBroken(why, timed_out=True))
 
     # -- asyncio's side
 
@@ -187,10 +192,13 @@ class Link(asyncio.BufferedProtocol):
     def _hung_up(self, exc: Exception | None) -> LinkBroken:
         cause = f": {exc}" if exc else ""
         if self._answered == 0 and self._pending:
-            hint = "; is it a Kafka listener without TLS?"
+            hint = "; is it a PLAINTEXT listener of a Kafka broker? One with TLS hangs up like this, and so does ZooKeeper"
             return LinkBroken(f"{self.address} closed the connection before it answered {self._pending[0].name}{cause}{hint}")
         waiting = f" while {self._pending[0].name} was waiting for its answer" if self._pending else ""
-        return LinkBroken(f"{self.address} closed the connection{waiting}{cause}")
+        hint = ""
+        if self._largest_bytes >= LARGE_REQUEST_BYTES:
+            hint = f"; a request had {self._largest_bytes} bytes, and brokers hang up when one has more than their socket.request.max.bytes"
+        return LinkBroken(f"{self.address} closed the connection{waiting}{cause}{hint}")
 
     # -- frames
 
@@ -219,11 +227,13 @@ class Link(asyncio.BufferedProtocol):
             self._scratch_view[: len(left)] = left
 
     def _strange_size(self, size: int) -> str:
-        head = bytes(self._scratch_view[self._begin : min(self._end, self._begin + 5)])
+        head = bytes(self._scratch_view[self._begin : min(self._end, self._begin + 20)])
         if head.startswith(b"HTTP"):
-            return "an HTTP server answers at this address, not a Kafka broker"
+            return "an HTTP server answers at this address, not a Kafka broker; check the port"
         if head[:2] in (b"\x15\x03", b"\x16\x03"):
-            return "the listener speaks TLS, this client was told not to"
+            return "the listener speaks TLS, which this client does not: take the port of a PLAINTEXT listener"
+        if head.isascii() and (text := head.decode().split("\r")[0].split("\n")[0]).isprintable() and len(text) > 3:
+            return f"it begins with {text!r}; another kind of server answers at this address, not a Kafka broker; check the port"
         return f"a frame of {size} bytes is announced; allowed are {FRAME_BYTES_MIN} to {self._frame_bytes_max} (receive_message_max_bytes)"
 
     def _receive(self, frame: memoryview) -> None:
@@ -306,20 +316,13 @@ async def open_link(
         ) from None
     except socket.gaierror as error:
         raise LinkBroken(f"cannot find the host of {address}: {error.strerror}; check the spelling and the name service") from None
-    except ConnectionRefusedError:
-        raise LinkBroken(f"connection refused by {address}: nothing listens on that port; is the broker running?") from None
     except OSError as error:
-        raise LinkBroken(f"no connection to {address}: {_plain(error)}") from None
+        # Of a name with several addresses, asyncio lists what each of them said.
+        if isinstance(error, ConnectionRefusedError) or "Errno 111" in str(error) or "Connection refused" in str(error):
+            raise LinkBroken(f"connection refused by {address}: nothing listens on that port; is the broker running?") from None
+        raise LinkBroken(f"no connection to {address}: {error.strerror or error}") from None
     _tune(transport, send_buffer_bytes, receive_buffer_bytes)
     return link
-
-
-def _plain(error: OSError) -> str:
-    """What went wrong, without asyncio's list of every address it tried."""
-    text = str(error)
-    if "Errno 111" in text or "Connection refused" in text:
-        return "connection refused: nothing listens on that port; is the broker running?"
-    return error.strerror or text
 
 
 def _tune(transport: asyncio.BaseTransport, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op
 from ottla.base.units import MINUTE_MS
+from ottla.broker import effects
 from ottla.sim.cluster_machine import STORE_MS, ClusterMachine
 from ottla.sim.links import Links, Way
 from ottla.sim.network import Network
 from ottla.sim.world import EPOCH_MS, World
 from ottla.store import layout
 from ottla.store.memory import MemoryStore
+from ottla.wire.messages import AlterPartitionRequest
 
 #: What can happen to a cluster; a story may have more of its own.
 CLUSTER_FAULT_KINDS = (
@@ -75,12 +77,25 @@ class ClusterFaults:
         needed; a disk is lost only then, and, where faults are ``gentle``, processes end only then."""
         self._world = world
         self._rng = world.rng("faults")
+        #: For what happens beside a fault.
+        self._still = world.rng("beside faults")
         self._machines = machines
         self._store = store
         self._links = links
         self._network = network
         self._kinds = list(kinds)
-        own: dict[str, Callable[[ClusterMachine], None]] = {
+        own = self._own_kinds()
+        self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
+        self._at_rest = at_rest
+        self._gentle = gentle
+        #: How many there were.
+        self.count = 0
+        self.over = False
+
+    def _own_kinds(self) -> dict[str, Callable[[ClusterMachine], None]]:
+        """What each kind of fault does to the broker that it hits."""
+        machines = self._machines
+        return {
             "kill": self._kill,
             "power cut": self._power_cut,
             "power cut of some": lambda machine: self._power_cut_of(self._rng.randint(1, len(machines) - 1)),
@@ -103,6 +118,8 @@ class ClusterFaults:
             "session lost": lambda machine: machine.lose_session(),
             "slow store": self._slow_store,
             "office taken": lambda machine: self._take_office(),
+            "office hard to reach": lambda machine: self._hide_office(),
+            "wish in doubt": lambda machine: self._doubt_wishes(),
             "cut from users": self._cut_from_users,
             "fsync fails": lambda machine: machine.disk.fail("sync"),
             "slow disk": self._slow_disk,
@@ -110,12 +127,6 @@ class ClusterFaults:
             "broken connections": lambda machine: self._bad_network(loss=self._rng.choice((0.02, 0.2))),
             "late requests": lambda machine: self._bad_network(slow=0.3, loss=self._rng.choice((0.02, 0.2)), lateness=1.0),
         }
-        self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
-        self._at_rest = at_rest
-        self._gentle = gentle
-        #: How many there were.
-        self.count = 0
-        self.over = False
 
     def plan(self) -> None:
         """The next one comes."""
@@ -138,6 +149,7 @@ class ClusterFaults:
         self._calm(("loss", "slow", "damage", "lateness"))
         self._links.mend()
         self._links.flaky = self._links.damage = 0.0
+        self._links.flaky_to.clear()
         for machine in self._machines.values():
             machine.disk.fail("sync", times=0)
             machine.disk.capacity_bytes = 1 << 40
@@ -231,12 +243,49 @@ class ClusterFaults:
         for machine in self._machines.values():
             self._cut_from_store(machine)
 
-    def _take_office(self) -> None:
-        """An operator deletes /controller, so that another broker takes it; its holder hears of that late."""
+    @property
+    def _controller(self) -> ClusterMachine | None:
         node = self._store.tree.nodes.get(layout.CONTROLLER)
-        if node is not None:
-            holder = self._machines[layout.decode_controller(node.data)]
+        return self._machines[layout.decode_controller(node.data)] if node is not None else None
+
+    def _hide_office(self) -> None:
+        """Much of what goes to the controller arrives late, when its sender has long given it up and asked again."""
+        holder = self._controller
+        if holder is not None:
+            number = int(holder.broker_id)
+            self._links.flaky_to[number] = 0.5
+            self._later((2_000, 4_000), self._links.flaky_to.clear)
+
+    def _doubt_wishes(self) -> None:
+        """For a while, whoever asks for another ISR loses touch with the store for a moment and with a follower for longer, and what the
+        controller writes about it comes late."""
+        hit: set[BrokerId] = set()
+
+        def asks(machine: ClusterMachine, effect: effects.Ask) -> None:
+            holder = self._controller
+            if isinstance(effect.message, AlterPartitionRequest) and holder is not None and machine.broker_id not in hit:
+                hit.add(machine.broker_id)
+                self.slow(holder, hear_ms=STORE_MS, say_ms=1_500, for_ms=(300,))
+                self._cut(both(machine.broker_id, self._other(machine)))
+                self._world.after(self._still.randint(1, 100), lambda: machine.cut_from_store(200))
+
+        def over() -> None:
+            for machine in self._machines.values():
+                machine.asks = lambda machine, effect: None
+
+        for machine in self._machines.values():
+            machine.asks = asks
+        self._later((1_500, 4_000), over)
+
+    def _take_office(self) -> None:
+        """An operator deletes /controller, so that another broker takes it; its holder hears of that late. Perhaps one that wants it
+        stands still just then."""
+        holder = self._controller
+        if holder is not None:
             self.slow(holder, hear_ms=1_500)
+            if self._still.random() < 0.5:
+                taker = self._machines[self._still.choice([broker for broker in self._machines if broker != holder.broker_id])]
+                self._world.after(self._still.randint(1, 8), lambda: taker.pause(1_000))
             operator = self._store.session()
             operator.submit((Op("delete", layout.CONTROLLER),), lambda result: None)
             operator.close()
@@ -247,6 +296,25 @@ class ClusterFaults:
             self.slow(machine, hear_ms=self._rng.choice(delays_ms))
         else:
             self.slow(machine, hear_ms=self._rng.choice(delays_ms), say_ms=self._rng.choice(delays_ms))
+
+    def elect_late(self, leader: ClusterMachine, other: ClusterMachine, elect: Callable[[], None]) -> None:
+        """Somebody wants one replica to lead instead of another just when it is cut off from it: the leader gives it up, of which the
+        controller may hear late; or it leads, with less than the other had, and perhaps its process ends soon."""
+        rng = self._still
+        number = self._links.cut(both(leader.broker_id, other.broker_id), silent=rng.random() < 0.3)
+        self._world.after(rng.randint(1_500, 4_000), lambda: self._links.mend(number))
+        holder = self._controller
+        if holder is not None and rng.random() < 0.7:
+            self.slow(holder, hear_ms=2_000, for_ms=(3_000,))
+        at_ms = rng.choice((rng.randint(50, 900), rng.randint(1_000, 2_400)))
+        self._world.after(at_ms, elect)
+
+        def end() -> None:
+            if not self.over:
+                self._kill(other)
+
+        if rng.random() < 0.5 and not self._gentle:
+            self._world.after(at_ms + rng.randint(50, 700), end)
 
     def slow(self, machine: ClusterMachine, *, hear_ms: int, say_ms: int = STORE_MS, for_ms: Sequence[int] = (500, 2_000)) -> None:
         """It takes up to so long to the broker from the store, and back, for a while."""

@@ -32,8 +32,10 @@ BEGUN_BY_MS = 20_000
 #: From the end of the faults, when everybody is awake, until nothing is left to do.
 SETTLED_BY_MS = 60_000
 #: What this story has beside the faults of every cluster.
-GROWTH, PASSING, MOVE, ELECTION = "topic grows", "topic comes or goes", "partition moves", "preferred election"
+GROWTH, PASSING, MOVE, ELECTION, LATE = "topic grows", "topic comes or goes", "partition moves", "preferred election", "late election"
 CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE, ELECTION)
+#: Those that come beside the others in so many histories of ten.
+BESIDE, BESIDE_IN_TEN = ("office hard to reach", "wish in doubt", LATE), 3
 RACKS = ("a", "b", "c")
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 #: A follower is out of sync soon, so that histories see it.
@@ -85,6 +87,9 @@ class ClusterHistory:
         odds = rng.random()
         self.gentle = not configs and odds < 0.15 if gentle is None else gentle
         chosen = rng.sample(kinds, rng.randint(1, min(kinds_max, len(kinds))))
+        beside = self.world.rng("besides")
+        if kinds is CLUSTER_KINDS and beside.random() * 10 < BESIDE_IN_TEN:
+            chosen.append(beside.choice(BESIDE))
         if self.gentle:
             chosen = [kind for kind in chosen if kind not in ("power cut of some", "power cut everywhere")] or ["power cut"]
         if "clock jumps" in chosen:
@@ -105,6 +110,7 @@ class ClusterHistory:
     def _faults(self, chosen: Sequence[str]) -> ClusterFaults:
         self.passing = PassingTopics(self.world, self.network, self.machines)
         more: dict[str, Callable[[], None]] = {GROWTH: self._grow, PASSING: self.passing.happen, MOVE: self._move, ELECTION: self._elect}
+        more[LATE] = self._elect_late
         return ClusterFaults(
             self.world,
             self.machines,
@@ -146,7 +152,7 @@ class ClusterHistory:
             problems=[*self.complaints, *self.witness.problems, *(text for topic in self.topics for text in topic.problems)],
             tail=list(self.world.tail),
             trace_hash=self.world.trace_hash(),
-            acknowledged=sum(topic.acknowledged_count for topic in self.topics),
+            acknowledged=sum(topic.reports.acknowledged_count for topic in self.topics),
             faults=self.faults.count,
             virtual_ms=self.world.now_ms,
         )
@@ -204,6 +210,17 @@ class ClusterHistory:
 
     def _elect(self) -> None:
         self.world.rng("elections").choice(self.topics).elect()
+
+    def _elect_late(self) -> None:
+        """The preferred replica of a partition is to lead just when it falls behind. Perhaps there is none that does not lead: then one
+        moves, and there soon will be."""
+        topic = self.world.rng("elections").choice(self.topics)
+        found = topic.unpreferred()
+        if found is None:
+            self._move()
+        else:
+            leader, other = (self.machines[BrokerId(broker)] for broker in found)
+            self.faults.elect_late(leader, other, topic.elect)
 
     def _wait(self, within_ms: int, done: Callable[[], bool], otherwise: str) -> None:
         if not self.world.run(self.world.now_ms + within_ms, done):

@@ -32,6 +32,8 @@ class Links:
         self._held: list[tuple[Way, Callable[[], None], Callable[[], None]]] = []
         #: Chance that an open link breaks under a frame.
         self.flaky = 0.0
+        #: The same, for what goes to one broker; and it may arrive later.
+        self.flaky_to: dict[int, float] = {}
         #: Chance that one bit of the records in an answer is turned.
         self.damage = 0.0
 
@@ -69,7 +71,11 @@ class Links:
         def there() -> None:
             cuts = self._cuts.get(way)
             if not cuts:
-                if self.flaky and self._rng.random() < self.flaky:
+                to = self.flaky_to.get(way[1], 0.0)
+                if to and way[0] != way[1] and self._rng.random() < to:
+                    self._world.after(self._rng.choice((200, 1_000, 2_000, 3_000, 4_000)), arrive)
+                    lost()
+                elif self.flaky and self._rng.random() < self.flaky:
                     self._world.after(self._rng.choice((0, 200, 2_000)), arrive)
                     lost()
                 else:

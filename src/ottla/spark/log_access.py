@@ -1,4 +1,4 @@
-"""The seam to the log: offsets, ranges of records in, batches out, over ottla.client. Blocking, because Spark's workers are.
+"""The seam to the log: offsets, ranges of records in, tables out, over ottla.client. Blocking, because Spark's workers are.
 
 One `Log` per process and cluster, kept for as long as the process lives: Spark reuses its Python workers, so the next batch finds the
 connections made. Its loop runs in a thread of its own, which receives the next bytes of a range while the caller turns the last ones into
@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import MiB
@@ -17,26 +17,26 @@ from ottla.client.consumer import Consumer
 from ottla.client.loop_thread import LoopThread
 from ottla.client.network import Network
 from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
-from ottla.client.producer import Producer
+from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, RangeReader
 from ottla.client.raw_fetch import RawFetch
-from ottla.records.batch import crc_ok, headers
-from ottla.records.columns import AbortedTransactions, Columns, columns
-from ottla.records.errors import CorruptBatch
+from ottla.client.sync import Producer
+from ottla.records.columns import Columns
 from ottla.spark.offsets import EARLIEST, OffsetRange
 from ottla.spark.positions import DataLoss, NoSuchData, logger
-from ottla.wire.errors import KafkaError, OffsetOutOfRange
+from ottla.wire.errors import KafkaError
 from ottla.wire.messages import MetadataRequest, MetadataRequestTopic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.client.arrow_send import BlockingTableDelivery
 
 T = TypeVar("T")
 
-#: Bytes asked for at once: about 70,000 records of 100 bytes, the size of Arrow batch with which Spark is fastest.
-FETCH_BYTES = 8 * MiB
-#: Decompressed bytes in one set of columns.
-COLUMNS_BYTES = 16 * MiB
-#: How long a fetch waits at the broker when there is nothing to send; a range that was planned has its records already.
-FETCH_WAIT_MS = 500
 #: Bytes of records on their way before `send` waits for acknowledgements.
 SEND_BYTES = 64 * MiB
+#: Most bytes of one batch: under the brokers' default of message.max.bytes (1,048,588).
+BATCH_BYTES = 1_000_000
 #: Metadata with a list of topics or null for all, and without creating any.
 METADATA_VERSION_MIN = 4
 
@@ -61,17 +61,21 @@ class Log:
         given.pop("group_id", None)
         self._client = _known(ClientOptions, given)
         self._consuming = {"max_partition_fetch_bytes": FETCH_BYTES, **_known(ConsumerOptions, given)}
-        self._producing = {"buffer_memory": SEND_BYTES, **_known(ProducerOptions, given)}
+        self._producing = {"buffer_memory": SEND_BYTES, "batch_size_backlog": BATCH_BYTES, **_known(ProducerOptions, given)}
         unknown = set(given) - set(self._consuming) - set(self._producing)
         if unknown:
             from_keywords(ConsumerOptions, {name: given[name] for name in unknown})
-        self._check_crcs = str(given.get("check_crcs", "true")).lower() == "true"
-        self.read_committed = given.get("isolation_level") == "read_committed"
+        self._ranges = RangeReader(
+            self._fetch,
+            check_crcs=str(given.get("check_crcs", "true")).lower() == "true",
+            read_committed=given.get("isolation_level") == "read_committed",
+        )
         self._thread = LoopThread("ottla-log")
         self._consumer: Consumer | None = None
-        self._producer: Producer | None = None
+        #: By codec.
+        self._producers: dict[str, Producer] = {}
         self._network: Network | None = None
-        self._sent: list[Any] = []
+        self._sent: list[BlockingTableDelivery] = []
 
     # -- what there is
 
@@ -108,53 +112,14 @@ class Log:
 
         Raises: DataLoss; TimeoutError when the log has nothing to send for `timeout_ms` before the range is at its end.
         """
-        tp, position = TopicPartition(wanted.topic, wanted.partition), wanted.start
-        coming: Future[RawFetch] | None = None
-        idle_ms = 0
-        while position < wanted.end:
-            try:
-                fetched = (coming or self._fetch(tp, position)).result()
-            except OffsetOutOfRange:
-                position = self._after_loss(wanted, position, fail_on_data_loss)
-                coming = None
-                continue
-            coming = None
-            if not len(fetched.records):
-                idle_ms += FETCH_WAIT_MS
-                if idle_ms >= timeout_ms:
-                    raise TimeoutError(
-                        f"{wanted}: nothing came from offset {position} on for {timeout_ms} ms (kafkaConsumer.pollTimeoutMs)"
-                    )
-                continue
-            idle_ms = 0
-            behind = self._checked(wanted, fetched)
-            if behind < wanted.end:
-                coming = self._fetch(tp, behind)
-            yield from self._portions(fetched, position, wanted.end, with_headers)
-            position = max(position + 1, behind)
-
-    def _portions(self, fetched: RawFetch, start: int, end: int, with_headers: bool) -> Iterator[Columns]:
-        """The whole batches of a fetch as columns."""
-        aborted = AbortedTransactions(fetched.aborted) if self.read_committed else None
-        at = 0
-        while at < len(fetched.records):
-            part = columns(
-                fetched.records, start, end, position=at, aborted=aborted, headers=with_headers, timestamps_us=True, bytes_max=COLUMNS_BYTES
-            )
-            if part.rows:
-                yield part
-            if part.next_position == at:
-                return
-            at = part.next_position
-
-    def _checked(self, wanted: OffsetRange, fetched: RawFetch) -> int:
-        """The offset behind the last whole batch. Raises: CorruptBatch when a checksum is wrong."""
-        behind = -1
-        for at, header in headers(fetched.records):
-            if self._check_crcs and not crc_ok(fetched.records, at):
-                raise CorruptBatch(f"{wanted}: the batch at offset {header.base_offset} is damaged: its checksum is wrong")
-            behind = header.last_offset
-        return behind + 1
+        tp = TopicPartition(wanted.topic, wanted.partition)
+        try:
+            for fetched in self._ranges.read(
+                tp, wanted.start, wanted.end, timeout_ms=timeout_ms, gone=lambda at: self._after_loss(wanted, at, fail_on_data_loss)
+            ):
+                yield from fetched.columns(with_headers=with_headers, timestamps_us=True)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; kafkaConsumer.pollTimeoutMs says how long to wait") from None
 
     def _after_loss(self, wanted: OffsetRange, position: int, fail: bool) -> int:
         tp = TopicPartition(wanted.topic, wanted.partition)
@@ -170,14 +135,20 @@ class Log:
 
     # -- writing
 
-    def send(self, topic: str, partition: int, batch: bytearray) -> None:
-        """Puts a batch on its way; waits while too much is. What went wrong is told by `flush`."""
-        self._sent.append(self._run(self._send(topic, partition, batch)))
+    def send(self, topic: str, table: "pa.Table", compression: str, **columns: Any) -> None:
+        """Puts rows on their way; waits while too much is. What went wrong is told by `flush`. Raises: what `send_table` raises."""
+        producer = self._producers.get(compression)
+        if producer is None:
+            producer = self._producers[compression] = Producer(**{**self._producing, "compression_type": compression})
+        self._sent.append(producer.send_table(topic, table, **columns))
 
     def flush(self) -> None:
-        """Waits until every batch sent since the last call is acknowledged. Raises: KafkaError of the first that was not."""
+        """Waits until every row sent since the last call is acknowledged. Raises: KafkaError of the first that was not."""
         sent, self._sent = self._sent, []
-        self._run(self._acknowledged(sent))
+        for producer in self._producers.values():
+            producer.flush()
+        for delivery in sent:
+            delivery.result()
 
     # -- in the loop
 
@@ -201,17 +172,6 @@ class Log:
 
     async def _offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
         return await (await self._reader()).offsets_for_times({(tp.topic, tp.partition): time_ms for tp, time_ms in times_ms.items()})
-
-    async def _send(self, topic: str, partition: int, batch: bytearray) -> Any:
-        if self._producer is None:
-            self._producer = await Producer(**self._producing).start()
-        return await self._producer.send_batch(topic, partition, batch)
-
-    async def _acknowledged(self, sent: list[Any]) -> None:
-        if self._producer is not None:
-            await self._producer.flush()
-        for delivery in sent:
-            await delivery
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.call(work)

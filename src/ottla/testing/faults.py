@@ -88,7 +88,7 @@ class Fault:
     def __repr__(self) -> str:
         return f"Fault({self.kind}, happened {self.count} times{'' if self.times is None else f' of {self.times}'})"
 
-    def wait(self, count: int = 1, *, timeout_s: float = 10.0) -> None:
+    def wait(self, count: int = 1, *, timeout_s: float = 20.0) -> None:
         """Returns when it has happened so often. Raises: AssertionError."""
         with self._happened:
             assert self._happened.wait_for(lambda: self.count >= count, timeout_s), f"{self!r}, not {count} times, in {timeout_s:g} s"

@@ -10,6 +10,8 @@ clock, the disks and what is in force of faults stay for the next life.
 """
 
 import asyncio
+import atexit
+import os
 import socket
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -107,10 +109,17 @@ class Broker:
             self._thread.stop()
             self._thread = None
             raise
+        atexit.register(self._exit, os.getpid())
         return self
+
+    def _exit(self, pid: int) -> None:
+        """The interpreter ends, and nobody has stopped it; in a child process that was forked there is nothing to stop."""
+        if os.getpid() == pid:
+            self.stop()
 
     def stop(self) -> None:
         """Ends as a server that is asked to, and gives everything back. Raises: BrokerFailed when it had failed before."""
+        atexit.unregister(self._exit)
         clients, self._clients = self._clients, None
         if clients is not None:
             clients.close()
@@ -303,12 +312,14 @@ class Broker:
         """Time goes from one thing that is due to the next, or in steps where there are many of them."""
         process = self._process
         assert process is not None, "a broker that runs has a process"
-        end_ms = self.clock.now_ms() + total_ms + PERIOD_MS
+        left_ms = total_ms + PERIOD_MS
         least_ms = max(total_ms // STEPS_MAX, 1)
-        while (left_ms := end_ms - self.clock.now_ms()) > 0:
-            dues = [due for broker in process.brokers if (due := broker.node.next_deadline_ms()) is not None]
-            next_ms = min(dues, default=end_ms) - self.clock.now_ms()
-            self.clock.put_forward(min(max(next_ms, least_ms), left_ms))
+        while left_ms > 0:
+            now_ms = self.clock.now_ms()
+            dues = [due - now_ms for broker in process.brokers if (due := broker.node.next_deadline_ms()) is not None]
+            step_ms = min(max(min(dues, default=left_ms), least_ms), left_ms)
+            self.clock.put_forward(step_ms)
+            left_ms -= step_ms
             for broker in process.brokers:
                 broker.shell.tick()
             await _settled(process)

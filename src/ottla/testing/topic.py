@@ -163,7 +163,7 @@ class Topic:
         return {key: value for key, value in last.items() if value is not None}
 
     def wait_for(
-        self, count: int = 1, *, where: Callable[[ConsumerRecord], bool] | None = None, timeout_s: float = 10.0
+        self, count: int = 1, *, where: Callable[[ConsumerRecord], bool] | None = None, timeout_s: float = 20.0
     ) -> list[ConsumerRecord]:
         """All records, or those ``where`` holds for, once there are so many of them. Raises: AssertionError, with what came instead."""
         deadline_s = time.monotonic() + timeout_s
@@ -177,7 +177,7 @@ class Topic:
                 raise AssertionError(f"{len(found)} of {count} records{fitting} in {self.name!r} after {timeout_s:g} s; {_shown(there)}")
             time.sleep(PAUSE_S)
 
-    def wait_until_read(self, group: str, *, timeout_s: float = 10.0) -> None:
+    def wait_until_read(self, group: str, *, timeout_s: float = 20.0) -> None:
         """Returns when the group has committed everything that is in the topic now. Raises: AssertionError."""
         deadline_s = time.monotonic() + timeout_s
         while (lag := self._clients().lag(group, self.name)) != 0:

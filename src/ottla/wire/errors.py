@@ -173,15 +173,15 @@ class InvalidCommitOffsetSize(KafkaError, code=28):
 
 
 class TopicAuthorizationFailed(KafkaError, code=29):
-    """The client may not do this with the topic."""
+    """The client has no permission for this on the topic; whoever administers the cluster can grant it with an ACL."""
 
 
 class GroupAuthorizationFailed(KafkaError, code=30):
-    """The client may not do this with the group."""
+    """The client has no permission for this on the group; whoever administers the cluster can grant it with an ACL."""
 
 
 class ClusterAuthorizationFailed(KafkaError, code=31):
-    """The client may not do this with the cluster."""
+    """The client has no permission for this on the cluster; whoever administers the cluster can grant it with an ACL."""
 
 
 class InvalidTimestamp(KafkaError, code=32):

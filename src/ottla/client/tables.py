@@ -1,0 +1,149 @@
+"""Parts of topics as Arrow tables: `ottla.read_table("orders@-1h:end", bootstrap_servers=...)`.
+
+What the parts stand for is settled at the beginning (`ranges`): records that come later are not waited for. All partitions are fetched at
+once; what came is decoded by several threads. Rows are in the order of the parts given, of their partitions, and of offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import TopicPartition
+from ottla.client.arrow_read import THREADS, Piece, TableForm, Tables
+from ottla.client.consumer import Consumer
+from ottla.client.loop_thread import LoopThread
+from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, Fetched, RangeReader
+from ottla.client.ranges import Part, Range, parse_part
+from ottla.client.raw_fetch import RawFetch
+from ottla.wire.errors import UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: How long the end of a range may be waited for when the log has nothing to send before it.
+IDLE_MS = 30_000
+
+
+def read_table(*topics: str, **form_and_settings: Any) -> pa.Table:
+    """Parts of topics, such as "orders", "orders@-1h:end" or "orders/0-2@100:200" (`client.ranges`), as an Arrow table.
+
+    `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` say what it is to be like (`client.arrow_read`); everything else
+    is a setting of `ConsumerOptions`: `bootstrap_servers=`, `isolation_level=` ... The column topic is there when several are read.
+
+    Raises: BadRange, a ValueError that shows the place, for a part that cannot be understood; UnknownTopicOrPartition; CorruptMessage;
+    SerializationFailed for a value that cannot be read; ConfigError; ImportError without pyarrow; KafkaError.
+    """
+    form, settings = _split(form_and_settings)
+    parts = _parts(topics)
+    tables = Tables(form)
+    thread = LoopThread("ottla-read-table")
+    try:
+        consumer = thread.call(_started({"max_partition_fetch_bytes": FETCH_BYTES, "allow_auto_create_topics": False, **settings}))
+        try:
+            return _Reading(thread, consumer, tables, several=len({part.topic for part in parts}) > 1).read(parts)
+        finally:
+            thread.call(consumer.close())
+    finally:
+        thread.stop()
+
+
+async def read_table_beside(*topics: str, **form_and_settings: Any) -> pa.Table:
+    """`read_table` for asyncio: the loop goes on meanwhile."""
+    return await asyncio.to_thread(read_table, *topics, **form_and_settings)
+
+
+async def _started(settings: Mapping[str, Any]) -> Consumer:
+    return await Consumer(**settings).start()
+
+
+def _split(given: Mapping[str, Any]) -> tuple[TableForm, dict[str, Any]]:
+    form: Any = {name: value for name, value in given.items() if name in TableForm.__annotations__}
+    return form, {name: value for name, value in given.items() if name not in form}
+
+
+def _parts(topics: Iterable[str]) -> list[Part]:
+    now_ms = int(time() * 1000)
+    parts = [parse_part(topic, now_ms) for topic in topics]
+    if not parts:
+        raise ValueError('read_table() needs a topic, such as read_table("orders@-1h:end")')
+    return parts
+
+
+async def offsets_of(consumer: Consumer, ranges: Mapping[TopicPartition, Range]) -> dict[TopicPartition, tuple[int, int]]:
+    """The half-open ranges of offsets that these stand for now. Raises: KafkaError."""
+    if not ranges:
+        return {}
+    starts, ends = await asyncio.gather(consumer.beginning_offsets(ranges), consumer.end_offsets(ranges))
+    found: list[dict[TopicPartition, int | None]] = []
+    for side in (0, 1):
+        times = {tp: when for tp, one in ranges.items() if (when := one.times()[side]) is not None}
+        at = await consumer.offsets_for_times(times) if times else {}
+        found.append({tp: None if one is None else one.offset for tp, one in at.items()})
+    return {tp: one.offsets(starts[tp], ends[tp], found[0].get(tp), found[1].get(tp)) for tp, one in ranges.items()}
+
+
+class _Reading:
+    """One call of `read_table`."""
+
+    def __init__(self, thread: LoopThread, consumer: Consumer, tables: Tables, *, several: bool) -> None:
+        self._thread = thread
+        self._consumer = consumer
+        self._tables = tables
+        self._several = several
+        self._schema = tables.read_schema(several=several)
+        options = consumer.options
+        self._reader = RangeReader(self._fetch, check_crcs=options.check_crcs, read_committed=options.isolation_level == "read_committed")
+
+    def read(self, parts: list[Part]) -> pa.Table:
+        wanted = [(tp, *offsets) for part in parts for tp, offsets in self._thread.call(self._planned(part)).items()]
+        pieces: list[list[list[Piece]]] = [[] for _ in wanted]
+        with ThreadPoolExecutor(THREADS, "ottla-read") as pool:
+            coming: deque[tuple[int, Future[list[Piece]]]] = deque()
+            for place, fetched in self._fetched(wanted):
+                coming.append((place, pool.submit(self._decode, fetched)))
+                while len(coming) > 2 * THREADS:
+                    # What came is decoded before more is fetched than is worth holding.
+                    place, decoded = coming.popleft()
+                    pieces[place].append(decoded.result())
+            for place, decoded in coming:
+                pieces[place].append(decoded.result())
+        return self._tables.table([piece for ranges in pieces for fetch in ranges for piece in fetch], several=self._several)
+
+    async def _planned(self, part: Part) -> dict[TopicPartition, tuple[int, int]]:
+        there = await self._consumer.partitions_for(part.topic)
+        chosen = [tp for tp in there if part.partitions is None or tp.partition in part.partitions]
+        missing = set(part.partitions or ()) - {tp.partition for tp in there}
+        if missing:
+            raise UnknownTopicOrPartition(f"topic {part.topic} has {len(there)} partitions, no partition {min(missing)}")
+        return await offsets_of(self._consumer, dict.fromkeys(chosen, part.range))
+
+    def _fetched(self, wanted: list[tuple[TopicPartition, int, int]]) -> Iterator[tuple[int, Fetched]]:
+        """What is fetched of each, in turn, with its place among those wanted."""
+        rows = deque(
+            (place, self._reader.read(tp, start, end, timeout_ms=IDLE_MS, gone=lambda offset, tp=tp: self._start_of(tp, offset)))  # type: ignore[misc]
+            for place, (tp, start, end) in enumerate(wanted)
+        )
+        while rows:
+            place, reading = rows.popleft()
+            fetched = next(reading, None)
+            if fetched is not None:
+                yield place, fetched
+                rows.append((place, reading))
+
+    def _start_of(self, tp: TopicPartition, offset: int) -> int:
+        """Where the log begins now: what was to be read is deleted meanwhile. It never goes back."""
+        return max(offset + 1, self._thread.call(self._consumer.beginning_offsets([tp]))[tp])
+
+    def _decode(self, fetched: Fetched) -> list[Piece]:
+        return self._tables.read(fetched.columns(with_headers="headers" in self._schema.names), self._schema, fetched.tp)
+
+    def _fetch(self, tp: TopicPartition, offset: int) -> Future[RawFetch]:
+        return self._thread.submit(self._consumer.fetch_raw(tp, offset, max_wait_ms=FETCH_WAIT_MS))
+
+
+__all__ = ["offsets_of", "read_table", "read_table_beside"]

@@ -1,0 +1,370 @@
+"""What users are told when something is wrong on the way to a broker: every face names the address and the cause, and says what to do.
+
+Servers that are no brokers stand on loopback sockets; clusters with a fault are in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from memory_cluster import MemoryCluster
+
+from ottla import NewTopic, Resource, TopicPartition, aio, unwrap
+from ottla.base.options import ConfigError
+from ottla.client.releases import RELEASES, release_with
+from ottla.errors import (
+    BrokerIncompatible,
+    BrokerNotAvailable,
+    GroupAuthorizationFailed,
+    InvalidTopic,
+    KafkaError,
+    MessageTooLarge,
+    MetadataTimedOut,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+)
+from ottla.net.link import Link, LinkBroken
+from ottla.wire import messages as m
+from ottla.wire.messages import API
+
+T = TopicPartition("t", 0)
+#: So long each face tries. What is wrong shows in a few milliseconds; on a machine that stands still, later.
+PATIENCE_MS = (500, 5_000, 30_000)
+
+
+# -- no broker at the address
+
+
+async def of_producer(settings: dict[str, Any], patience_ms: int) -> None:
+    async with aio.Producer(max_block_ms=patience_ms, **settings) as producer:
+        await producer.send("t", b"x")
+
+
+async def of_consumer(settings: dict[str, Any], patience_ms: int) -> None:
+    async with aio.Consumer(default_api_timeout_ms=patience_ms, **settings) as consumer:
+        consumer.assign([T])
+        await consumer.position(T)
+
+
+async def of_admin(settings: dict[str, Any], patience_ms: int) -> None:
+    async with aio.Admin(default_api_timeout_ms=patience_ms, **settings) as admin:
+        await admin.list_topics()
+
+
+Face = Callable[[dict[str, Any], int], Awaitable[None]]
+
+
+async def said(face: Face, settings: dict[str, Any], pattern: str) -> str:
+    """What a face raises, if not with little patience, then with more; nothing, if it is as it should be."""
+    told = "nothing was raised"
+    for patience_ms in PATIENCE_MS:
+        try:
+            await face(settings, patience_ms)
+        except KafkaError as error:
+            told = str(error)
+            if re.search(pattern, told):
+                return ""
+    return f"{face.__name__}: {told}"
+
+
+@contextlib.asynccontextmanager
+async def answering(reply: bytes | None, *, tls: bool = False) -> AsyncIterator[str]:
+    """A server that is no broker: it answers the first bytes it gets with these and hangs up, or says nothing at all."""
+    waiting: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting.add(writer)
+        with contextlib.suppress(OSError):
+            await reader.read(1000)
+            if reply is not None:
+                writer.write(reply)
+                await writer.drain()
+                writer.close()
+
+    # Without a certificate it gets as far as finding that the first bytes are no TLS.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        for writer in waiting:
+            writer.transport.abort()
+        server.close()
+
+
+def free_address() -> str:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+@pytest.fixture
+def unknown_host(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A name that the name service knows nothing of, and says so at once, as one does that works."""
+    look_up = socket.getaddrinfo
+
+    def found(host: Any, *others: Any, **named: Any) -> Any:
+        if host == "no.such.host.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up(host, *others, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    return "no.such.host.invalid:9092"
+
+
+@pytest.mark.server
+async def test_every_face_names_the_address_the_cause_and_a_remedy_where_no_broker_listens(unknown_host: str) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def server(reply: bytes | None, **kinds: bool) -> str:
+            return await stack.enter_async_context(answering(reply, **kinds))
+
+        plain = {
+            free_address(): "connection refused by {}: nothing listens on that port; is the broker running?",
+            unknown_host: "cannot find the host of {}: .*; check the spelling and the name service",
+            await server(
+                b"HTTP/1.1 400 Bad Request\r\n\r\n"
+            ): "{} .*an HTTP server answers at this address, not a Kafka broker; check the port",
+            await server(b"SSH-2.0-OpenSSH_9.6\r\n"): "{} .*it begins with 'SSH-2.0-OpenSSH_9.6'; another kind of server .*check the port",
+            await server(
+                b"\x15\x03\x01\x00\x02\x02\x46"
+            ): "{} .*speaks TLS, which this client does not: take the port of a PLAINTEXT listener",
+            await server(b""): "{} closed the connection before it answered ApiVersions v4.*PLAINTEXT listener .*TLS .*ZooKeeper",
+            await server(b"", tls=True): "{} .*(speaks TLS|closed the connection before it answered .*TLS)",
+            await server(None): "{} did not answer ApiVersions v4 within 300 ms; connection given up; is it a Kafka broker, without TLS",
+        }
+
+        checks = []
+        for address, pattern in plain.items():
+            settings = {"bootstrap_servers": address, "socket_connection_setup_timeout_ms": 300 if "did not answer" in pattern else 60_000}
+            checks += [said(face, settings, pattern.format(re.escape(address))) for face in (of_producer, of_consumer, of_admin)]
+        assert [wrong for wrong in await asyncio.gather(*checks) if wrong] == []
+
+
+@pytest.mark.server
+async def test_a_server_that_has_not_answered_yet_is_named_when_the_time_is_over() -> None:
+    async with answering(None) as address:
+        async with aio.Producer(bootstrap_servers=address, max_block_ms=200) as producer:
+            with pytest.raises(MetadataTimedOut, match=f"{address} has not answered for .* ms; is it a Kafka broker, and up?"):
+                await producer.send("t", b"x")
+        async with aio.Admin(bootstrap_servers=address) as admin:
+            with pytest.raises(RequestTimedOut, match=f"within 200 ms: .*{address} has not answered"):
+                await admin.list_topics(timeout_ms=200)
+
+
+@pytest.mark.parametrize("address", ["broker:port", "broker:70000", ":9092"])
+def test_an_address_that_is_none_is_refused_before_anything_is_tried(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not HOST:PORT"):
+        aio.Admin(bootstrap_servers=address)._network  # noqa: B018
+
+
+def test_a_peer_that_hangs_up_on_a_large_request_may_have_a_limit() -> None:
+    async def broken() -> LinkBroken:
+        link = Link("h:1", client_id="c", frame_bytes_max=1000, lost=lambda why: None)
+        link.connection_made(Swallowing())
+        answer = link.request(m.ProduceRequest(transactional_id="x" * 20), 9, timeout_ms=1000)
+        link._answered = 1
+        link._largest_bytes = 150_000_000
+        link.connection_lost(None)
+        with pytest.raises(LinkBroken) as raised:
+            await answer
+        return raised.value
+
+    assert "a request had 150000000 bytes, and brokers hang up" in str(asyncio.run(broken()))
+
+
+class Swallowing(asyncio.Transport):
+    """A connection that takes everything."""
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def writelines(self, list_of_data: Any) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+# -- a cluster with a fault
+
+
+class Misled(MemoryCluster):
+    """A cluster whose brokers can only be reached at the bootstrap address, not where they say that they are."""
+
+    async def connect(self, host: str, port: int, **settings: Any) -> Link:
+        if host != "boot":
+            await asyncio.sleep(0)
+            raise LinkBroken(f"cannot find the host of {host}:{port}: Name or service not known; check the spelling and the name service")
+        return await super().connect(host, port, **settings)
+
+
+@pytest.fixture
+def misled(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    made = Misled()
+    made.create("t")
+    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    return made
+
+
+async def test_a_broker_that_advertises_what_clients_cannot_reach_is_named_with_that_address(
+    misled: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    remedy = r"cannot find the host of node1:9092: .*the cluster names this address for broker 1; .*its advertised\.listeners should be"
+
+    async def written(settings: dict[str, Any], patience_ms: int) -> None:
+        limits = {"delivery_timeout_ms": patience_ms, "request_timeout_ms": patience_ms // 2, "linger_ms": 0}
+        async with aio.Producer(**limits, **settings) as producer:
+            await (await producer.send("t", b"x"))
+
+    async def listed(settings: dict[str, Any], patience_ms: int) -> None:
+        async with aio.Admin(default_api_timeout_ms=patience_ms, **settings) as admin:
+            unwrap(await admin.list_offsets({T: -1}))
+
+    async def described(settings: dict[str, Any], patience_ms: int) -> None:
+        async with aio.Admin(default_api_timeout_ms=patience_ms, **settings) as admin:
+            await admin.describe_config(Resource.broker(1))
+
+    assert not await said(written, quick, f"never sent: broker 1, which leads t-0: {remedy}")
+    assert not await said(of_consumer, quick, f"the position of t-0 is not known after .* ms: broker 1, which leads t-0: {remedy}")
+    assert not await said(listed, quick, f"listing offsets of t-0: {remedy}")
+    assert not await said(described, quick, f"describing settings of broker 1 was not done within .* ms: {remedy}")
+
+
+async def test_who_waits_for_records_hears_of_what_is_missing_in_the_log_once(
+    misled: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ottla.client.network.WARN_AFTER_MS", 20)
+    with caplog.at_level(logging.WARNING, "ottla.client"):
+        async with aio.Consumer(**quick) as consumer:
+            consumer.assign([T, TopicPartition("nope", 0)])
+            deadline_s = asyncio.get_running_loop().time() + 20
+            while len(caplog.records) < 2:
+                assert asyncio.get_running_loop().time() < deadline_s, "both are told in time"
+                assert await consumer.poll(20) == []
+            await consumer.poll(100)
+    told = sorted(record.getMessage() for record in caplog.records)
+    assert len(told) == 2
+    assert told[0].startswith("cannot find the host of node1:9092")
+    assert told[1] == "there is no topic nope: create it, or have the brokers create what is asked for (auto.create.topics.enable)"
+
+
+async def test_a_topic_that_may_not_be_used_is_named_by_every_face_with_what_to_do(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {"secret": 29, "no/name": 17}
+
+    def refused(node: Any, name: str) -> Any:
+        return m.MetadataResponseTopic(error_code=codes[name], name=name)
+
+    monkeypatch.setattr("memory_cluster.MemoryNode._topic", refused)
+    for name, kind, told in (
+        ("secret", TopicAuthorizationFailed, "this client may not use topic secret: .*ACL"),
+        ("no/name", InvalidTopic, "'no/name' is no topic to use: names have up to 249 letters"),
+    ):
+        async with aio.Producer(**quick) as producer:
+            with pytest.raises(kind, match=told):
+                await producer.send(name, b"x")
+        async with aio.Consumer(**quick) as consumer:
+            consumer.assign([(name, 0)])
+            with pytest.raises(kind, match=told):
+                await consumer.poll(5000)
+        async with aio.Admin(**quick) as admin:
+            with pytest.raises(kind, match=told):
+                await admin.describe_topic(name)
+            assert re.search(told, str((await admin.list_offsets({(name, 0): -1}))[TopicPartition(name, 0)]))
+
+
+async def test_what_may_be_described_but_not_written_or_read_is_told_with_the_place(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.batch_accidents.append(lambda topic, partition, header: 29)
+    async with aio.Producer(**quick) as producer:
+        with pytest.raises(TopicAuthorizationFailed, match=r"t-0 at node1:9092: The client has no permission .* grant it with an ACL"):
+            await (await producer.send("t", b"x"))
+    denied = m.FindCoordinatorResponse(coordinators=[m.Coordinator(key="g", node_id=-1, error_code=30)])
+    cluster.accidents["FindCoordinator"] += [lambda node, request: denied] * 2
+    async with aio.Consumer(group_id="g", **quick) as consumer:
+        consumer.subscribe(["t"])
+        with pytest.raises(GroupAuthorizationFailed, match="group g: this client may not use the group; it needs READ on it"):
+            await consumer.poll(5000)
+    async with aio.Admin(**quick) as admin:
+        with pytest.raises(GroupAuthorizationFailed, match=r"g: The client has no permission .* grant it with an ACL"):
+            await admin.describe_consumer_group("g")
+
+
+async def test_errors_without_a_word_are_told_with_what_they_befell(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    above = m.DeleteRecordsPartitionResult(partition_index=0, error_code=1)
+    answer = m.DeleteRecordsResponse(topics=[m.DeleteRecordsTopicResult(name="t", partitions=[above])])
+    cluster.accidents["DeleteRecords"].append(lambda node, request: answer)
+    cluster.accidents["CreateTopics"].append(
+        lambda node, request: m.CreateTopicsResponse(topics=[m.CreatableTopicResult(name="u", error_code=44)])
+    )
+    async with aio.Admin(**quick) as admin:
+        outcome = (await admin.delete_records({T: 9}))[T]
+        assert isinstance(outcome, OffsetOutOfRange)
+        assert str(outcome).startswith("t-0: the offset to delete up to is above the high watermark")
+        created = (await admin.create_topics([NewTopic("u")]))["u"]
+        assert str(created).startswith("u: ")
+
+
+async def test_a_broker_that_is_not_there_is_an_answer_that_tells_which_are(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with aio.Admin(**quick) as admin:
+        with pytest.raises(BrokerNotAvailable, match="the cluster has no broker 7 now; it has 1"):
+            await admin.describe_config(Resource.broker(7))
+        assert isinstance((await admin.describe_log_dirs([7]))[7], BrokerNotAvailable)
+
+
+async def test_brokers_that_are_too_old_or_too_new_are_told_by_release(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.versions = {0: (0, 2), 3: (0, 12), 46: (7, 9)}
+    async with aio.Producer(**quick) as producer:
+        with pytest.raises(
+            BrokerIncompatible, match=r"Produce: the broker at \S+ has versions 0 to 2, needed are 3 to 13, which Kafka has since 0\.11"
+        ):
+            await (await producer.send("t", b"x"))
+    async with aio.Admin(**quick) as admin:
+        with pytest.raises(
+            BrokerIncompatible, match=r"ListPartitionReassignments: .* has versions 7 to 9, .*; this client is too old for it"
+        ):
+            await admin.list_partition_reassignments()
+
+
+async def test_a_request_that_a_broker_does_not_have_is_named_with_the_release_that_has_it(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    cluster.accidents["ApiVersions"] += [
+        lambda node, request: m.ApiVersionsResponse(api_keys=[m.ApiVersion(api_key=key, max_version=20) for key in (3, 18)])
+    ] * 3
+    async with aio.Admin(**quick) as admin:
+        with pytest.raises(BrokerIncompatible, match=r"the broker at \S+ does not offer DescribeQuorum; Kafka has it since 4\.0"):
+            await admin.describe_quorum()
+        with pytest.raises(BrokerIncompatible, match=r"does not offer DescribeCluster; Kafka has it since 4\.0"):
+            await admin.describe_cluster(fenced=True)
+
+
+def test_releases_rise_with_versions() -> None:
+    assert RELEASES.keys() <= API.keys()
+    for key, text in RELEASES.items():
+        pairs = [pair.split(":") for pair in text.split()]
+        assert [int(version) for version, _ in pairs] == sorted({int(version) for version, _ in pairs}), key
+        released = [tuple(map(int, release.split("."))) for _, release in pairs]
+        assert released == sorted(set(released)), key
+    assert (release_with(3, 0), release_with(3, 11), release_with(3, 12), release_with(99, 0)) == ("0.8", "2.8", "3.1", None)
+
+
+async def test_a_record_that_is_too_large_is_told_with_the_settings_to_raise(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with aio.Producer(max_request_size=1000, **quick) as producer:
+        with pytest.raises(
+            MessageTooLarge, match=r"larger than max_request_size \(1000\); raise that, and max\.message\.bytes of the topic"
+        ):
+            await producer.send("t", bytes(2000))

@@ -1,0 +1,44 @@
+"""Runs the client's tests against a stock Apache Kafka 4.x of their own: that they ask for nothing which Kafka does not do.
+
+    python tools/test_kafka.py [pytest's arguments]
+
+Kafka comes by way of Maven, once (see `bench/maven.py`). Where it cannot be had, this says why and is content. Tests that need a server of
+Ottla's own, one that they may kill for instance, are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench import kafka  # noqa: E402
+from bench.maven import PeerUnavailable  # noqa: E402
+
+#: Tests write records of 1970, which Kafka would delete while they look; and its groups would wait for members that never come.
+SETTINGS = {"log.retention.check.interval.ms": "86400000", "group.initial.rebalance.delay.ms": "0"}
+TESTS = ["tests/client", "-m", "server"]
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        found = kafka.distribution()
+    except PeerUnavailable as why:
+        print(f"test_kafka: not run: {why}")
+        return 0
+    print(f"test_kafka: Apache Kafka {found.version} on Java {found.java.version}", flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="ottla-test-kafka-") as directory,
+        kafka.running(found, Path(directory), settings=SETTINGS) as (bootstrap, _),
+    ):
+        command = [sys.executable, "-m", "pytest", *(arguments or TESTS)]
+        return subprocess.run(command, cwd=ROOT, env={**os.environ, "OTTLA_TEST_BOOTSTRAP": bootstrap}, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
