@@ -78,7 +78,7 @@ class Consumer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None and not self._closed:
-            self.core.giving.not_done()
+            self._call(self.core.tables.not_done)
         self.close()
 
     def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:
