@@ -25,6 +25,7 @@ KINDS = {
     "raw_fetch": "bench.loads.raw:fetch",
     "librdkafka_produce": "bench.loads.librdkafka:produce",
     "librdkafka_consume": "bench.loads.librdkafka:consume",
+    "client_consume": "bench.loads.client_consume:consume",
     "client_produce": "bench.loads.clients:produce",
     "table_send": "bench.loads.arrow:send",
     "table_read": "bench.loads.arrow:read",

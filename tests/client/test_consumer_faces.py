@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -183,8 +184,10 @@ def test_a_blocking_consumer_is_woken_by_another_thread_which_may_do_nothing_els
     thread = threading.Thread(target=run)
     thread.start()
     assert began.wait(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
     while consumer._waiting is None:
-        pass
+        assert time.monotonic() < deadline, "the thread does not poll"
+        time.sleep(0.001)
     for call in (lambda: consumer.poll(0), consumer.close):
         with pytest.raises(RuntimeError, match=r"another thread polls .*wakeup\(\)"):
             call()
@@ -285,3 +288,52 @@ async def test_closing_leaves_the_group_as_the_user_says(
             found.append(request.member_epoch)
     assert found == left
     assert committed(cluster) == 10
+
+
+# -- iterating
+
+
+async def test_who_iterates_gives_partitions_up_before_all_that_was_fetched_is_used_up(
+    cluster: MemoryCluster, member: dict[str, Any]
+) -> None:
+    for partition in range(3):
+        fill(cluster, "many", 300, partition)
+    seen: list[tuple[int, int]] = []
+
+    async def work(consumer: Consumer) -> None:
+        async for record in consumer:
+            seen.append((record.partition, record.offset))
+            await asyncio.sleep(0.001)
+
+    settings = {**member, "auto_commit_interval_ms": 5, "max_poll_records": 900}
+    async with Consumer("many", **settings) as first, Consumer("many", **settings) as second:
+        works = [asyncio.ensure_future(work(first))]
+        await until(lambda: seen)
+        works.append(asyncio.ensure_future(work(second)))
+        await until(lambda: second.assignment() and len(first.assignment()) + len(second.assignment()) == 3)
+        assert len(seen) < 900
+        await until(lambda: len(set(seen)) == 900)
+        for one in works:
+            one.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+
+def test_no_thread_is_left_of_consumers_that_were_closed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    fill(cluster)
+    threads = threading.active_count()
+    for _ in range(10):
+        with ottla.Consumer(auto_offset_reset="earliest", **quick) as consumer:
+            consumer.assign([T])
+            assert consumer.poll(20_000, 1)
+        assert [record.offset for record in ottla.consume("t", limit=2, **quick)] == [0, 1]
+    assert threading.active_count() == threads
+
+
+async def test_no_task_is_left_of_consumers_that_were_closed(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+    fill(cluster)
+    async with Consumer("t", **member) as consumer:
+        await consumer.poll(5000)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await consumer.poll()
+    await until(lambda: len(asyncio.all_tasks()) == 1)

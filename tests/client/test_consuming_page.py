@@ -6,13 +6,16 @@ import ast
 import asyncio
 import inspect
 import re
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ottla import Admin, NewTopic, Producer
+from ottla import Admin, Consumer, NewTopic, Producer, TopicPartition
 from ottla.client.options import ClientOptions
 from serving import Serving
 
@@ -60,3 +63,32 @@ def test_an_example_runs(code: str, bootstrap: str, capsys: pytest.CaptureFixtur
         asyncio.run(awaited())
     else:
         exec(compiled, {})
+
+
+def test_ctrl_c_ends_a_loop_at_once_and_keeps_what_is_done(bootstrap: str) -> None:
+    topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic(NewTopic(topic, 1))
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for number in range(5):
+            producer.send(topic, b"%d" % number)
+    program = (
+        "import sys, ottla\n"
+        "address, topic, group = sys.argv[1:]\n"
+        "for record in ottla.consume(topic, group=group, bootstrap_servers=address):\n"
+        "    print(record.offset, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, bootstrap, topic, group], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "4\n":
+            assert process.poll() is None, "it ended before it had read everything"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    with Consumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
+        kept = consumer.committed([(topic, 0)])[TopicPartition(topic, 0)]
+    # Whether the last one was done is for the moment of the signal to say: in its body, or waiting for the next.
+    assert kept is not None
+    assert kept.offset in (4, 5)

@@ -14,7 +14,7 @@ from ottla.client.giving import CHECK_IN_S, Giving
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.client.record import ConsumerRecord, Deserializers, RecordDeserializationFailed
-from ottla.client.serializers import SerializationFailed
+from ottla.client.serializers import Avro, Protobuf, SerializationFailed
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -139,6 +139,8 @@ def test_one_by_one_it_comes_out_of_the_loop() -> None:
     assert next(one_by_one).value == 1
     with pytest.raises(RecordDeserializationFailed):
         next(one_by_one)
+    # The one before it is done: somebody asked for the next.
+    giving.not_done()
     assert giving.first_offsets() == {A: 1}
 
 
@@ -255,3 +257,19 @@ def test_tombstones_are_not_for_functions_and_formats_but_for_objects() -> None:
         None,
         ("a", [], None),
     ]
+
+
+SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+
+
+def test_avro_and_protobuf_tell_the_place_of_what_is_not_theirs() -> None:
+    pytest.importorskip("fastavro")
+    duration = pytest.importorskip("google.protobuf.duration_pb2").Duration
+    for given, good, bad, value in (
+        (Avro(SCHEMA), b"\x06", b"", {"id": 3}),
+        (Protobuf(duration), b"\x08\x03", b"\xff", duration(seconds=3)),
+    ):
+        giving = a_giving([a_record(0, value=good), a_record(1, value=bad)], value=given)
+        assert [record.value for record in giving.give(10)] == [value]
+        with pytest.raises(RecordDeserializationFailed, match=r"the value of a-0 at offset 1: .* bytes of topic a cannot be read as"):
+            giving.give(10)

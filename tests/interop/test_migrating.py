@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 import re
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -31,10 +32,26 @@ def idioms(of: str) -> dict[str, list[str]]:
 
 PRODUCERS, CONSUMERS = idioms("producers"), idioms("consumers")
 TIMEOUT_S = 20
+#: Clients that wait for ever for what does not come would hold up the whole session.
+RUN_S = 90
+
+
+def _too_long(*_: Any) -> None:
+    raise TimeoutError(f"not done after {RUN_S} s")
 
 
 def run(code: str, bootstrap: str, **names: str) -> None:
-    """Run the code, which may await, as a program of its own; with other names for its topics and groups."""
+    """Run the code, which may await, as a program of its own; with other names for its topics and groups. Raises: TimeoutError."""
+    before = signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(RUN_S)
+    try:
+        _run(code, bootstrap, names)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _run(code: str, bootstrap: str, names: dict[str, str]) -> None:
     code = code.replace("localhost:9092", bootstrap)
     for name, instead in names.items():
         code = re.sub(rf"\b{name}\b", instead, code)

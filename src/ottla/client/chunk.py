@@ -16,7 +16,7 @@ from ottla.records.read import records
 class Chunk:
     """The batches of one answer for one partition; at least one."""
 
-    __slots__ = ("_hiding", "aborted", "batches", "buffer", "decoded", "next")
+    __slots__ = ("_hiding", "aborted", "batches", "buffer", "decoded", "given", "next")
 
     def __init__(self, buffer: memoryview, batches: list[tuple[int, BatchHeader]], aborted: Sequence[tuple[int, int]]) -> None:
         self.buffer = buffer
@@ -25,6 +25,8 @@ class Chunk:
         self.next = 0
         #: Decoded records of the batch before, the last one first.
         self.decoded: list[ConsumerRecord] = []
+        #: How many were decoded so far.
+        self.given = 0
         #: (producer id, first offset) of the aborted transactions that are to be left out.
         self.aborted = aborted
         #: Has seen the batches before `next`; None: nobody asked yet.

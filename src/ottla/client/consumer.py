@@ -15,6 +15,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from random import Random
+from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -22,16 +23,18 @@ from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.assignors import assignors_from
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
-from ottla.client.errors import AlreadyClosed, MetadataTimedOut
+from ottla.client.consumer_metrics import ConsumerMetrics
+from ottla.client.errors import AlreadyClosed
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
 from ottla.client.giving import Giving
 from ottla.client.group import GroupPostman
 from ottla.client.interceptors import ConsumerInterceptors
+from ottla.client.moving import Figures
 from ottla.client.network import Network
-from ottla.client.offsets import EARLIEST, LATEST
 from ottla.client.options import ConsumerOptions, from_keywords
-from ottla.client.questions import Partition, Questions
+from ottla.client.positions import Positions
+from ottla.client.questions import Partition
 from ottla.client.rebalance import CommitCallback, RebalanceListener, UserSide, invoke
 from ottla.client.record import ConsumerRecord, Deserializers
 from ottla.client.table_polls import TablePolls
@@ -48,7 +51,7 @@ CLOSE_TIMEOUT_MS = 30_000
 NO_GROUP = "this needs a group: give the consumer a group_id, or assign() partitions to it"
 
 
-class Consumer(Questions):
+class Consumer(Positions):
     """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments; belongs to the loop in which it is first used. Topics
     given here are subscribed to.
 
@@ -79,6 +82,7 @@ class Consumer(Questions):
         self._fetcher = Fetcher(self.options, self._rng)
         #: The same for whole tables.
         self.tables = TablePolls(self.options, self._fetcher, self.giving, self.turn, self._reads_several, self.clock_ms)
+        self._metrics = ConsumerMetrics()
         self._network_: Network | None = None
         self._fetching: Fetching | None = None
         self._user: UserSide | None = None
@@ -112,9 +116,11 @@ class Consumer(Questions):
             self._alarm.bind(self._news.set)
             network.changed = self._changed
             if self.options.group_id:
-                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._changed)
-                self._user = UserSide(network, self._fetcher, self._group, self.options, self.giving, self._interceptors, self._invoke)
-            self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._changed)
+                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._metrics, self._changed)
+                self._user = UserSide(
+                    network, self._fetcher, self._group, self.options, self.giving, self._interceptors, self._metrics, self._invoke
+                )
+            self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._metrics, self._changed)
             if self._early:
                 self.subscribe(self._early, listener=self._listener)
         return self._network_
@@ -258,7 +264,9 @@ class Consumer(Questions):
             await user.quiet(limit_ms)
             await user.commit(self._offsets_given(offsets), limit_ms)
 
+        began_ns = monotonic_ns()
         await self._alarm.wakeable(committed())
+        self._metrics.commit_sync_ns += monotonic_ns() - began_ns
 
     def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
         """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
@@ -273,9 +281,10 @@ class Consumer(Questions):
         """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut; WokenUp."""
         limit_ms = self._limit_ms(timeout_ms)
         wanted = [as_partition(tp) for tp in partitions]
-        return await self._alarm.wakeable(self._members[0].committed(wanted, timeout_ms=limit_ms))
-
-    # -- assignment and positions
+        began_ns = monotonic_ns()
+        found = await self._alarm.wakeable(self._members[0].committed(wanted, timeout_ms=limit_ms))
+        self._metrics.committed_ns += monotonic_ns() - began_ns
+        return found
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position. With a group_id, the
@@ -289,90 +298,6 @@ class Consumer(Questions):
         self._fetcher.assign(as_partition(tp) for tp in partitions)
         self._sought(lambda tp: tp not in self._fetcher.assignment)
         self._pump()
-
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions assigned."""
-        return self._fetcher.assignment
-
-    def seek(self, partition: Partition, offset: int | OffsetAndMetadata) -> None:
-        """Continue at this offset; what was committed brings the epoch with it, by which a log with another history is noticed (KIP-320).
-
-        Raises: ValueError when the partition is not assigned.
-        """
-        at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-        self._fetcher.seek(as_partition(partition), at.offset, at.leader_epoch)
-        self._sought(lambda tp: tp == partition)
-        self._pump()
-
-    def _sought(self, gone: Callable[[TopicPartition], bool]) -> None:
-        """Partitions go on elsewhere: forget what was taken of them."""
-        self.giving.done()
-        self.giving.drop(gone)
-        if self._user is not None:
-            self._user.drop(gone)
-
-    def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Continue at the start of the log, in these partitions or all assigned."""
-        self._seek_to(partitions, EARLIEST)
-
-    def seek_to_end(self, *partitions: Partition) -> None:
-        """Continue at the end of the log as it is now, in these partitions or all assigned."""
-        self._seek_to(partitions, LATEST)
-
-    def _seek_to(self, partitions: tuple[Partition, ...], when: int) -> None:
-        for tp in partitions or self._fetcher.assignment:
-            self._fetcher.seek_to(as_partition(tp), when)
-        self._sought(lambda tp: not partitions or tp in partitions)
-        self._pump()
-
-    async def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
-        """The offset of the next record that poll() gives; looks it up when it is not known. Raises: MetadataTimedOut, the partition's
-        error; WokenUp.
-        """
-        tp = as_partition(partition)
-        limit_ms = self._limit_ms(timeout_ms)
-        try:
-            async with asyncio.timeout(limit_ms / 1000):
-                while (offset := self._fetcher.position(tp)) is None:
-                    await self._wait()
-        except TimeoutError:
-            raise MetadataTimedOut(
-                f"the position of {tp} is not known after {limit_ms:.0f} ms: {self._network.cluster.why_not(*tp)}"
-            ) from None
-        return self.giving.first_offsets().get(tp, offset)
-
-    def pause(self, *partitions: Partition) -> None:
-        """Give no records of these partitions until they are resumed; what is buffered is kept."""
-        for tp in partitions:
-            self._fetcher.pause(as_partition(tp))
-
-    def resume(self, *partitions: Partition) -> None:
-        """End a pause."""
-        for tp in partitions:
-            self._fetcher.pause(as_partition(tp), False)
-        self._pump()
-
-    def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
-        return self._fetcher.paused
-
-    def high_watermark(self, partition: Partition) -> int:
-        """The end of the log, exclusive, as the last answer told; -1 before the first."""
-        return self._fetcher.ends(as_partition(partition))[1]
-
-    def current_lag(self, partition: Partition) -> int | None:
-        """How many offsets this consumer is behind the end, as far as that is known without asking: the high watermark, with
-        read_committed the last stable offset, of the last answer; None before the first.
-
-        Raises: ValueError when the partition is not assigned.
-        """
-        tp = as_partition(partition)
-        return self._fetcher.lag(tp, self.giving.first_offsets().get(tp))
-
-    def has_passed(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether what follows is at this offset, or behind it; an error of the partition is left for poll() to raise."""
-        at = self.giving.first_offsets().get(partition, self._fetcher.place(partition))
-        return at is not None and at >= offset
 
     # -- records
 
@@ -404,6 +329,14 @@ class Consumer(Questions):
         """
         return await self.tables.poll(timeout_ms, max_records, form)
 
+    def metrics(self) -> dict[str, Figures | dict[str, Figures]]:
+        """What the consumer counts, under Kafka's names, in the groups that `consumer_metrics` lists; figures of topics, partitions and
+        brokers stand under theirs. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """
+        network, fetcher = self._network, self._fetcher
+        standing = fetcher.standing(self.giving.first_offsets())
+        return self._metrics.figures(standing, fetcher.near.replicas, network.connections, self.in_group, network.clock_ms())
+
     def _reads_several(self) -> bool:
         """Whether records may come of more topics than one."""
         topics = {tp.topic for tp in self._fetcher.assignment} | self.subscription()
@@ -414,7 +347,18 @@ class Consumer(Questions):
         network = self._network
         self.giving.done()
         self.tables.put_back()
-        take = take or partial(self.giving.take, self._fetcher, limit)
+        take, began_ms = take or partial(self.giving.take, self._fetcher, limit), network.clock_ms()
+        try:
+            await self._as_member(take, timeout_ms)
+        finally:
+            now_ms = network.clock_ms()
+            self._metrics.polled(began_ms, now_ms)
+            if consumed := self._fetcher.taking.consumed:
+                self._metrics.consumed(consumed, now_ms)
+                consumed.clear()
+
+    async def _as_member(self, take: Callable[[], bool], timeout_ms: float | None) -> None:
+        network = self._network
         if self._group is None:
             await self._fill(take, timeout_ms)
             return

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
 from ottla.client.chunk import Chunk
+from ottla.client.consumer_metrics import PartitionStanding
 from ottla.client.fetch_session import Ask
 from ottla.wire.errors import KafkaError
 
@@ -40,6 +41,14 @@ class Position:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
+
+    def standing(self, first_pending: int | None, read_committed: bool) -> PartitionStanding:
+        """How far the user is from both ends of the log; `first_pending`: of records that were taken and not given."""
+        at = self.offset if first_pending is None else first_pending
+        end, start = self.last_stable_offset if read_committed else self.high_watermark, self.log_start_offset
+        return PartitionStanding(
+            None if end < 0 or at is None else max(end - at, 0), None if start < 0 or at is None else max(at - start, 0)
+        )
 
 
 @dataclass(slots=True)

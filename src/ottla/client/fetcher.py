@@ -19,14 +19,14 @@ what remains is raised by the next `take`, once, and the partition is asked for 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.backoff import Backoff
-from ottla.client.chunk import Chunk, Lent
+from ottla.client.chunk import Chunk
+from ottla.client.consumer_metrics import PartitionStanding
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
 from ottla.client.fetch_position import FetchPlan, Position
 from ottla.client.fetch_session import Ask, FetchSession
@@ -34,6 +34,7 @@ from ottla.client.near import NearReplicas
 from ottla.client.offsets import EARLIEST, LATEST, SO_LONG_AGO
 from ottla.client.options import ConsumerOptions
 from ottla.client.record import ConsumerRecord
+from ottla.client.taking import Taking
 from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
 from ottla.wire.errors import CorruptMessage, KafkaError, OffsetOutOfRange, error_for
@@ -50,10 +51,10 @@ class Fetcher:
 
     def __init__(self, options: ConsumerOptions, rng: Random) -> None:
         self._options = options
+        self._read_committed = options.isolation_level == "read_committed"
         self._rng = rng
         self._positions: dict[TopicPartition, Position] = {}
-        #: Partitions with chunks, in the order in which they are served.
-        self._row: deque[TopicPartition] = deque()
+        self.taking = Taking(self._positions, options)
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, FetchPlan] = {}
         #: Where partitions are read from, if not at their leaders.
@@ -69,13 +70,14 @@ class Fetcher:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Consume exactly these; what was assigned before keeps its position."""
-        was, self._positions = self._positions, {}
+        was = dict(self._positions)
+        self._positions.clear()
         for tp in partitions:
             backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms, self._rng)
             self._positions[tp] = was.get(tp) or Position(
                 tp, backoff, generation=self._next_generation(), committed=not self._options.group_id
             )
-        self._row = deque(tp for tp in self._row if tp in self._positions)
+        self.taking.assigned()
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Make this the next offset. Raises: ValueError when the partition is not assigned or the offset is negative."""
@@ -116,13 +118,6 @@ class Fetcher:
         position = self._position(tp)
         return position.log_start_offset, position.high_watermark, position.last_stable_offset
 
-    def lag(self, tp: TopicPartition, first_pending: int | None = None) -> int | None:
-        """How far the user is from the end, as far as that is known; `first_pending`: of records taken, not given. Raises: ValueError."""
-        position = self._position(tp)
-        end = position.last_stable_offset if self._options.isolation_level == "read_committed" else position.high_watermark
-        at = position.offset if first_pending is None else first_pending
-        return None if end < 0 or at is None else max(end - at, 0)
-
     def _next_generation(self) -> int:
         self._generation += 1
         return self._generation
@@ -144,8 +139,7 @@ class Fetcher:
         position.reset = None
         position.last_epoch = -1
         position.blocked_until_ms = float("-inf")
-        if tp in self._row:
-            self._row.remove(tp)
+        self.taking.forget(tp)
         return position
 
     # -- looking up where to begin
@@ -360,9 +354,8 @@ class Fetcher:
         if not batches:
             return
         aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
-        position.chunks.append(Chunk(view, batches, aborted if self._options.isolation_level == "read_committed" else []))
-        if position.tp not in self._row:
-            self._row.append(position.tp)
+        position.chunks.append(Chunk(view, batches, aborted if self._read_committed else []))
+        self.taking.arrived(position.tp)
         last = batches[-1][1]
         position.fetch_offset = last.last_offset + 1
         position.last_epoch = last.leader_epoch
@@ -388,106 +381,12 @@ class Fetcher:
 
         Raises: an error of some partition, when there are no records to give before it.
         """
-        taken: list[ConsumerRecord] = []
-        for _ in range(len(self._row)):
-            tp = self._row[0]
-            position = self._positions[tp]
-            if position.paused:
-                self._row.rotate(-1)
-                continue
-            while position.chunks and len(taken) < records_max and position.error is None:
-                self._take_from(position, position.chunks[0], taken, records_max)
-            if len(taken) >= records_max and position.chunks:
-                break
-            self._row.popleft()
-        if not taken:
-            self._tell_error()
-        return taken
+        return self.taking.take(records_max)
 
-    def _tell_error(self) -> None:
-        """Raises: an error of some partition, which is over with that."""
-        for position in self._positions.values():
-            if position.error is not None and not position.paused:
-                error, position.error = position.error, None
-                raise error
+    def lag(self, tp: TopicPartition, first_pending: int | None = None) -> int | None:
+        """How far the user is from the end, as far as that is known; `first_pending`: of records taken, not given. Raises: ValueError."""
+        return self._position(tp).standing(first_pending, self._read_committed).lag
 
-    def lend(self, records_max: int) -> list[Lent]:
-        """Whole chunks with about so many records, or one at least, to be read elsewhere; the positions wait for `take_back`, which must
-        follow for each, the last one first.
-
-        Raises: an error of some partition, when there is nothing to lend before it.
-        """
-        lent: list[Lent] = []
-        left = records_max
-        for _ in range(len(self._row)):
-            position = self._positions[self._row[0]]
-            if position.paused:
-                self._row.rotate(-1)
-                continue
-            while position.chunks and left > 0 and position.error is None:
-                chunk = position.chunks.popleft()
-                if chunk.decoded:
-                    chunk.begin_at(position.offset or 0)
-                lent.append(Lent(position.tp, position.generation, chunk, position.offset or 0))
-                left -= sum(header.count for _, header in chunk.batches[chunk.next :])
-            if position.chunks:
-                break
-            self._row.popleft()
-        if not lent:
-            self._tell_error()
-        return lent
-
-    def take_back(self, lent: Lent, next_offset: int | None, error: KafkaError | None = None) -> bool:
-        """A chunk was read up to `next_offset`, which is where its partition is now; None: not at all. `error`: it cannot be read further.
-
-        False when the partition went on elsewhere meanwhile: then nothing of the chunk counts.
-        """
-        position, chunk = self._positions.get(lent.tp), lent.chunk
-        if position is None or position.generation != lent.generation or position.fetch_offset < chunk.end_offset:
-            return False
-        if next_offset is not None and next_offset > (position.offset or 0):
-            position.offset = next_offset
-            position.taken_epoch = [header for _, header in chunk.batches if header.base_offset < next_offset][-1].leader_epoch
-        if error is not None:
-            position.error, position.fetch_offset = error, position.offset or 0
-            position.chunks.clear()
-        elif next_offset is None or next_offset < chunk.end_offset:
-            chunk.begin_at(max(lent.start_offset, next_offset or 0))
-            position.chunks.appendleft(chunk)
-            if lent.tp not in self._row:
-                self._row.appendleft(lent.tp)
-        return True
-
-    def _take_from(self, position: Position, chunk: Chunk, taken: list[ConsumerRecord], records_max: int) -> None:
-        """Move records of the chunk's next batch; drop the chunk when it is empty."""
-        if not chunk.decoded:
-            if chunk.next == len(chunk.batches):
-                position.chunks.popleft()
-                return
-            header = chunk.batches[chunk.next][1]
-            try:
-                chunk.decode(position.tp, position.offset or 0, check_crcs=self._options.check_crcs)
-            except RecordsError as error:
-                position.error = CorruptMessage(
-                    f"{position.tp}: the batch at offset {header.base_offset} cannot be read: {error}; seek past it to go on"
-                )
-                position.fetch_offset = position.offset or 0
-                position.chunks.clear()
-                return
-            chunk.next += 1
-            if not chunk.decoded:
-                position.offset = header.last_offset + 1
-                return
-        decoded = chunk.decoded
-        position.taken_epoch = chunk.batches[chunk.next - 1][1].leader_epoch
-        room = records_max - len(taken)
-        if len(decoded) <= room:
-            decoded.reverse()
-            taken += decoded
-            chunk.decoded = []
-            position.offset = chunk.batches[chunk.next - 1][1].last_offset + 1
-        else:
-            part = decoded[: -room - 1 : -1]
-            del decoded[-room:]
-            taken += part
-            position.offset = part[-1].offset + 1
+    def standing(self, pending: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionStanding]:
+        """How the user stands in each partition; `pending`: the first offsets of what was taken and not given."""
+        return {tp: position.standing(pending.get(tp), self._read_committed) for tp, position in self._positions.items()}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
+from ottla.client.consumer_metrics import ConsumerMetrics
 from ottla.client.fetch_position import FetchPlan
 from ottla.client.fetcher import Fetcher
 from ottla.client.group import GroupPostman
@@ -27,12 +28,14 @@ class Fetching:
     """See the module. Belongs to one loop; `changed` is called whenever something happened."""
 
     def __init__(
-        self, network: Network, fetcher: Fetcher, options: ConsumerOptions, group: GroupPostman | None, changed: Callable[[], None]
-    ) -> None:
+        self, network: Network, fetcher: Fetcher, options: ConsumerOptions, group: GroupPostman | None, metrics: ConsumerMetrics,
+        changed: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._network = network
         self._fetcher = fetcher
         self._options = options
         self._group = group
+        self._metrics = metrics
         self._changed = changed
 
     def pump(self, now_ms: float) -> float:
@@ -82,18 +85,20 @@ class Fetching:
         except (LinkBroken, KafkaError):
             self._fetcher.failed(plan, network.clock_ms())
             return
-        answer.add_done_callback(lambda done: self._answered(plan, done))
+        sent_ms = network.clock_ms()
+        answer.add_done_callback(lambda done: self._answered(plan, done, sent_ms))
 
-    def _answered(self, plan: FetchPlan, answer: asyncio.Future[Any]) -> None:
+    def _answered(self, plan: FetchPlan, answer: asyncio.Future[Any], sent_ms: float) -> None:
         network = self._network
         if network.closed:
             return
         if answer.exception() is not None:
             self._fetcher.failed(plan, network.clock_ms())
         else:
-            response = answer.result()
+            response, now_ms = answer.result(), network.clock_ms()
+            self._metrics.fetched(plan.node_id, now_ms - sent_ms, response.throttle_time_ms, now_ms)
             self._hints(response)
-            if self._fetcher.answered(plan, response, network.clock_ms()):
+            if self._fetcher.answered(plan, response, now_ms):
                 network.cluster.invalidate()
         self._changed()
 

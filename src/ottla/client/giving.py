@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ottla.base.ids import TopicPartition
 from ottla.client.fetcher import Fetcher
@@ -43,7 +43,7 @@ class Giving:
         #: Taken out of the fetcher and not given to the user yet, each partition's in order.
         self.pending: deque[ConsumerRecord] = deque()
         #: What the user works on: given, and not followed by another call.
-        self._given: list[ConsumerRecord] = []
+        self._given: Sequence[ConsumerRecord] = ()
 
     def take(self, fetcher: Fetcher, limit: int) -> bool:
         """Take records out of the fetcher, unless some are pending; whether there are any now. Raises: what the fetcher raises."""
@@ -54,7 +54,7 @@ class Giving:
     def give(self, limit: int) -> list[ConsumerRecord]:
         """Records that are there, up to one that cannot be deserialized. Raises: RecordDeserializationFailed when that is the first."""
         pending = self.pending
-        given = self._given = []
+        self._given = given = list[ConsumerRecord]()
         if self._deserialized.none:
             if len(pending) <= limit:
                 given.extend(pending)
@@ -89,6 +89,8 @@ class Giving:
                     return
         elif not self._interceptors:
             while pending:
+                # Who asks for the next one is done with the one before, whatever becomes of the next.
+                self._given = ()
                 record = self._deserialized(pending[0])
                 del pending[0]
                 self._given = [record]
@@ -102,11 +104,11 @@ class Giving:
 
     def done(self) -> None:
         """The user came back: what it was given is done with."""
-        self._given = []
+        self._given = ()
 
     def not_done(self) -> None:
         """The user failed on what it was given last: it is not to be committed."""
-        given, self._given = self._given, []
+        given, self._given = self._given, ()
         self.pending.extendleft(reversed(given))
 
     def drop(self, gone: Callable[[TopicPartition], bool]) -> None:

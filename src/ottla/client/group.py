@@ -21,13 +21,23 @@ from ottla.client import commits
 from ottla.client.assignors import Assignor
 from ottla.client.backoff import Backoff
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata
+from ottla.client.consumer_metrics import ConsumerMetrics
 from ottla.client.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, group_error
 from ottla.client.errors import METADATA_IS_STALE, ConnectionFailed
 from ottla.client.membership import Membership
 from ottla.client.network import METADATA_VERSION_MIN, Network
 from ottla.client.options import ConsumerOptions
 from ottla.client.reconciliation import GONE, Reconciliation
-from ottla.wire.errors import KafkaError, LeaderNotAvailable, NetworkError, RequestTimedOut, StaleMemberEpoch, UnknownServerError
+from ottla.wire.errors import (
+    KafkaError,
+    LeaderNotAvailable,
+    MemberIdRequired,
+    NetworkError,
+    RebalanceInProgress,
+    RequestTimedOut,
+    StaleMemberEpoch,
+    UnknownServerError,
+)
 from ottla.wire.messages import (
     JoinGroupRequest,
     MetadataRequest,
@@ -37,6 +47,10 @@ from ottla.wire.messages import (
     SyncGroupRequest,
 )
 
+#: Requests that wait for other members.
+JOINING = (JoinGroupRequest, SyncGroupRequest)
+#: Their errors that are part of joining.
+NO_FAILURES = (MemberIdRequired.code, RebalanceInProgress.code)
 #: The number of the coordinator's connection among those to the brokers.
 COORDINATOR = 2**31 - 1
 #: Metadata can be asked for by topic id from this version on.
@@ -49,9 +63,11 @@ class GroupPostman:
     """See the module. Belongs to one loop; `changed` is called whenever something happened."""
 
     def __init__(
-        self, network: Network, options: ConsumerOptions, assignors: list[Assignor], rng: Random, changed: Callable[[], None]
-    ) -> None:
+        self, network: Network, options: ConsumerOptions, assignors: list[Assignor], rng: Random, metrics: ConsumerMetrics,
+        changed: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._network = network
+        self._metrics = metrics
         self._options = options
         self._rng = rng
         self._changed = changed
@@ -115,13 +131,17 @@ class GroupPostman:
         return min(times)
 
     async def _carry(self, call: Call) -> None:
-        network, machine = self._network, self.machine
+        network, machine, metrics = self._network, self.machine, self._metrics
         try:
             response = await self.ask(call)
         except KafkaError as error:
             machine.failed(call, error, network.clock_ms())
         else:
-            machine.answered(call, response, network.clock_ms())
+            now_ms = network.clock_ms()
+            if call.request in JOINING and response.error_code and response.error_code not in NO_FAILURES:
+                metrics.rebalance_failed(now_ms)
+            machine.answered(call, response, now_ms)
+        metrics.rebalance(machine.settled, network.clock_ms())
         self._changed()
 
     async def ask(self, call: Call, *, aside: bool = False) -> Any:
@@ -138,11 +158,16 @@ class GroupPostman:
         if node == COORDINATOR:
             # What stands behind a request that may take long is not late when that is not.
             timeout_ms = max([timeout_ms, *(waiting.timeout_ms for waiting in self._waiting)])
-        holds_up = call.request in (JoinGroupRequest, SyncGroupRequest)
+        holds_up, sent_ms = call.request in JOINING, network.clock_ms()
         if holds_up:
             self._waiting.add(call)
         try:
-            return await network.ask_as(node, call.request, call.build, timeout_ms=timeout_ms, at_least=call.at_least, at_most=call.at_most)
+            response = await network.ask_as(
+                node, call.request, call.build, timeout_ms=timeout_ms, at_least=call.at_least, at_most=call.at_most
+            )
+            now_ms = network.clock_ms()
+            self._metrics.answered(call.request, now_ms - sent_ms, now_ms)
+            return response
         finally:
             self._waiting.discard(call)
 

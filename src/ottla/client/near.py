@@ -71,6 +71,11 @@ class NearReplicas:
                 self.failed(tp, node_id, now_ms)
 
     @property
+    def replicas(self) -> dict[TopicPartition, int]:
+        """Whom to ask, where it is not the leader."""
+        return {tp: node_id for tp, (node_id, _) in self._replicas.items()}
+
+    @property
     def nodes(self) -> set[int]:
         """Replicas that are asked now."""
         return {node_id for node_id, _ in self._replicas.values()}

@@ -22,6 +22,7 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.commits import OffsetAndMetadata
+from ottla.client.consumer_metrics import ConsumerMetrics
 from ottla.client.coordinator_search import Change, Kind
 from ottla.client.fetcher import Fetcher
 from ottla.client.giving import Giving
@@ -70,6 +71,7 @@ class UserSide:
         options: ConsumerOptions,
         giving: Giving,
         interceptors: ConsumerInterceptors,
+        metrics: ConsumerMetrics,
         invoke: Callable[..., Awaitable[None]],
     ) -> None:
         self._network = network
@@ -80,6 +82,7 @@ class UserSide:
         self._invoke = invoke
         self._giving = giving
         self._interceptors = interceptors
+        self._metrics = metrics
         #: When the next automatic commit is due.
         self.commit_at_ms = network.clock_ms() + options.auto_commit_interval_ms if options.enable_auto_commit else float("inf")
         self._kept: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -94,6 +97,7 @@ class UserSide:
         await self.tell_outcomes()
         while (change := machine.change()) is not None:
             await self._carry_out(change)
+            self._metrics.rebalance(machine.settled, self._network.clock_ms())
         error = machine.error() or self._group.fatal()
         if error is not None:
             raise error
@@ -119,7 +123,12 @@ class UserSide:
     async def _tell(self, name: str, partitions: list[TopicPartition]) -> None:
         function = getattr(self.listener, name, None)
         if function is not None:
-            await self._invoke(function, partitions)
+            clock_ms = self._network.clock_ms
+            began_ms = clock_ms()
+            try:
+                await self._invoke(function, partitions)
+            finally:
+                self._metrics.listened(name, (now_ms := clock_ms()) - began_ms, now_ms)
 
     def _read(self, owned: Iterable[TopicPartition]) -> None:
         self._fetcher.assign(owned)

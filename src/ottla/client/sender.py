@@ -24,9 +24,10 @@ from ottla.client.batches import Batch
 from ottla.client.cluster import NO_TOPIC_ID
 from ottla.client.errors import METADATA_IS_STALE, BrokerIncompatible
 from ottla.client.inflight import InFlight
+from ottla.client.moving import Figures
 from ottla.client.network import Network, Peer, failure
 from ottla.client.options import ProducerOptions
-from ottla.client.producer_metrics import Figures, ProducerMetrics, Standing
+from ottla.client.producer_metrics import ProducerMetrics, Standing
 from ottla.net.link import LinkBroken
 from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 from ottla.wire.messages import (

@@ -23,6 +23,7 @@ from ottla.client import consumer as aio
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
 from ottla.client.errors import AlreadyClosed
 from ottla.client.loop_thread import LoopThread, close_at_exit
+from ottla.client.moving import Figures
 from ottla.client.offsets import OffsetAndTime
 from ottla.client.questions import Partition, Times
 from ottla.client.ranges import Range
@@ -264,6 +265,12 @@ class Consumer:
         Raises: ValueError when the partition is not assigned.
         """
         return self.core.current_lag(partition)
+
+    def metrics(self) -> dict[str, Figures | dict[str, Figures]]:
+        """What the consumer counts, under Kafka's names, in the groups that `consumer_metrics` lists; figures of topics, partitions and
+        brokers stand under theirs. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """
+        return self._call(self.core.metrics)
 
     def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be

@@ -81,7 +81,7 @@ class TablePolls:
         limit = NO_LIMIT if max_records is None else max_records
 
         def take() -> bool:
-            self._out.extend(self._fetcher.lend(limit))
+            self._out.extend(self._fetcher.taking.lend(limit))
             return bool(self._out)
 
         await self._turn(limit, None if deadline_ms is None else deadline_ms - self._clock_ms(), take)
@@ -105,7 +105,7 @@ class TablePolls:
         self._given = {}
         lent, self._out = self._out, []
         for one in reversed(lent):
-            self._fetcher.take_back(one, None)
+            self._fetcher.taking.take_back(one, None)
 
 
 def tables_of(form: Any) -> Tables:
