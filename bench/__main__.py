@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from bench import kafka, report, runner
-from bench.cases import SCALES, Case, Scale, clients, failover, footprint, groups, replicated, requests, spark, throughput
+from bench.cases import SCALES, Case, Scale, arrow, clients, failover, footprint, groups, replicated, requests, spark, throughput
 from bench.maven import PeerUnavailable
 from bench.servers import OTTLA, OTTLA_CACHED, ROOT, Contestant, KafkaServer, compiled
 
@@ -86,6 +86,7 @@ def _cases(scale: Scale) -> list[Case]:
         *requests.cases(scale),
         *throughput.cases(scale),
         *clients.cases(scale),
+        *arrow.cases(scale),
         *groups.cases(scale),
         *replicated.cases(scale),
         *failover.cases(scale),

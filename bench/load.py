@@ -27,6 +27,8 @@ KINDS = {
     "librdkafka_consume": "bench.loads.librdkafka:consume",
     "client_consume": "bench.loads.client_consume:consume",
     "client_produce": "bench.loads.clients:produce",
+    "table_send": "bench.loads.arrow:send",
+    "table_read": "bench.loads.arrow:read",
     "round_trips": "bench.loads.requests:round_trips",
     "steady": "bench.loads.requests:steady",
     "failover": "bench.loads.failover:failover",

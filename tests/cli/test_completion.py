@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from click.shell_completion import ShellComplete
-from commands import Ottla, good, refused
 from fake_admin import FakeAdmin
 
+from commands import Ottla, good, refused
 from ottla.cli.main import main
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -95,6 +95,7 @@ def test_the_script_for_a_shell_calls_ottla(ottla: Ottla, shell: str) -> None:
     script = good(ottla("completion", shell))
     assert f"_OTTLA_COMPLETE={shell}_complete" in script
     assert "ottla" in script
+    assert ("-o nospace" in script) is (shell == "bash")
 
 
 def test_a_shell_that_is_not_known_is_refused_with_those_that_are(ottla: Ottla) -> None:

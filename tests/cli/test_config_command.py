@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from commands import Ottla, documents, good, refused
 from fake_admin import FakeAdmin
 
-from ottla.client.results import Resource
+from commands import Ottla, documents, good, refused
+from ottla.cli.config_changes import said
+from ottla.client.results import ConfigSource, ConfigSynonym, Resource
 
 ORDERS, CLUSTER = Resource.topic("orders"), Resource.broker(None)
 
@@ -65,6 +66,23 @@ def test_what_holds_after_a_deletion_comes_from_the_next_who_set_it(cluster: Fak
     good(ottla("config", "set", "broker", "1", "num.io.threads=32"))
     assert good(ottla("config", "delete", "broker", "1", "num.io.threads", "--dry-run")) == "1\tnum.io.threads\t32\t16\twould be deleted\n"
     assert cluster.set[Resource.broker(1)] == {"num.io.threads": "32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "synonym", "expected"),
+    [
+        ("retention.ms", ("log.retention.hours", "168"), "log.retention.hours=168"),
+        ("log.retention.ms", ("log.retention.hours", "168"), "log.retention.hours=168"),
+        ("retention.ms", ("log.retention.ms", "5"), "5"),
+        ("max.message.bytes", ("message.max.bytes", "5"), "5"),
+        ("retention.ms", ("log.retention.hours", None), None),
+    ],
+)
+def test_what_another_setting_gives_in_another_unit_is_said_with_its_name(
+    name: str, synonym: tuple[str, str | None], expected: str | None
+) -> None:
+    # Kafka tells 168 hours as what holds for milliseconds.
+    assert said(name, ConfigSynonym(*synonym, ConfigSource.DEFAULT)) == expected
 
 
 def test_lists_are_added_to_and_taken_from(cluster: FakeAdmin, ottla: Ottla) -> None:

@@ -6,10 +6,10 @@ import json
 
 import pytest
 import yaml
-from commands import Ottla, documents, good, refused
 from fake_admin import FakeAdmin
 
-from ottla.client.results import Resource
+from commands import Ottla, documents, good, refused
+from ottla.client.results import PartitionDescription, Resource
 
 ORDERS = Resource.topic("orders")
 
@@ -80,7 +80,7 @@ def test_a_topic_that_is_not_there_brings_the_one_that_was_meant(cluster: FakeAd
 def test_partitions_are_chosen_by_what_they_lack(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.topic("behind", isr=[1])
     cluster.topic("headless", isr=[])
-    cluster.topics["headless"][0] = type(cluster.topics["headless"][0])(0, -1, 0, [1, 2], [], [1, 2])
+    cluster.topics["headless"][0] = PartitionDescription(0, -1, 0, [1, 2], [], [1, 2])
     cluster.set[Resource.topic("behind")] = {"min.insync.replicas": "2"}
 
     def found(*arguments: str) -> list[str]:
@@ -95,6 +95,16 @@ def test_partitions_are_chosen_by_what_they_lack(cluster: FakeAdmin, ottla: Ottl
     assert found("--broker", "3") == []
     assert found("orders:0-1") == ["orders"]
     assert good(ottla("topic", "partitions", "headless")) == "headless\t0\tnone\t1,2\t\t1,2\n"
+
+
+def test_partitions_without_a_leader_are_not_waited_for(cluster: FakeAdmin, ottla: Ottla) -> None:
+    cluster.topic("headless", 2)
+    cluster.topics["headless"][1] = PartitionDescription(1, -1, 0, [1, 2], [], [1, 2])
+    del cluster.logs["headless", 1]
+    assert good(ottla("topic", "offsets", "headless", "--at", "0")).splitlines()[1] == "headless\t1\t\t\t\t\t"
+    assert good(ottla("topic", "describe", "headless")).splitlines()[1] == "headless\t1\tnone\t0\t1,2\t\t\t"
+    assert good(ottla("topic", "delete", "headless", "--dry-run")) == "headless\twould be deleted\t2\t\n"
+    assert "headless-1 has no leader" in refused(ottla("topic", "records-delete", "headless", "--all-records", "-y"))
 
 
 def test_offsets_are_told_with_those_of_a_time(cluster: FakeAdmin, ottla: Ottla) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import pytest
@@ -61,23 +62,26 @@ class Broker(NamedTuple):
     node_id: int
 
 
-@pytest.fixture(scope="module", params=["ottla", pytest.param("kafka", marks=pytest.mark.interop)])
+#: One worker has the server that all these share.
+KAFKA = pytest.param("kafka", marks=[pytest.mark.interop, pytest.mark.xdist_group("admin_kafka")])
+
+
+@pytest.fixture(scope="module", params=["ottla", KAFKA])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    if ELSEWHERE:
-        address = ELSEWHERE if request.param == "kafka" else needs_its_own("which is none of Apache Kafka's")
-    elif request.param == "ottla":
-        address = request.getfixturevalue("ottla_server").bootstrap
-    else:
-        try:
-            found = apache.distribution()
-        except PeerUnavailable as why:
-            pytest.skip(f"Apache Kafka cannot be had here: {why}")
-        started = apache.running(found, tmp_path_factory.mktemp("kafka"))
-        address, _ = started.__enter__()
-        request.addfinalizer(lambda: started.__exit__(None, None, None))
-    with Admin(bootstrap_servers=address) as asking:
-        (node,) = asking.describe_cluster().nodes
-    yield Broker(address, request.param == "kafka", node.id)
+    with ExitStack() as stack:
+        if ELSEWHERE:
+            address = ELSEWHERE if request.param == "kafka" else needs_its_own("which is none of Apache Kafka's")
+        elif request.param == "ottla":
+            address = request.getfixturevalue("ottla_server").bootstrap
+        else:
+            try:
+                found = apache.distribution()
+            except PeerUnavailable as why:
+                pytest.skip(f"Apache Kafka cannot be had here: {why}")
+            address, _ = stack.enter_context(apache.running(found, tmp_path_factory.mktemp("kafka")))
+        with Admin(bootstrap_servers=address) as asking:
+            (node,) = asking.describe_cluster().nodes
+        yield Broker(address, request.param == "kafka", node.id)
 
 
 @pytest.fixture

@@ -11,8 +11,11 @@ import pytest
 from memory_cluster import MemoryCluster, MemoryNode
 
 import ottla
-from ottla import NewTopic, Resource, aio, unwrap
+import ottla.broker.node  # the handlers
+from ottla import KafkaError, NewTopic, Resource, aio, unwrap
 from ottla.aio import Admin
+from ottla.broker.handlers import HANDLERS
+from ottla.client import coordinator_lookup, offsets
 from ottla.errors import (
     BrokerIncompatible,
     InvalidTopic,
@@ -23,8 +26,9 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.results import Operation, Replica, ReplicaPlace, VersionRange
+from ottla.results import EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, Operation, Replica, ReplicaPlace, VersionRange
 from ottla.wire import messages as m
+from ottla.wire.messages.incremental_alter_configs import AlterConfigsResourceResponse
 from ottla.wire.messages.metadata import NOT_ASKED
 
 
@@ -112,6 +116,22 @@ def test_the_blocking_face_has_every_call_with_the_same_parameters_and_words() -
             assert call.__doc__.splitlines()[0][:40] == blocking.__doc__.splitlines()[0][:40], name
 
 
+#: What producers, consumers, connections and brokers ask among themselves, and no administrator.
+OTHERS = {
+    "Produce", "Fetch", "OffsetForLeaderEpoch", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit",
+    "WriteTxnMarkers", "JoinGroup", "SyncGroup", "Heartbeat", "ConsumerGroupHeartbeat", "SaslHandshake", "SaslAuthenticate",
+    "AlterPartition", "GetTelemetrySubscriptions", "PushTelemetry",
+}  # fmt: skip
+
+
+def test_every_request_that_brokers_tell_of_has_its_call() -> None:
+    told = {served.request.__name__.removesuffix("Request") for served in HANDLERS.values() if served.told}
+    assert len(told) > 30, "the handlers are there"
+    modules = [inspect.getmodule(kind) for kind in aio.Admin.__mro__[:-1]] + [offsets, coordinator_lookup]
+    used = {name for module in modules if module is not None for name in re.findall(r"\b(\w+)Request\(", inspect.getsource(module))}
+    assert told - OTHERS - used == set()
+
+
 def test_unwrapping_raises_the_first_error_with_the_others_as_notes() -> None:
     assert unwrap({"a": 1, "b": None}) == {"a": 1, "b": None}
     with pytest.raises(TopicAlreadyExists) as raised:
@@ -133,6 +153,11 @@ async def test_a_description_is_put_together_from_all_its_pages(two: MemoryClust
 
     two.accidents["DescribeTopicPartitions"] += [half, half]
     assert [one.partition for one in (await admin.describe_topic("many")).partitions] == [0, 1, 2, 3]
+
+
+async def test_topics_of_pages_before_are_not_asked_for_again(two: MemoryCluster, admin: Admin) -> None:
+    assert set(unwrap(await admin.describe_topics(["t", "many"]))) == {"t", "many"}
+    assert [[one.name for one in request.topics] for _, request in sent(two, m.DescribeTopicPartitionsRequest)] == [["many", "t"], ["t"]]
 
 
 async def test_pages_that_begin_where_the_last_began_are_the_end(two: MemoryCluster, admin: Admin) -> None:
@@ -261,3 +286,39 @@ async def test_answers_cannot_be_changed(admin: Admin) -> None:
     described = await admin.describe_topic("t")
     with pytest.raises(AttributeError, match=re.escape("immutable")):
         described.name = "u"  # type: ignore[misc]
+
+
+# -- old brokers
+
+
+async def test_a_broker_from_before_describecluster_tells_it_along_with_topics(two: MemoryCluster, admin: Admin) -> None:
+    two.versions = {60: (5, 5)}
+    with pytest.raises(BrokerIncompatible):
+        await admin.describe_cluster(fenced=True)
+    described = await admin.describe_cluster(authorized_operations=True)
+    assert (described.cluster_id, described.controller, [one.id for one in described.nodes]) == ("memory", 1, [1, 2])
+    assert described.authorized_operations is None
+
+
+async def test_times_that_an_old_broker_does_not_know_fail_alone(two: MemoryCluster, admin: Admin) -> None:
+    two.versions = {2: (1, 6)}
+    found = await admin.list_offsets({("many", 0): LATEST, ("many", 2): MAX_TIMESTAMP, ("t", 0): EARLIEST_LOCAL})
+    latest, largest, local = found.values()
+    assert not isinstance(latest, KafkaError)
+    assert isinstance(largest, BrokerIncompatible)
+    assert isinstance(local, BrokerIncompatible)
+    assert "needed are 7 to 11, which Kafka has since 3.0" in str(largest)
+
+
+async def test_values_of_settings_may_be_pythons(two: MemoryCluster, admin: Admin) -> None:
+    def altered(node: Any, request: Any) -> Any:
+        results = [AlterConfigsResourceResponse(resource_type=2, resource_name="t")]
+        return m.IncrementalAlterConfigsResponse(responses=results)
+
+    two.accidents["IncrementalAlterConfigs"].append(altered)
+    await admin.create_topic(NewTopic("new", configs={"preallocate": True, "retention.ms": 1000, "cleanup.policy": "compact"}))
+    ((_, request),) = sent(two, m.CreateTopicsRequest)
+    assert [one.value for one in request.topics[0].configs] == ["true", "1000", "compact"]
+    await admin.incremental_alter_config(Resource.topic("t"), {"min.cleanable.dirty.ratio": 0.5, "retention.ms": None})
+    ((_, change),) = sent(two, m.IncrementalAlterConfigsRequest)
+    assert [(one.value, one.config_operation) for one in change.resources[0].configs] == [("0.5", 0), (None, 1)]

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from reassigning_cluster import ReassigningCluster
 
+from commands import documents
 from ottla.aio import Admin
 from ottla.base.ids import TopicPartition
 from ottla.cli.main import main
@@ -63,6 +64,13 @@ def test_of_all_partitions_those_are_told_that_needed_it(ottla: Ottla) -> None:
 )
 def test_what_makes_no_sense_is_refused(ottla: Ottla, cluster: ReassigningCluster, arguments: tuple[str, ...], code: int) -> None:
     assert ottla(*arguments, input="[]").exit_code == code
+    assert not cluster.sent(m.ElectLeadersRequest)
+
+
+def test_a_dry_run_tells_who_needs_it_and_who_is_able_to_lead(ottla: Ottla, cluster: ReassigningCluster) -> None:
+    result = ottla("--all-topics", "--dry-run")
+    assert (result.exit_code, result.stdout) == (0, "t-0\twould be elected\nt-2\tnobody is able to lead\n")
+    assert documents(ottla("-t", "t:1", "--unclean", "--dry-run", "-o", "json"), "cluster", "elect")[0]["outcome"] == "not needed"
     assert not cluster.sent(m.ElectLeadersRequest)
 
 

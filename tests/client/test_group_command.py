@@ -13,6 +13,7 @@ from administered_groups import AdministeredGroup, GroupCluster
 from click.testing import CliRunner, Result
 from memory_cluster import CUT
 
+from commands import documents
 from ottla.base.ids import TopicPartition
 from ottla.cli.main import main
 from ottla.wire import messages as m
@@ -274,6 +275,49 @@ def test_offsets_that_a_member_reads_are_not_deleted(ottla: Ottla) -> None:
     result = ottla("delete-offsets", "busy", "-t", "t", "-y", "-o", "json")
     assert "unsubscribe" in json.loads(result.stdout)[0]["error"]["message"]
     assert result.exit_code == 1
+
+
+def test_dry_runs_tell_what_would_be_deleted_and_what_is_in_the_way(groups: GroupCluster, ottla: Ottla) -> None:
+    result = ottla("delete", "orders", "busy", "--dry-run")
+    assert result.stdout == "orders\twould be deleted\n"
+    assert "Stop its consumers first" in refused(result)
+    assert good(ottla("delete-offsets", "orders", "-t", "many", "--dry-run")) == "many-1\twould be deleted\n"
+    assert "unsubscribe" in refused(ottla("delete-offsets", "busy", "-t", "t", "--dry-run"))
+    assert good(ottla("remove-members", "busy", "--all", "--dry-run")) == "m1\twould be removed\n"
+    for kind in (m.DeleteGroupsRequest, m.OffsetDeleteRequest, m.LeaveGroupRequest):
+        assert not groups.sent(kind)
+
+
+def test_nothing_goes_before_somebody_says_yes(groups: GroupCluster, ottla: Ottla) -> None:
+    for arguments in (["delete", "orders"], ["delete-offsets", "orders", "-t", "t"], ["remove-members", "busy", "--all"]):
+        assert "--yes" in refused(ottla(*arguments), 2)
+    for kind in (m.DeleteGroupsRequest, m.OffsetDeleteRequest, m.LeaveGroupRequest):
+        assert not groups.sent(kind)
+
+
+def test_members_leave_by_their_static_names_or_all_of_them(groups: GroupCluster, ottla: Ottla) -> None:
+    assert "did you mean i-m1?" in refused(ottla("remove-members", "busy", "--instance", "i-m2", "-y"))
+    assert good(ottla("remove-members", "busy", "--instance", "i-m1", "-y")) == "i-m1\tremoved\n"
+    assert not groups.by_name["busy"].members
+    assert "has no members" in refused(ottla("remove-members", "busy", "--all", "-y"))
+    refused(ottla("remove-members", "busy"), 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["describe", "busy"],
+        ["lag"],
+        ["lag", "orders", "-w", "0.1", "-n", "1"],
+        ["reset", "orders", "--to-earliest", "--all-topics"],
+        ["delete", "orders", "-y"],
+        ["delete-offsets", "orders", "-t", "t", "-y"],
+        ["remove-members", "busy", "--all", "-y"],
+    ],
+)
+def test_documents_have_the_fields_that_the_reference_names(ottla: Ottla, arguments: list[str]) -> None:
+    assert documents(ottla(*arguments, "-o", "json"), "group", arguments[0])
 
 
 # -- for people

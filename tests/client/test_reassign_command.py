@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from reassigning_cluster import ReassigningCluster
 
+from commands import documents
 from ottla.aio import Admin
 from ottla.base.ids import TopicPartition
 from ottla.cli.cluster_health import health
@@ -71,6 +72,15 @@ def test_a_plan_of_one_command_is_what_the_other_executes(ottla: Ottla, cluster:
     assert {tuple(one["replicas"]) for one in json.loads(planned)["partitions"]} and cluster.moving == {}
     good(ottla("execute", "-", "--yes", input=planned))
     assert cluster.moving and all(1 not in target for target in cluster.moving.values())
+
+
+def test_documents_have_the_fields_that_the_reference_names(ottla: Ottla, plan: str) -> None:
+    for words in (["plan", "-t", "t"], ["execute", plan, "--dry-run"], ["execute", plan, "--yes"], ["list"]):
+        documents(ottla(*words, "-o", "json"), "cluster", "reassign", words[0])
+    documents(ottla("verify", plan, "-o", "json"), "cluster", "reassign", "verify", code=1)
+    documents(ottla("cancel", plan, "-o", "json"), "cluster", "reassign", "cancel")
+    documents(ottla("cancel", plan, "--yes", "-o", "json"), "cluster", "reassign", "cancel")
+    assert documents(ottla("cancel", plan, "-o", "json"), "cluster", "reassign", "cancel") == []
 
 
 def test_a_plan_for_people_shows_what_has_to_be_copied(ottla: Ottla) -> None:

@@ -99,3 +99,18 @@ def test_news_that_a_second_silence_cuts_off_come_after_it() -> None:
     session.resume()
     store.run()
     assert told == ["/a"]
+
+
+def test_a_session_that_begins_anew_before_all_was_told_still_tells_what_has_gone() -> None:
+    """As was found: a broker that slept while its session ended took its old registration for one that is there."""
+    store = MemoryStore()
+    session = store.session()
+    told: list[object] = []
+    session.watch("/", lambda state: told.append((state.path, state.data)) if state.path == "/e" else None)
+    session.listen(told.append)
+    session.submit([Op("create", "/e", ephemeral=True)], lambda result: None)
+    session.forget()
+    session.resume()
+    while session.deliver(1):
+        pass
+    assert told == [("/e", b""), "lost", ("/e", None), "connected"]

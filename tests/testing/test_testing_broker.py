@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import confluent_kafka
@@ -65,6 +66,26 @@ def test_it_leaves_no_thread_descriptor_or_file(tmp_path: Path) -> None:
     assert set(threading.enumerate()) <= threads
     assert descriptors() <= before
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_its_lives_leave_no_memory_behind() -> None:
+    def lives(started: Broker, topic: Topic, count: int) -> int:
+        for number in range(count):
+            topic.send(b"1")
+            if number % 2:
+                started.kill(unsynced="lost")
+            started.restart()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        with broker(settings={"ottla.flight.recorder.bytes": 10_000}) as started:
+            topic = started.topic("t")
+            before = lives(started, topic, 6)
+            assert lives(started, topic, 20) - before < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_one_that_nobody_stops_ends_with_the_interpreter() -> None:

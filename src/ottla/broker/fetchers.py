@@ -14,6 +14,10 @@ Fetches go in a session (KIP-227): after a first, whole request each names only 
 only those of which something changed there. So a round costs what has happened, not what there is. After any error of the whole the next
 request is whole again.
 
+A request may wait at the leader for records. When partitions come to be followed from there meanwhile, after an election say, it is
+recalled: a request for nothing has the leader answer it as it stands, and the next one names them too. What is written to them right after
+the election would else be committed only when the waiting is over. Many that come together are waited for, a moment.
+
 Requests carry the broker epoch (KIP-903), the leader epoch (KIP-320) and the epoch of the last batch in the log (KIP-595).
 """
 
@@ -21,7 +25,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.base.ids import BrokerId, TopicPartition
-from ottla.base.units import INT32_MAX
+from ottla.base.units import INT32_MAX, INT64_MAX
 from ottla.broker import effects
 from ottla.broker.follower import Follower, Unsound
 from ottla.broker.purgatory import Parked
@@ -39,6 +43,8 @@ VERSION = 15
 BACKOFF_MS = 20
 #: Beyond replica.fetch.wait.max.ms, before a leader counts as unreachable.
 PATIENCE_MS = 10_000
+#: After the first partition that a request under way does not name, before it is recalled.
+RECALL_MS = 10
 #: Errors of the whole that only say that the session is gone: the next request, a whole one, needs not wait.
 SESSION_GONE = (errors.FetchSessionIdNotFound.code, errors.InvalidFetchSessionEpoch.code, errors.FetchSessionTopicIdError.code)
 
@@ -74,12 +80,17 @@ class Fetcher:
         self._changed: dict[TopicPartition, Follower] = {}
         self._waiting: dict[TopicPartition, Follower] = {}
         self._unsettled: dict[TopicPartition, Follower] = {}
+        #: Before this none of those is ready that wait for themselves, but for those that need a word from elsewhere.
+        self._due_ms = INT64_MAX
         #: What the leader holds for the session, as of the last request; and of this what it is to forget.
         self._asked: dict[Place, Asked] = {}
-        self._gone: dict[Place, None] = {}
+        self._gone: dict[Place, Asked] = {}
         self._session = 0
         self._epoch = 0
         self._under_way = False
+        #: There are partitions that the request under way does not name and should; and when it is recalled, if it still is.
+        self._fresh = False
+        self._recalling: Parked | None = None
         self._failures = 0
         self._not_before_ms = 0
         self._timer: Parked | None = None
@@ -88,6 +99,8 @@ class Fetcher:
     def follow(self, follower: Follower) -> None:
         """Copy this partition too, or take note that something of it may have changed."""
         self.followers[follower.partition] = follower
+        # One that the leader holds as it is will be named anew, since its state changed, but nothing has to be brought forward for that.
+        self._fresh |= self._gone.get(_place(follower)) != Asked.now(follower)
         self.changed(follower.partition)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -110,27 +123,57 @@ class Fetcher:
     def go_on(self) -> None:
         """Ask, unless a request is under way or what came last is not yet on disk."""
         node = self._node
+        if self._under_way and self._fresh and self._recalling is None:
+            self._recalling = Parked((), lambda: False, lambda expired: self._recall())
+            node.purgatory.park(self._recalling, node.now_ms + RECALL_MS)
         if self._under_way or not self.followers or node.epoch is None or node.stopping or self._unsettled:
             return
-        for partition in [key for key, follower in self._waiting.items() if self._is_ready(follower)]:
-            self.changed(partition)
+        if self._due_ms <= node.now_ms:
+            self._look_at_waiting()
         for partition in [key for key, follower in self._changed.items() if not self._is_ready(follower)]:
             follower = self._waiting[partition] = self._changed.pop(partition)
+            if not follower.waits:
+                self._due_ms = min(self._due_ms, self._ready_at_ms(follower))
             self._leave(follower)
-        later = [self._ready_at_ms(follower) for follower in self._waiting.values() if not follower.waits]
         if len(self._waiting) == len(self.followers):
-            if later:
-                self._wait_until(max(min(later), self._not_before_ms))
+            if self._due_ms < INT64_MAX:
+                self._wait_until(max(self._due_ms, self._not_before_ms))
         elif self._not_before_ms > node.now_ms:
             self._wait_until(self._not_before_ms)
         else:
-            self._under_way = True
+            self._under_way, self._fresh = True, False
             # Those that met an error, or are throttled, are asked for again when their time has come, if no answer is nearer.
             wait_ms = node.options.replica_fetch_wait_max_ms
-            if later:
-                wait_ms = min(wait_ms, max(min(later) - node.now_ms, BACKOFF_MS))
+            if self._due_ms < INT64_MAX:
+                wait_ms = min(wait_ms, max(self._due_ms - node.now_ms, BACKOFF_MS))
             request = self._request(wait_ms)
             node.ask(self.leader, request, version=VERSION, timeout_ms=wait_ms + PATIENCE_MS, done=self._answered)
+
+    def look_again(self) -> None:
+        """Those that wait may be ready sooner than it seemed."""
+        self._due_ms = 0
+
+    def _look_at_waiting(self) -> None:
+        """Some that wait for themselves may be ready by now. While a move is throttled there may be thousands of them."""
+        due_ms = INT64_MAX
+        for partition, follower in list(self._waiting.items()):
+            if not follower.waits:
+                ready_ms = self._ready_at_ms(follower)
+                if ready_ms <= self._node.now_ms:
+                    self.changed(partition)
+                else:
+                    due_ms = min(due_ms, ready_ms)
+        self._due_ms = due_ms
+
+    def _recall(self) -> None:
+        """Have the leader answer the request under way, if it is that which does not name all."""
+        node = self._node
+        self._recalling = None
+        if self._under_way and self._fresh and node.epoch is not None and not node.stopping:
+            self._fresh = False
+            state = ReplicaState(replica_id=node.broker_id, replica_epoch=node.epoch)
+            nothing = FetchRequest(replica_state=state, max_wait_ms=0, session_id=0, session_epoch=-1)
+            node.ask(self.leader, nothing, version=VERSION, timeout_ms=PATIENCE_MS, done=lambda response: None)
 
     def _ready_at_ms(self, follower: Follower) -> int:
         return max(follower.not_before_ms, self._node.throttles.copies_at_ms(follower))
@@ -170,7 +213,7 @@ class Fetcher:
         topics: dict[bytes, FetchTopic] = {}
         for follower in told:
             log, partition = follower.log, follower.partition
-            place, ask = (bytes(log.topic_id), partition.partition), Asked.now(follower)
+            place, ask = _place(follower), Asked.now(follower)
             self._gone.pop(place, None)
             if self._asked.get(place) == ask:
                 continue
@@ -192,9 +235,10 @@ class Fetcher:
 
     def _leave(self, follower: Follower) -> None:
         """The leader is to hold this partition no more."""
-        place = (bytes(follower.log.topic_id), follower.partition.partition)
-        if self._asked.pop(place, None) is not None:
-            self._gone[place] = None
+        place = _place(follower)
+        asked = self._asked.pop(place, None)
+        if asked is not None:
+            self._gone[place] = asked
 
     # What it hears.
 
@@ -338,8 +382,14 @@ class Fetchers:
                 fetcher.go_on()
 
     def stir_all(self) -> None:
-        """This broker is registered: begin."""
+        """This broker is registered, or other throttles hold."""
         self._stirred = dict.fromkeys(self._fetchers.values())
+        for fetcher in self._stirred:
+            fetcher.look_again()
+
+
+def _place(follower: Follower) -> Place:
+    return bytes(follower.log.topic_id), follower.partition.partition
 
 
 def hash_of(partition: TopicPartition) -> int:

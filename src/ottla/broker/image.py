@@ -35,6 +35,8 @@ class Registration:
     full: frozenset[TopicPartition] = frozenset()
     #: Since which registration the broker has stopped in order each time; -1 when it did not.
     clean_since: int = -1
+    #: Epoch of the controller that it cannot reach; -1 when it can, or does not know.
+    unheard: int = -1
 
 
 @dataclass(slots=True)
@@ -179,6 +181,7 @@ class Image:
                 impaired=_partitions(read.impaired),
                 full=_partitions(read.full),
                 clean_since=read.clean_since,
+                unheard=read.unheard,
             )
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)

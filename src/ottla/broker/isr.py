@@ -11,6 +11,7 @@ Source: KIP-497, KIP-841.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId, TopicPartition
@@ -96,7 +97,8 @@ class IsrChanges:
         if topics:
             self._asking = True
             request = AlterPartitionRequest(broker_id=node.broker_id, broker_epoch=node.epoch, topics=list(topics.values()))
-            node.ask(node.image.controller, request, version=VERSION, timeout_ms=PATIENCE_MS, done=self._answered)
+            done = partial(self._answered, node.image.controller)
+            node.ask(node.image.controller, request, version=VERSION, timeout_ms=PATIENCE_MS, done=done)
 
     def _epoch_of(self, leader: Leader, broker: int) -> int:
         """Under which registration a member is to be counted in. One that is in the ISR already, and has not fetched in this epoch, keeps
@@ -110,6 +112,7 @@ class IsrChanges:
         state = self._node.image.state(leader.partition)
         return state.registration_of(broker) if state is not None else -1
 
-    def _answered(self, response: Any) -> None:
+    def _answered(self, controller: BrokerId, response: Any) -> None:
         self._asking = False
+        self._node.controller.hearing.asked(controller, answered=response is not None)
         self._ask()

@@ -86,6 +86,12 @@ class Purgatory:
                 if not parked.done:
                     self._finish(parked, expired=False)
 
+    def release(self, key: Hashable) -> None:
+        """Finish everything under ``key`` as it stands."""
+        for parked in list(self._waiting.get(key, ())):
+            if not parked.done:
+                self._finish(parked, expired=False)
+
     def expire(self, now_ms: int) -> None:
         """Finish everything whose deadline has passed, in the order of deadlines."""
         ticks = self._ticks

@@ -137,6 +137,7 @@ class Standing:
             impaired=impaired,
             full=full,
             clean_since=self.clean_since,
+            unheard=node.controller.hearing.unheard,
         )
 
     def redescribed(self) -> tuple[Op, ...]:
@@ -161,6 +162,7 @@ class Standing:
                 # From now on nothing is lost but by another crash.
                 self.clean_since = self.epoch
             node.unfit.registered(told)
+            node.controller.hearing.registered()
             self._patience_ms = None
             self._ousted = False
             node.partitions.resume()

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli import tables
 from ottla.cli.cluster_local import data_dir_option, failing
-from ottla.cli.connection import remote_option
+from ottla.cli.connection import named_elsewhere, remote_option
 from ottla.cli.forms import Form, fields, output_option
 from ottla.cli.tables import Column
 from ottla.cli.topic_words import leader, state_colour
@@ -61,6 +62,8 @@ PARTITION = {
 def command(bootstrap: str | None, output: Form, data_dir: Path) -> None:
     """Show the processes of a cluster, its controller, and the partitions without a leader or without all of their replicas.
 
+    Without -b or --profile it is the cluster that ottla cluster up started here, if there is one.
+
     Exit code 1 when something is down, offline or under-replicated.
     """
     from ottla.cli.cluster_health import health
@@ -70,7 +73,8 @@ def command(bootstrap: str | None, output: Form, data_dir: Path) -> None:
     seen: Health | None = None
     with failing():
         if bootstrap is None:
-            rows = _processes(data_dir)
+            rows, bootstrap = _processes_or_elsewhere(data_dir)
+        if bootstrap is None:
             up = ",".join(row["address"] for row in rows if row["up"] and row["broker"] is not None)
             try:
                 seen = health(up) if up else None
@@ -89,6 +93,19 @@ def command(bootstrap: str | None, output: Form, data_dir: Path) -> None:
         _print(rows, seen, output)
     if seen is None or seen.controller < 0 or seen.offline or seen.under_replicated or not all(row["up"] for row in rows):
         raise SystemExit(1)
+
+
+def _processes_or_elsewhere(data_dir: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """The cluster of this machine, or else the address of the one that is named. Raises: CannotStart."""
+    from ottla.server.directory import CannotStart
+
+    try:
+        return _processes(data_dir), None
+    except CannotStart:
+        elsewhere = named_elsewhere()
+        if elsewhere is None:
+            raise
+        return [], elsewhere
 
 
 def _processes(data_dir: Path) -> list[dict[str, Any]]:
@@ -120,6 +137,8 @@ def _print(rows: list[dict[str, Any]], seen: Health | None, output: Form) -> Non
     told = seen.as_json()
     for name in ("under_replicated", "offline"):
         partitions = told[name]
-        click.echo(f"{name.replace('_', '-')}\t{len(partitions)} of {seen.partitions} partitions")
+        shown = name.replace("_", "-")
+        between = " " * (18 - len(shown)) if tables.is_terminal() else "\t"
+        click.echo(f"{shown}{between}{len(partitions)} of {seen.partitions} partitions")
         if partitions:
             output.table(partitions, PARTITIONS)

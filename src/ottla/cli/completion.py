@@ -21,6 +21,7 @@ def command(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None, "click knows the shells that are offered"
-    # What click prints of bash asks for its version first, which a script that is only written needs not.
     made = found(main, {}, "ottla", "_OTTLA_COMPLETE")
-    click.echo(made.source_template % made.source_vars())
+    # Not `source()`, which asks bash for its version first. A setting's `name=` is not the end of a word, which bash has to be told.
+    script = made.source_template % made.source_vars()
+    click.echo(script.replace("COMPREPLY+=($value)", "COMPREPLY+=($value); [[ $value == *= ]] && compopt -o nospace"))

@@ -11,7 +11,7 @@ import click
 from ottla.base.options import suggestion
 from ottla.cli import config_changes
 from ottla.cli.complete import config_names, config_pairs, config_settings
-from ottla.cli.config_changes import HIDDEN, resource_words, shown
+from ottla.cli.config_changes import HIDDEN, resource_words, said, shown
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.consent import dry_run_option
@@ -152,7 +152,7 @@ def entries_of(admin: Admin, resources: Sequence[Resource]) -> dict[Resource, di
 
 def _document(resource: Resource, entry: ConfigEntry) -> dict[str, Any]:
     kind, name = resource_words(resource)
-    default = next((one.value for one in entry.synonyms if one.source.name == "DEFAULT"), None)
+    default = next((said(entry.name, one) for one in entry.synonyms if one.source.name == "DEFAULT"), None)
     return {
         "resource": kind,
         "name": name,

@@ -18,10 +18,12 @@ from ottla.cli.tables import Column
 from ottla.cli.words import explained, setting_value
 
 if TYPE_CHECKING:
-    from ottla.client.results import ConfigChange, ConfigEntry, Resource
+    from ottla.client.results import ConfigChange, ConfigEntry, ConfigSynonym, Resource
     from ottla.client.sync_admin import Admin
     from ottla.wire.errors import KafkaError
 
+#: Units in which Kafka has settings for the same time.
+TIMES = {"ms", "seconds", "minutes", "hours"}
 HIDDEN = "(hidden)"
 CHANGE = {
     "resource": "topic, broker, cluster, group or client-metrics",
@@ -152,12 +154,23 @@ def after(resource: Resource, one: ConfigChange, held: ConfigEntry | None) -> st
         case ConfigOperation.SET:
             return one.value
         case ConfigOperation.DELETE:
-            return None if held is None else next((other.value for other in held.synonyms if other.source not in _own(resource)), None)
+            return (
+                None
+                if held is None
+                else next((said(one.name, other) for other in held.synonyms if other.source not in _own(resource)), None)
+            )
         case _:
             parts = [part for part in (before or "").split(",") if part]
             named = [part for part in (one.value or "").split(",") if part]
             kept = [part for part in parts if part not in named]
             return ",".join([*parts, *(part for part in named if part not in parts)] if one.operation is ConfigOperation.APPEND else kept)
+
+
+def said(name: str, synonym: ConfigSynonym) -> str | None:
+    """What a synonym gives: its value, with its name where that is in another unit, as log.retention.hours for retention.ms."""
+    units = {name.rpartition(".")[2], synonym.name.rpartition(".")[2]}
+    other = len(units) > 1 and TIMES & units
+    return f"{synonym.name}={synonym.value}" if other and synonym.value is not None else synonym.value
 
 
 def _own(resource: Resource) -> tuple[int, ...]:

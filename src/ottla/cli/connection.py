@@ -118,6 +118,15 @@ def remote_option(function: F) -> F:
     return _with_options(function, anywhere=False)
 
 
+def named_elsewhere() -> str | None:
+    """The cluster that the environment or the profile in use names; None when neither does. Its settings hold from then on."""
+    where = place()
+    if where.source == "default":
+        return None
+    click.get_current_context().meta[_PLACE] = where
+    return where.bootstrap
+
+
 def profile_settings(table: type[Options]) -> dict[str, str]:
     """Settings of the profile in use, besides where the cluster is, for a client that has those of this table."""
     where = _here()

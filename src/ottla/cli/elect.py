@@ -47,6 +47,8 @@ def command(
         wanted = _read(listed) if listed is not None else None if all_topics else list(topic_words.chosen(admin, topics, "--topic"))
         if dry_run or (unclean and not yes):
             going = _electable(admin, wanted, unclean=unclean)
+            if wanted is None:
+                going = {name: state for name, state in going.items() if state != "not needed"}
             if dry_run:
                 note(DRY)
                 output.report(going, {}, "would be elected", going)

@@ -37,6 +37,9 @@ OUTCOME = {
 }
 
 
+OUTCOMES = (Column("NAME", "name"), Column("OUTCOME", "outcome"))
+
+
 class Form:
     """The form that was asked for."""
 
@@ -94,11 +97,11 @@ class Form:
             errors = {name: {"code": getattr(error, "code", None), "message": str(error)} for name, error in failed.items()}
             self.document([{"name": name, "outcome": outcome, "error": errors.get(name)} for name, outcome in outcomes.items()])
         else:
-            for name, outcome in outcomes.items():
-                if outcome is None:
-                    click.echo(f"Error: {name}: {' '.join(str(failed[name]).split())}", err=True)
-                else:
-                    click.echo(f"{name}\t{outcome}")
+            # A line or two need no headings, unless they are asked for.
+            told = [{"name": name, "outcome": outcome} for name, outcome in outcomes.items() if outcome is not None]
+            Form(self.kind, headings=bool(self.headings)).table(told, OUTCOMES)
+            for name in failed:
+                note(f"Error: {name}: {' '.join(str(failed[name]).split())}")
         if failed:
             raise SystemExit(1)
 

@@ -22,7 +22,12 @@ COMMANDS = {
 }
 
 
-@click.command(cls=Lazy, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+EPILOG = """\b
+Which cluster: -b HOST:PORT, --profile NAME, OTTLA_BOOTSTRAP_SERVERS, OTTLA_PROFILE, the profile in use, 127.0.0.1:9092.
+Exit codes: 0 done, 1 failed or not well, 2 asked wrongly or not agreed to."""
+
+
+@click.command(cls=Lazy, table=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="ottla", message="ottla %(version)s")
 def main() -> None:
     """Ottla: a distributed, partitioned commit log that speaks the Kafka protocol."""

@@ -21,7 +21,7 @@ from ottla.cli.forms import OUTCOME, Form, fields, note, output_option
 from ottla.cli.lazy import Commands
 from ottla.cli.render import told
 from ottla.cli.tables import Column
-from ottla.cli.words import scope
+from ottla.cli.words import scope, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +110,13 @@ def plan(
         click.echo("There is nothing to move.", err=True)
 
 
-@fields(OUTCOME)
+@fields(
+    OUTCOME,
+    topic="in a dry run: a topic",
+    partition="a number",
+    replicas="where it is",
+    planned="where it goes",
+)
 @command.command()
 @plan_argument
 @click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy so many bytes per second at most, on each broker.")
@@ -131,6 +137,8 @@ def execute(
         present = _present(admin, wished)
         if not yes:
             _told_plan(wished, present, output)
+            if throttle is not None:
+                note(f"Each broker would copy {size_text(throttle)} per second at most.")
             return
         if rollback is not None:
             import msgspec
@@ -192,7 +200,16 @@ def verify(plan: TextIO, wait: bool, keep_throttles: bool, output: Form, bootstr
         raise SystemExit(1)
 
 
-@fields(OUTCOME)
+MOVE = {
+    "topic": "a topic",
+    "partition": "a number",
+    "replicas": "all replicas, those of the target first",
+    "adding": "those that come",
+    "removing": "those that go",
+}
+
+
+@fields(OUTCOME, {**MOVE, "topic": "in a dry run: a topic"})
 @command.command()
 @click.argument("plan", type=click.File("r"), metavar="[PLAN]", required=False)
 @click.option("--all", "everything", is_flag=True, help="Cancel every move in the cluster.")
@@ -210,7 +227,8 @@ def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: boo
         wished = None if plan is None else _read(plan)
         moves = admin.list_partition_reassignments(wished)
         if not moves:
-            click.echo("Nothing moves.", err=True)
+            note("Nothing moves.")
+            output.show([], MOVES)
             return
         if not yes:
             _told_moves(moves, output)
@@ -222,13 +240,7 @@ def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: boo
     _report(outcomes, "cancelled", output)
 
 
-@fields(
-    topic="a topic",
-    partition="a number",
-    replicas="all replicas, those of the target first",
-    adding="those that come",
-    removing="those that go",
-)
+@fields(MOVE)
 @command.command(name="list")
 @output_option
 @bootstrap_option

@@ -44,6 +44,12 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
 )
 @click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="Settings, as in Kafka's server.properties.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One setting, by Kafka's name; may be repeated.")
+@click.option(
+    "--log-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to say what there is to say; what is older than the last 16 MiB stands in FILE.1. [default: the terminal]",
+)
 @click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop where installed]")
 def command(
     data_dir: Path | None,
@@ -53,6 +59,7 @@ def command(
     zookeeper: str | None,
     config_file: Path | None,
     settings: tuple[str, ...],
+    log_file: Path | None,
     loop: str | None,
 ) -> None:
     """Run one or more brokers until SIGTERM or Ctrl-C.
@@ -61,6 +68,13 @@ def command(
     """
     from ottla.base.options import ConfigError
 
+    if log_file is not None:
+        from ottla.server.output import say_into
+
+        try:
+            say_into(log_file.absolute())
+        except OSError as error:
+            _give_up(f"--log-file: cannot write to {log_file}: {error.strerror}", 2)
     try:
         plan = _plan(data_dir, listen, brokers, broker_id, config_file, settings, zookeeper)
     except ConfigError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,6 +21,7 @@ from ottla.cli.words import duration_ms, time_ms
 
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
+    from ottla.client.results import PartitionDescription
     from ottla.client.sync_admin import Admin
 
 DELETIONS = (
@@ -85,12 +86,12 @@ def _sizes(admin: Admin, names: Sequence[str]) -> dict[str, tuple[int, int | Non
     from ottla.wire.errors import KafkaError
 
     topics = admin.describe_topics(names)
-    there = [
-        TopicPartition(name, one.partition)
+    there = {
+        TopicPartition(name, one.partition): one
         for name, topic in topics.items()
         if not isinstance(topic, KafkaError)
         for one in topic.partitions
-    ]
+    }
     logs = ends(admin, there)
     return {
         name: topic
@@ -188,11 +189,11 @@ def records_delete(
     with told(), connected(bootstrap) as admin:
         if listed is not None:
             targets = _read(listed)
-            there = set(chosen(admin, [f"{tp.topic}:{tp.partition}" for tp in targets], "--file"))
+            there = _led(chosen(admin, [f"{tp.topic}:{tp.partition}" for tp in targets], "--file"))
         else:
-            there = set(chosen(admin, topics, "TOPIC"))
+            there = _led(chosen(admin, topics, "TOPIC"))
             targets = _targets(admin, there, *next(iter(given.items())))
-        documents = _planned(ends(admin, sorted(there)), targets)
+        documents = _planned(ends(admin, there), targets)
         going = [row for row in documents if row["records"]]
         if not dry_run and going:
             agreed(
@@ -225,7 +226,14 @@ def _read(listed: TextIO) -> dict[TopicPartition, int]:
         raise click.ClickException(f"{listed.name}: expected {form} ({type(error).__name__}: {error})") from None
 
 
-def _targets(admin: Admin, partitions: set[TopicPartition], option: str, value: Any) -> dict[TopicPartition, int]:
+def _led(partitions: dict[TopicPartition, PartitionDescription]) -> dict[TopicPartition, PartitionDescription]:
+    """The same, which must have leaders: nobody else deletes records. Raises: ClickException."""
+    if headless := [tp for tp, one in partitions.items() if one.leader < 0]:
+        raise click.ClickException(f"{headless[0]} has no leader; see ottla cluster status")
+    return partitions
+
+
+def _targets(admin: Admin, partitions: Iterable[TopicPartition], option: str, value: Any) -> dict[TopicPartition, int]:
     """Where each log is to begin, -1 for its end. Raises: UsageError, KafkaError."""
     from ottla.wire.errors import KafkaError
 
@@ -247,7 +255,7 @@ def _planned(logs: Mapping[TopicPartition, tuple[int | None, int | None]], targe
     documents = []
     for tp, (start, end) in sorted(logs.items()):
         if start is None or end is None:
-            raise click.ClickException(f"{tp}: nobody can tell where its log begins and ends; has it a leader?")
+            raise click.ClickException(f"{tp}: nobody can tell where its log begins and ends")
         wanted = targets[tp]
         if wanted > end:
             raise click.ClickException(f"{tp}: its log ends at {end}, before offset {wanted}")

@@ -98,8 +98,7 @@ def describe(names: tuple[str, ...], all_configs: bool, output: Form, bootstrap:
 
     with told(), connected(bootstrap) as admin:
         topics = described(admin, names)
-        led = [TopicPartition(name, one.partition) for name, topic in topics.items() for one in topic.partitions if one.leader >= 0]
-        logs = ends(admin, led)
+        logs = ends(admin, {TopicPartition(name, one.partition): one for name, topic in topics.items() for one in topic.partitions})
         configs = admin.describe_configs([Resource.topic(name) for name in topics])
     documents = []
     for name, topic in topics.items():
@@ -126,7 +125,7 @@ def _document(
 
     partitions = []
     for one in topic.partitions:
-        start, end = logs.get(TopicPartition(topic.name, one.partition), (None, None))
+        start, end = logs[TopicPartition(topic.name, one.partition)]
         told = partition_document(topic.name, one)
         del told["topic"]
         partitions.append({**told, "start_offset": start, "end_offset": end})

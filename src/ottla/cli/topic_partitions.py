@@ -131,7 +131,8 @@ def offsets(topics: tuple[str, ...], at: str | None, output: Form, bootstrap: st
     when = None if at is None else _when(at)
     with told(), connected(bootstrap) as admin:
         known = ends(admin, chosen(admin, topics, "TOPIC"))
-        found = {} if when is None else admin.list_offsets(dict.fromkeys(known, when))
+        led = [tp for tp, (_, end) in known.items() if end is not None]
+        found = {} if when is None or not led else admin.list_offsets(dict.fromkeys(led, when))
     documents = []
     for tp, (start, end) in known.items():
         outcome = found.get(tp)

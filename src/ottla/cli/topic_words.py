@@ -88,13 +88,13 @@ def chosen(admin: Admin, texts: Sequence[str], option: str) -> dict[TopicPartiti
     return dict(sorted(found.items()))
 
 
-def ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int | None, int | None]]:
-    """(start, end) of logs; None where nobody can tell."""
+def ends(admin: Admin, partitions: Mapping[TopicPartition, PartitionDescription]) -> dict[TopicPartition, tuple[int | None, int | None]]:
+    """(start, end) of logs; None where nobody can tell. Those without a leader are not waited for."""
     from ottla.client.offsets import EARLIEST, LATEST
 
-    asked = list(partitions)
+    asked = [tp for tp, one in partitions.items() if one.leader >= 0]
     starts, stops = (admin.list_offsets(dict.fromkeys(asked, when)) if asked else {} for when in (EARLIEST, LATEST))
-    return {tp: (_offset(starts.get(tp)), _offset(stops.get(tp))) for tp in asked}
+    return {tp: (_offset(starts.get(tp)), _offset(stops.get(tp))) for tp in partitions}
 
 
 def _offset(outcome: Any) -> int | None:

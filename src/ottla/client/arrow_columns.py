@@ -169,7 +169,7 @@ def binary_column(array: Any) -> BinaryColumn:
     kind = array.type
     wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
     _, offsets, data = array.buffers()
-    return BinaryColumn(_ends(array, offsets, wide), data or b"", validity(array), wide)
+    return BinaryColumn(ends_of(array, offsets, wide=wide), data or b"", validity(array), wide)
 
 
 def headers_column(array: Any) -> HeadersColumn:
@@ -179,7 +179,7 @@ def headers_column(array: Any) -> HeadersColumn:
     pairs = array.values
     wide = pa.types.is_large_list(array.type)
     names, values = (binary_column(as_binary(column)) for column in pairs.flatten())
-    return HeadersColumn(_ends(array, array.buffers()[1], wide), names, values, validity(array), wide)
+    return HeadersColumn(ends_of(array, array.buffers()[1], wide=wide), names, values, validity(array), wide)
 
 
 def is_headers(kind: Any) -> bool:
@@ -198,7 +198,8 @@ def is_headers(kind: Any) -> bool:
     return all(is_bytes(part) for part in parts)
 
 
-def _ends(array: Any, offsets: Any, wide: bool) -> Any:
+def ends_of(array: Any, offsets: Any, *, wide: bool) -> Any:
+    """The offsets of an array's rows from its first on."""
     width = INT64_BYTES if wide else INT32_BYTES
     if offsets is None or not offsets.size:
         return bytes(width)

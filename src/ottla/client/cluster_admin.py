@@ -16,14 +16,17 @@ from collections.abc import Iterable, Mapping
 from ottla.client import cluster_results as c
 from ottla.client import results as r
 from ottla.client.admin_calls import Outcome, failed, good
-from ottla.client.network import SOFTWARE_NAME, SOFTWARE_VERSION
-from ottla.client.topic_admin import TopicAdmin
+from ottla.client.errors import BrokerIncompatible
+from ottla.client.network import METADATA_VERSION_MIN, SOFTWARE_NAME, SOFTWARE_VERSION
+from ottla.client.topic_admin import OPERATIONS_SINCE, TopicAdmin
 from ottla.wire import messages as m
 from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 
 #: The first DescribeCluster that lists brokers that are fenced; the first ApiVersions that tells of features.
 FENCED_SINCE = 2
 FEATURES_SINCE = 3
+#: The last Metadata that tells what a client may do with the cluster.
+OPERATIONS_UNTIL = 10
 METADATA_LOG = "__cluster_metadata"
 
 
@@ -35,9 +38,24 @@ class ClusterAdmin(TopicAdmin):
     ) -> r.ClusterDescription:
         """The cluster's id, brokers and controller; with brokers that are `fenced`, and what this client may do, if asked."""
         request = m.DescribeClusterRequest(include_fenced_brokers=fenced, include_cluster_authorized_operations=authorized_operations)
-        response = await self._any(request, timeout_ms, "describing the cluster", at_least=FENCED_SINCE if fenced else 0)
+        doing = "describing the cluster"
+        try:
+            response = await self._any(request, timeout_ms, doing, at_least=FENCED_SINCE if fenced else 0)
+        except BrokerIncompatible:
+            if fenced:
+                raise
+            return await self._cluster_of_metadata(authorized_operations, timeout_ms, doing)
         nodes = [r.Node(one.broker_id, one.host, one.port, one.rack, one.is_fenced) for one in response.brokers]
         allowed = r.Operation.of_bits(response.cluster_authorized_operations) if authorized_operations else None
+        return r.ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes, key=lambda node: node.id), allowed)
+
+    async def _cluster_of_metadata(self, operations: bool, timeout_ms: float | None, doing: str) -> r.ClusterDescription:
+        """The same from a broker before Kafka 2.8, which tells it along with topics."""
+        old = m.MetadataRequest(topics=[], allow_auto_topic_creation=False, include_cluster_authorized_operations=operations)
+        at_least = OPERATIONS_SINCE if operations else METADATA_VERSION_MIN
+        response = await self._any(old, timeout_ms, doing, at_least=at_least, at_most=OPERATIONS_UNTIL)
+        nodes = [r.Node(one.node_id, one.host, one.port, one.rack) for one in response.brokers]
+        allowed = r.Operation.of_bits(response.cluster_authorized_operations) if operations else None
         return r.ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes, key=lambda node: node.id), allowed)
 
     async def describe_features(self, *, broker: int | None = None, timeout_ms: float | None = None) -> c.Features:

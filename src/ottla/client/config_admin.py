@@ -92,20 +92,20 @@ class ConfigAdmin(PartitionAdmin):
         return await self._by_broker(wanted, ask, timeout_ms, "changing settings of")
 
     async def incremental_alter_config(
-        self, resource: r.Resource, values: Mapping[str, str | None], *, validate_only: bool = False, timeout_ms: float | None = None
+        self, resource: r.Resource, values: Mapping[str, r.ConfigValue], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> None:
         """Give some settings of one topic, broker or group these values; with None their defaults back. Raises: InvalidConfig and the
         like.
         """
         changes = [
-            r.ConfigChange(name, value, r.ConfigOperation.DELETE if value is None else r.ConfigOperation.SET)
+            r.ConfigChange(name, r.config_text(value), r.ConfigOperation.DELETE if value is None else r.ConfigOperation.SET)
             for name, value in values.items()
         ]
         done = await self.incremental_alter_configs({resource: changes}, validate_only=validate_only, timeout_ms=timeout_ms)
         good(done[resource])
 
     async def alter_configs(
-        self, configs: Mapping[r.Resource, Mapping[str, str | None]], *, validate_only: bool = False, timeout_ms: float | None = None
+        self, configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[r.Resource, Outcome[None]]:
         """Replace all settings of each resource: what is not named goes back to its default. Rather use `incremental_alter_configs`."""
 
@@ -115,7 +115,9 @@ class ConfigAdmin(PartitionAdmin):
                     alter_configs.AlterConfigsResource(
                         resource_type=one.type,
                         resource_name=one.name,
-                        configs=[alter_configs.AlterableConfig(name=name, value=value) for name, value in configs[one].items()],
+                        configs=[
+                            alter_configs.AlterableConfig(name=name, value=r.config_text(value)) for name, value in configs[one].items()
+                        ],
                     )
                     for one in share
                 ],

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from ottla.base.ids import TopicPartition
 from ottla.client.commits import OffsetAndMetadata
@@ -34,7 +35,7 @@ from ottla.wire.errors import KafkaError
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | KafkaError | None]
 
 
-class PartitionLag(msgspec.Struct):
+class PartitionLag(msgspec.Struct, frozen=True):
     """One partition of a group. None stands for what is not known: `error` tells why, if it is not that nothing was ever committed."""
 
     topic: str
@@ -73,7 +74,7 @@ class PartitionLag(msgspec.Struct):
         return None if self.first_unread_ms is None or self.last_ms is None else max(self.last_ms - self.first_unread_ms, 0)
 
 
-class GroupLag(msgspec.Struct):
+class GroupLag(msgspec.Struct, frozen=True):
     """All partitions of a group, by topic and number, as they were at one time, in milliseconds since 1970."""
 
     group_id: str
@@ -97,6 +98,10 @@ class GroupLag(msgspec.Struct):
         for one in self.partitions:
             topics.setdefault(one.topic, []).append(one)
         return topics
+
+
+#: By group and partition.
+Rows = dict[tuple[str, TopicPartition], PartitionLag]
 
 
 def total_lag(partitions: Iterable[PartitionLag]) -> int | None:
@@ -123,82 +128,78 @@ async def lag_of(
 
     Raises: ConnectionFailed, RequestTimedOut.
     """
-    rows: dict[str, list[PartitionLag]] = {}
+    rows: Rows = {}
     failed: dict[str, KafkaError] = {}
     for name, described in groups.items():
         offsets = committed[name]
         if isinstance(offsets, KafkaError):
             failed[name] = offsets
         else:
-            rows[name] = _rows(described, offsets)
+            rows |= {(name, tp): row for tp, row in _rows(described, offsets).items()}
     deadline_ms = network.clock_ms() + timeout_ms
-    every = [row for each in rows.values() for row in each]
-    await _place(network, every, times=times, timeout_ms=timeout_ms)
+    await _place(network, rows, times=times, timeout_ms=timeout_ms)
     if times:
-        await _date(network, every, timeout_ms=max(deadline_ms - network.clock_ms(), 0))
+        await _date(network, rows, timeout_ms=max(deadline_ms - network.clock_ms(), 0))
     # After the reading: a record written meanwhile must not be from the future.
     now_ms = int(time.time() * 1000)
-    for row in every:
-        if times and row.lag == 0:
-            row.time_lag_ms = 0
-        elif row.first_unread_ms is not None:
-            row.time_lag_ms = max(now_ms - row.first_unread_ms, 0)
-    return {name: failed.get(name) or GroupLag(name, described.state, now_ms, rows[name]) for name, described in groups.items()}
+    partitions: dict[str, list[PartitionLag]] = {name: [] for name in groups}
+    for (name, _), row in rows.items():
+        lag_ms = 0 if times and row.lag == 0 else None if row.first_unread_ms is None else max(now_ms - row.first_unread_ms, 0)
+        partitions[name].append(replace(row, time_lag_ms=lag_ms))
+    return {name: failed.get(name) or GroupLag(name, described.state, now_ms, partitions[name]) for name, described in groups.items()}
 
 
-def _rows(described: GroupDescription, offsets: Offsets) -> list[PartitionLag]:
+def _rows(described: GroupDescription, offsets: Offsets) -> dict[TopicPartition, PartitionLag]:
     readers = {tp: member for member in described.members for tp in member.assignment}
-    rows = []
+    rows = {}
     for tp in sorted({*offsets, *readers}):
         found = offsets.get(tp)
         if found is None and tp not in readers:
             continue
-        row = PartitionLag(*tp, None if found is None or isinstance(found, KafkaError) else found.offset, member=readers.get(tp))
-        row.error = str(found) if isinstance(found, KafkaError) else None
-        rows.append(row)
+        error = str(found) if isinstance(found, KafkaError) else None
+        offset = None if found is None or isinstance(found, KafkaError) else found.offset
+        rows[tp] = PartitionLag(*tp, offset, member=readers.get(tp), error=error)
     return rows
 
 
-async def _place(network: Network, rows: list[PartitionLag], *, times: bool, timeout_ms: float) -> None:
+async def _place(network: Network, rows: Rows, *, times: bool, timeout_ms: float) -> None:
     """Fill in where logs start and end. A partition without a leader is told as it is: lag is looked at when something is wrong, and must
     not wait for it.
     """
     cluster = network.cluster
-    for row in rows:
-        cluster.want(row.topic, network.clock_ms())
+    for _, tp in rows:
+        cluster.want(tp.topic, network.clock_ms())
     await network.refresh()
-    led = {TopicPartition(row.topic, row.partition) for row in rows if cluster.leader(row.topic, row.partition) is not None}
+    led = {tp for _, tp in rows if cluster.leader(*tp) is not None}
     kinds = (EARLIEST, LATEST, MAX_TIMESTAMP) if times else (EARLIEST, LATEST)
     starts, ends, last, *_ = [
         *await asyncio.gather(*(list_offsets(network, dict.fromkeys(led, kind), timeout_ms=timeout_ms, patient=False) for kind in kinds)),
         {},
     ]
-    for row in rows:
-        tp = TopicPartition(row.topic, row.partition)
+    for key, row in rows.items():
+        _, tp = key
         if tp not in led:
-            row.error = cluster.why_not(*tp)
+            rows[key] = replace(row, error=cluster.why_not(*tp))
             continue
         start, end, newest = starts[tp], ends[tp], last.get(tp)
         if isinstance(end, KafkaError) or isinstance(start, KafkaError):
-            row.error = str(end if isinstance(end, KafkaError) else start)
+            rows[key] = replace(row, error=str(end if isinstance(end, KafkaError) else start))
             continue
-        row.start_offset, row.end_offset = start.offset, end.offset
         # An old broker does not know the largest time; then the span is not known.
-        if isinstance(newest, OffsetAndTime) and newest.timestamp >= 0:
-            row.last_ms = newest.timestamp
+        last_ms = newest.timestamp if isinstance(newest, OffsetAndTime) and newest.timestamp >= 0 else None
+        rows[key] = replace(row, start_offset=start.offset, end_offset=end.offset, last_ms=last_ms)
 
 
-async def _date(network: Network, rows: list[PartitionLag], *, timeout_ms: float) -> None:
+async def _date(network: Network, rows: Rows, *, timeout_ms: float) -> None:
     """Fill in when the first unread records were written."""
-    wanted = []
-    for row in rows:
+    wanted = {}
+    for key, row in rows.items():
         if row.lag and row.committed_offset is not None and row.start_offset is not None:
-            place = (TopicPartition(row.topic, row.partition), max(row.committed_offset, row.start_offset))
-            wanted.append((place, row))
-    found = await record_times(network, [place for place, _ in wanted], timeout_ms=timeout_ms)
-    for place, row in wanted:
+            wanted[key] = (key[1], max(row.committed_offset, row.start_offset))
+    found = await record_times(network, list(wanted.values()), timeout_ms=timeout_ms)
+    for key, place in wanted.items():
         when = found[place]
         if isinstance(when, KafkaError):
-            row.error = str(when)
+            rows[key] = replace(rows[key], error=str(when))
         elif when is not None and when >= 0:
-            row.first_unread_ms = when
+            rows[key] = replace(rows[key], first_unread_ms=when)

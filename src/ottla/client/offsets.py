@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.base.ids import TopicPartition
+from ottla.client.errors import BrokerIncompatible
 from ottla.client.network import Network
 from ottla.client.routing import Share, ask_leaders
 from ottla.wire.errors import KafkaError, error_for
@@ -41,9 +42,24 @@ async def list_offsets(
     """The first offset whose timestamp is not before the given one, or what a special time means; an error stands for its partition
     alone.
     """
-    at_least = max([READ_COMMITTED_SINCE if read_committed else 1, *(_SINCE.get(when, 1) for when in times.values())])
 
     async def ask(node: int, share: Share[int]) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
+        """What an old broker does not know must not keep it from answering the rest."""
+        by_version: dict[int, Share[int]] = {}
+        for tp, item in share.items():
+            by_version.setdefault(max(READ_COMMITTED_SINCE if read_committed else 1, _SINCE.get(item[0], 1)), {})[tp] = item
+        try:
+            return await whole(node, share, max(by_version))
+        except BrokerIncompatible:
+            found: dict[TopicPartition, OffsetAndTime | KafkaError] = {}
+            for at_least, part in by_version.items():
+                try:
+                    found |= await whole(node, part, at_least)
+                except BrokerIncompatible as error:
+                    found |= dict.fromkeys(part, error)
+            return found
+
+    async def whole(node: int, share: Share[int], at_least: int) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
         topics: dict[str, ListOffsetsTopic] = {}
         for tp, (when, epoch) in share.items():
             topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic, partitions=[]))

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import TypeAlias
 
 import msgspec
 
 from ottla.base.ids import topic_id_text
 from ottla.wire.messages.metadata import NOT_ASKED
+
+#: A setting's value as users may write it: Kafka's text, or Python's numbers and truth values. None: the default.
+ConfigValue: TypeAlias = str | int | float | bool | None
+
+
+def config_text(value: ConfigValue) -> str | None:
+    """A value as brokers read it."""
+    return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
 class ResourceType(IntEnum):
@@ -129,8 +139,8 @@ class NewTopic(msgspec.Struct):
     name: str
     num_partitions: int = -1
     replication_factor: int = -1
-    configs: dict[str, str | None] = {}
-    assignments: dict[int, list[int]] = {}
+    configs: Mapping[str, ConfigValue] = {}
+    assignments: Mapping[int, list[int]] = {}
 
 
 class NewPartitions(msgspec.Struct):

@@ -206,13 +206,14 @@ class Avro(Format):
         self._avro = needed("fastavro", "Avro")
         self._schema = self._avro.parse_schema(_parsed(schema))
         self._reader_schema = None if reader_schema is None else self._avro.parse_schema(_parsed(reader_schema))
-        self._prefix = b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
+        #: What stands before each value.
+        self.prefix = b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
         # fastavro walks into what it is given: a field of the wrong type shows as almost anything.
         self.failures = (TypeError, ValueError, KeyError, IndexError, EOFError, AttributeError, OverflowError, struct.error)
 
     def encode(self, data: Any) -> bytes:
         out = BytesIO()
-        out.write(self._prefix)
+        out.write(self.prefix)
         self._avro.schemaless_writer(out, self._schema, data)
         return out.getvalue()
 
@@ -221,10 +222,15 @@ class Avro(Format):
 
     def read(self, stream: BytesIO) -> Any:
         """The value at which a stream is, which is behind it then."""
-        frame = stream.read(len(self._prefix))
-        if frame != self._prefix:
-            raise ValueError(f"framed by {frame.hex()}, not by {self._prefix.hex()}, which is schema {int.from_bytes(self._prefix, 'big')}")
+        frame = stream.read(len(self.prefix))
+        if frame != self.prefix:
+            raise ValueError(f"framed by {frame.hex()}, not by {self.prefix.hex()}, which is schema {int.from_bytes(self.prefix, 'big')}")
         return self._avro.schemaless_reader(stream, self._schema, self._reader_schema)
+
+    @property
+    def write_schema(self) -> Any:
+        """The schema, parsed, of what is written."""
+        return self._schema
 
     @property
     def read_schema(self) -> Any:

@@ -48,7 +48,9 @@ class Admin:
         self.close()
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Close the connections. Closing twice is no error."""
+        """Close the connections, for which nothing has to be waited for: `timeout_ms` is there to be as with the other clients. Closing
+        twice is no error.
+        """
         if not self._closed:
             self._closed = True
             try:
@@ -154,7 +156,7 @@ class Admin:
         return self._call(lambda: self._aio.incremental_alter_configs(changes, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def incremental_alter_config(
-        self, resource: r.Resource, values: Mapping[str, str | None], *, validate_only: bool = False, timeout_ms: float | None = None
+        self, resource: r.Resource, values: Mapping[str, r.ConfigValue], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> None:
         """Give some settings of one topic, broker or group these values; with None their defaults back. Raises: InvalidConfig and the
         like.
@@ -162,7 +164,7 @@ class Admin:
         self._call(lambda: self._aio.incremental_alter_config(resource, values, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def alter_configs(
-        self, configs: Mapping[r.Resource, Mapping[str, str | None]], *, validate_only: bool = False, timeout_ms: float | None = None
+        self, configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[r.Resource, Outcome[None]]:
         """Replace all settings of each resource: what is not named goes back to its default. Rather use `incremental_alter_configs`."""
         return self._call(lambda: self._aio.alter_configs(configs, validate_only=validate_only, timeout_ms=timeout_ms))

@@ -156,8 +156,9 @@ class TopicAdmin(ConfigAdmin):
         topics: dict[str | None, Any] = {}
         cursor: pages.Cursor | None = None
         while True:
+            left = [name for name in sorted(names) if cursor is None or name >= cursor.topic_name]
             request = m.DescribeTopicPartitionsRequest(
-                topics=[pages.TopicRequest(name=name) for name in sorted(names)], response_partition_limit=PAGE_PARTITIONS, cursor=cursor
+                topics=[pages.TopicRequest(name=name) for name in left], response_partition_limit=PAGE_PARTITIONS, cursor=cursor
             )
             response = await self._network.ask_any(request)
             for topic in response.topics:
@@ -184,7 +185,7 @@ def _creatable(topic: r.NewTopic) -> m.CreatableTopic:
         num_partitions=-1 if topic.assignments else topic.num_partitions,
         replication_factor=-1 if topic.assignments else topic.replication_factor,
         assignments=[m.CreatableReplicaAssignment(partition_index=index, broker_ids=nodes) for index, nodes in topic.assignments.items()],
-        configs=[m.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+        configs=[m.CreatableTopicConfig(name=name, value=r.config_text(value)) for name, value in topic.configs.items()],
     )
 
 

@@ -316,20 +316,13 @@ async def open_link(
         ) from None
     except socket.gaierror as error:
         raise LinkBroken(f"cannot find the host of {address}: {error.strerror}; check the spelling and the name service") from None
-    except ConnectionRefusedError:
-        raise LinkBroken(f"connection refused by {address}: nothing listens on that port; is the broker running?") from None
     except OSError as error:
-        raise LinkBroken(f"no connection to {address}: {_plain(error)}") from None
+        # Of a name with several addresses, asyncio lists what each of them said.
+        if isinstance(error, ConnectionRefusedError) or "Errno 111" in str(error) or "Connection refused" in str(error):
+            raise LinkBroken(f"connection refused by {address}: nothing listens on that port; is the broker running?") from None
+        raise LinkBroken(f"no connection to {address}: {error.strerror or error}") from None
     _tune(transport, send_buffer_bytes, receive_buffer_bytes)
     return link
-
-
-def _plain(error: OSError) -> str:
-    """What went wrong, without asyncio's list of every address it tried."""
-    text = str(error)
-    if "Errno 111" in text or "Connection refused" in text:
-        return "connection refused: nothing listens on that port; is the broker running?"
-    return error.strerror or text
 
 
 def _tune(transport: asyncio.BaseTransport, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:

@@ -14,7 +14,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from ottla.records.errors import InvalidBatch, record_fault
 
@@ -574,5 +574,6 @@ def murmur2(data):
 
 include "_native_build.pxi"
 include "_native_columns.pxi"
+include "_native_avro.pxi"
 include "_native_compact.pxi"
 include "_native_open.pxi"

@@ -3,7 +3,7 @@
 Everything above works on whole batches and imports the loops from here. ``NATIVE`` says which ones they are.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.records import _pure as _codec
@@ -23,6 +23,9 @@ Builder = _codec.Builder
 ColumnEncoder = _codec.ColumnEncoder
 OffsetMap = _codec.OffsetMap
 OpenBatches = _codec.OpenBatches
+#: Values in Avro's form into columns and out of them; only compiled, None where nothing is.
+decode_avro: Any = getattr(_codec, "decode_avro", None)
+encode_avro: Any = getattr(_codec, "encode_avro", None)
 check_records = _codec.check_records
 decode_columns = _codec.decode_columns
 decode_records = _codec.decode_records

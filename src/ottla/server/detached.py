@@ -3,7 +3,7 @@
 ::
 
     DIR/NAME.pid     number of the process, and when it began, in the system's own words
-    DIR/NAME.log     what all its lives wrote
+    DIR/NAME.log     what all its lives wrote; of a process that does not see to its size itself (``output.py``) it is put aside at a start
 
 A number is another's once its process is gone; that it is still the same process is seen by when it began.
 """
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ottla.server.directory import CannotStart
+from ottla.server.output import put_aside
 
 #: How often a process is looked at that somebody waits for.
 LOOK_S = 0.05
@@ -55,6 +56,7 @@ class Detached:
         assert self.pid is None, "one life at a time"
         try:
             self.output.parent.mkdir(parents=True, exist_ok=True)
+            put_aside(self.output)
             with self.output.open("ab") as output:
                 self._begun = output.tell()
                 self._process = subprocess.Popen(

@@ -81,7 +81,7 @@ class LocalCluster:
                 f"broker {number}",
                 directory / f"broker-{number}",
                 ["serve", "--zookeeper", connect + CHROOT, "--broker-id", str(number), "--listen", listen,
-                 "--data-dir", str(directory / f"broker-{number}"), *settings],
+                 "--data-dir", str(directory / f"broker-{number}"), "--log-file", str(directory / f"broker-{number}.log"), *settings],
                 ready="ottla: ready on ",
             )
             for number, listen in sorted(spec.brokers.items())

@@ -205,6 +205,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     impaired: dict[str, tuple[int, ...]] = {}
     full: dict[str, tuple[int, ...]] = {}
     clean_since: int = -1
+    #: Epoch of the controller that this broker cannot reach; -1 when it can, or does not know.
+    unheard: int = -1
 
 
 class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,6 +280,7 @@ class _BrokerJson(msgspec.Struct):
     impaired_replicas: dict[str, tuple[int, ...]] = {}
     full_replicas: dict[str, tuple[int, ...]] = {}
     clean_since_epoch: int = -1
+    unreachable_controller_epoch: int = -1
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
@@ -304,6 +307,8 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
         content["full_replicas"] = registration.full
     if registration.clean_since >= 0:
         content["clean_since_epoch"] = registration.clean_since
+    if registration.unheard >= 0:
+        content["unreachable_controller_epoch"] = registration.unheard
     return msgspec.json.encode(content)
 
 
@@ -325,6 +330,7 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         impaired=read.impaired_replicas,
         full=read.full_replicas,
         clean_since=read.clean_since_epoch,
+        unheard=read.unreachable_controller_epoch,
     )
 
 

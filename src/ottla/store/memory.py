@@ -124,7 +124,7 @@ class MemorySession:
         if not self.alive:
             self.renew()
         elif not self.connected:
-            self._connect()
+            self._connect(late=bool(self.pending))
 
     def expire(self) -> None:
         """The ensemble forgets the session, and the owner learns it: as in ``suspend``, and ephemeral nodes go."""
@@ -149,10 +149,11 @@ class MemorySession:
     def renew(self) -> None:
         """Another session begins for the owner of one that was lost, with the same watches."""
         assert not self.alive, "a session is renewed after it was lost"
+        late = bool(self.pending)
         self._tell_state("lost")
         self.number = self.store.next_number()
         self.alive = True
-        self._connect()
+        self._connect(late=late)
 
     def fail_next(self, *, applied: bool) -> None:
         """The next submit answers ``unavailable``, having been carried out or not: the connection broke after or before it."""
@@ -178,12 +179,25 @@ class MemorySession:
                     # One more: what is created and deleted by one multi has its zxid.
                     self._queue(None, partial(watch.tell, state, self.store.tree.zxid + 1))
 
-    def _connect(self) -> None:
+    def _connect(self, *, late: bool) -> None:
         self.connected = True
-        for watch in self._watches:
-            for state, zxid in watch.shown.differences(self.store.tree.snapshot(watch.prefix)):
-                self._queue(None, partial(watch.tell, state, zxid))
+        shown = [(watch, list(self.store.tree.snapshot(watch.prefix))) for watch in self._watches]
+        if late:
+            # What is different shows only when all that was told before has arrived.
+            self._queue(None, lambda: self._catch_up(shown))
+        else:
+            for watch, states in shown:
+                for state, zxid in watch.shown.differences(states):
+                    self._queue(None, partial(watch.tell, state, zxid))
         self._tell_state("connected")
+
+    def _catch_up(self, shown: Sequence[tuple[_Watch, Sequence[NodeState]]]) -> None:
+        """Tells the differences next, one by one, before what waits already."""
+        waiting, self.pending = self.pending, deque()
+        for watch, states in shown:
+            for state, zxid in watch.shown.differences(states):
+                self._queue(None, partial(watch.tell, state, zxid))
+        self.pending += waiting
 
     def _fall_silent(self) -> None:
         waiting = [done for done, _ in self.pending if done is not None]

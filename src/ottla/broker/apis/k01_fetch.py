@@ -9,6 +9,9 @@ raise the high watermark, and bring it into the ISR. It must be a replica, of th
 epoch. In a session it says so of each partition that is awake; of one that sleeps it has all there is. Replication throttles
 (``throttle.py``) may keep records from one that is not in sync.
 
+A follower that asks for nothing, without a session, recalls what it waits for here: its fetches are answered as they stand, so that it can
+ask for more. Else the first record of a partition that this broker has just been elected for could wait as long as they do.
+
 A consumer that names its rack (from version 11 on) may read from a follower, up to the high watermark that this one knows; an offset beyond
 its log is OFFSET_NOT_AVAILABLE. With RackAwareReplicaSelector a leader sends it to a follower in its rack (``selection.py``), with no
 records. Followers are then told of a higher high watermark at once.
@@ -53,6 +56,8 @@ BY_ID_SINCE = 13
 HINTS_SINCE = 16
 SESSIONS_SINCE = 7
 RACKS_SINCE = 11
+#: Of a request that wants no session.
+FINAL_EPOCH = -1
 #: A follower that asks for the same so many times may have been sent damaged bytes: they are looked at, and after as many times again.
 STUCK_AT, STUCK_EVERY = 3, 16
 
@@ -95,6 +100,9 @@ def fetch(node: "Node", call: RequestArrived) -> Any:
     reader = Reader.of(node, call)
     if reader.replica >= 0:
         _check_registration(node, reader)
+        if not request.topics and (request.session_id, request.session_epoch) == (0, FINAL_EPOCH):
+            node.purgatory.release(("copies", reader.replica))
+            return FetchResponse()
     by_id = call.api_version >= BY_ID_SINCE
     context = node.sessions.begin(
         request, by_id=by_id, now_ms=node.now_ms, rng=node.rng, replica=reader.replica, replica_epoch=reader.epoch
@@ -319,7 +327,8 @@ def _wait(node: "Node", call: RequestArrived, reader: Reader, context: Context, 
     waiting = Waiting(node, call, reader, context, found)
     if context.session is not None:
         context.session.stirred = {}
-        parked = Parked((context.session,), waiting.ready, waiting.finish)
+        keys = (context.session, *waiting.copies)
+        parked = Parked(keys, waiting.ready, waiting.finish)
     else:
         parked = Parked(waiting.keys(), waiting.ready, waiting.finish, waiting.poked)
     return node.park(call, parked, node.now_ms + call.body.max_wait_ms)
@@ -340,12 +349,17 @@ class Waiting:
         self._asked: dict[TopicPartition, list[Wanted]] = {}
         self.poked: list[Any] = []
 
+    @property
+    def copies(self) -> list[Any]:
+        """What a follower recalls its fetches by."""
+        return [("copies", self._reader.replica)] if self._reader.replica >= 0 else []
+
     def keys(self) -> list[Any]:
         for wanted in self._held:
             partition = TopicPartition(_name(self._node, wanted.topic), wanted.ask.partition)
             self._asked.setdefault(partition, []).append(wanted)
         appended = [("appended", partition) for partition in self._asked] if self._reader.replica >= 0 else []
-        return [*self._asked, *appended]
+        return [*self._asked, *appended, *self.copies]
 
     def ready(self) -> bool:
         node, reader, request = self._node, self._reader, self._request

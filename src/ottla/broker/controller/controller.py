@@ -15,6 +15,7 @@ from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.controller.agenda import Agenda
 from ottla.broker.controller.election import election, is_sound
+from ottla.broker.controller.hearing import Hearing
 from ottla.broker.controller.moves import Moves
 from ottla.broker.controller.preferred import PreferredLeaders
 from ottla.broker.controller.stepwise import Stepwise
@@ -43,6 +44,7 @@ class Controller:
         self.agenda = Agenda(node)
         self.topics = Stepwise(node)
         self.preferred = PreferredLeaders(node, self.agenda)
+        self.hearing = Hearing(node)
         #: Reassignments under way.
         self._moves = Moves(node, self)
 
@@ -80,11 +82,16 @@ class Controller:
         """The image took in a change of the store."""
         match change:
             case ("controller", holder):
+                self.hearing.office_changed()
                 self._office_changed(holder)
+                return
+            case ("broker", _) if not self.active:
+                self.hearing.look()
                 return
             case _ if not self.active:
                 return
             case ("broker", int() as broker):
+                self.hearing.look()
                 self.agenda.add(self._held_by(BrokerId(broker)))
             case ("log_dir_event", _):
                 self._take_notice()
@@ -107,7 +114,8 @@ class Controller:
 
     def tick(self) -> None:
         """Time passed: try again what the store did not answer, and do what is done by the clock."""
-        if self._retry:
+        self.hearing.tick()
+        if self._retry and self._node.now_ms >= self.hearing.hold_ms:
             self._retry = False
             self.start()
             if self.active:
@@ -152,6 +160,10 @@ class Controller:
 
     def _campaign(self) -> None:
         if self._campaigning:
+            return
+        if self._node.now_ms < self.hearing.hold_ms and len(self._node.image.brokers) > 1:
+            # Others did not reach this broker.
+            self._retry = True
             return
         self._campaigning = True
         node = self._node

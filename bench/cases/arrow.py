@@ -1,0 +1,62 @@
+"""Tables in and out, each codec, beside confluent-kafka record by record.
+
+As with the clients record by record, it is the client that is measured: its own CPU is the figure to compare.
+"""
+
+from __future__ import annotations
+
+import os
+
+from bench.cases import Case, Figure, Measured, Scale, Stage
+
+RATES = (Figure("rate", "k records/s", True, 0), Figure("client CPU", "ns/record", False, 0), Figure("server CPU", "ns/record", False, 0))
+PARTITIONS = 3
+VALUE_SIZE = 100
+CODECS = ("none", "lz4", "zstd", "snappy", "gzip")
+SENDERS = ("send_table", "confluent-kafka")
+READERS = ("poll_table", "read_table", "confluent-kafka")
+#: What it promises to acks=all is not the subject, so the server that is not held up by a disk.
+SERVERS = frozenset({"ottla cached", "kafka"})
+
+
+def cases(scale: Scale) -> list[Case]:
+    codecs = CODECS if scale.name == "full" else CODECS[:3]
+    sends = [_send(client, codec) for codec in codecs for client in SENDERS]
+    return [*sends, *(_read(client, codec) for codec in codecs for client in READERS)]
+
+
+def _send(client: str, codec: str) -> Case:
+    def run(stage: Stage, scale: Scale) -> Measured:
+        topic = stage.create_topic(PARTITIONS)
+        os.sync()
+        try:
+            shape = {"value_size": VALUE_SIZE, "codec": codec}
+            return _rates(stage.load("table_send", topic, client=client, **shape, seconds=scale.seconds, bytes_max=scale.bytes_max))
+        finally:
+            stage.delete_topic(topic)
+
+    return Case("tables, send", f"{VALUE_SIZE} B, {codec}, {client}", RATES, run, SERVERS)
+
+
+def _read(client: str, codec: str) -> Case:
+    def run(stage: Stage, scale: Scale) -> Measured:
+        topic = stage.create_topic(PARTITIONS)
+        try:
+            shape = {"value_size": VALUE_SIZE, "codec": codec}
+            filled = stage.load("table_send", topic, client="send_table", **shape, seconds=60.0, bytes_max=scale.fill_bytes)
+            records = filled["records_total"]
+            return _rates(stage.load("table_read", topic, client=client, partitions=PARTITIONS, records=records, value_size=VALUE_SIZE))
+        finally:
+            stage.delete_topic(topic)
+
+    return Case("tables, read", f"{VALUE_SIZE} B, {codec}, {client}", RATES, run, SERVERS)
+
+
+def _rates(detail: dict[str, float]) -> Measured:
+    records = detail["records"]
+    figures = {
+        "rate": records / detail["seconds"] / 1e3,
+        "client CPU": detail["load_cpu_s"] / records * 1e9,
+        "server CPU": detail["server_cpu_s"] / records * 1e9,
+    }
+    return Measured(figures, detail)

@@ -1,0 +1,45 @@
+"""Which cluster `ottla cluster status` shows, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_admin import FakeAdmin
+
+from commands import Ottla, documents, good, refused
+
+
+def test_a_cluster_elsewhere_is_shown_where_there_is_none_here(
+    monkeypatch: pytest.MonkeyPatch, cluster: FakeAdmin, ottla: Ottla, tmp_path: Path
+) -> None:
+    nowhere = ["--data-dir", str(tmp_path / "none")]
+    assert "Error: " in refused(ottla("cluster", "status", *nowhere))
+    assert not cluster.made
+    monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVERS", "e:9092")
+    told = documents(ottla("cluster", "status", *nowhere, "-o", "json"), "cluster", "status")
+    assert cluster.made[-1]["bootstrap_servers"] == "e:9092"
+    assert [(one["name"], one["up"], one["controller"]) for one in told["processes"]] == [
+        ("broker 1", True, False),
+        ("broker 2", True, True),
+    ]
+    good(ottla("cluster", "status", "-b", "f:9092"))
+    assert cluster.made[-1]["bootstrap_servers"] == "f:9092"
+
+
+def test_what_is_missing_is_listed_and_an_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
+    cluster.topic("behind", isr=[1])
+    cluster.topic("away", replicas=[3, 1], isr=[1])
+    result = ottla("cluster", "status", "-b", "x:1")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "broker 1\t\tone:9092\tup\t",
+        "broker 2\t\ttwo:9092\tup\tcontroller",
+        "broker 3\t\t\tdown\t",
+        "under-replicated\t2 of 8 partitions",
+        "behind-0\t1\t1,2\t1",
+        "away-0\t1\t3,1\t1",
+        "offline\t0 of 8 partitions",
+    ]
+    told = documents(ottla("cluster", "status", "-b", "x:1", "-o", "json"), "cluster", "status", code=1)
+    assert told["under_replicated"][1] == {"topic": "away", "partition": 0, "leader": 1, "replicas": [3, 1], "isr": [1]}

@@ -1,0 +1,43 @@
+"""Every command that a page shows is one that there is, with options that it has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from ottla.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def shown() -> list[tuple[str, str]]:
+    """(page, words after ``ottla``): in code spans, and in lines of code blocks, of which several may stand side by side."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        spans = re.findall(r"`(ottla [^`\n]+)`", text)
+        blocks = [line for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
+        for line in [*spans, *blocks]:
+            found += [(page.name, words) for words in re.findall(r"(?:^|\$ |\s{2,}|\(|\| )ottla ([a-z].*?)(?=\s{3,}|$|\)\"| \||<|#)", line)]
+    return found
+
+
+@pytest.mark.parametrize(("page", "words"), sorted(set(shown())))
+def test_what_a_page_shows_can_be_typed(page: str, words: str) -> None:
+    command: click.Command = main
+    rest = words.split()
+    while isinstance(command, click.Group) and rest and re.fullmatch(r"[a-z][a-z-]*", rest[0]):
+        found = command.get_command(click.Context(command), rest[0])
+        assert found is not None, f"{page}: ottla {words}: there is no command {rest[0]}"
+        command, rest = found, rest[1:]
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"-h", "--help", "--version"}
+    named = [option for word in rest for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", word)]
+    assert not set(named) - known, f"{page}: ottla {words}"
+
+
+def test_pages_show_commands() -> None:
+    assert {"command-line.md", "operating.md", "README.md"} <= {page for page, _ in shown()}
