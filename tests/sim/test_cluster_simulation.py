@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.sim.cluster_history import CLUSTER_KINDS, ClusterHistory
+from ottla.sim.cluster_history import BESIDE, CLUSTER_KINDS, ClusterHistory
 from ottla.sim.sweep import report, run_seed
 
 
@@ -20,7 +20,7 @@ def test_a_broker_with_an_empty_disk_is_not_taken_back_by_a_leader_that_was_susp
     assert not verdict.problems, report(verdict)
 
 
-@pytest.mark.parametrize("kind", sorted(CLUSTER_KINDS))
+@pytest.mark.parametrize("kind", sorted((*CLUSTER_KINDS, *BESIDE)))
 def test_a_cluster_survives_each_kind_of_fault_alone(kind: str) -> None:
     verdict = ClusterHistory(1, kinds=(kind,)).run()
     assert not verdict.problems, report(verdict)

@@ -1,7 +1,9 @@
 """The simulator on the broker as it is: everything must hold, and a seed must always tell the same story."""
 
 import pytest
+from click.testing import CliRunner
 
+from ottla.cli.sim import command
 from ottla.sim.faults import FAULT_KINDS
 from ottla.sim.history import History
 from ottla.sim.sweep import report, run_seed
@@ -23,9 +25,14 @@ def test_each_kind_of_fault_alone_is_survived(kind: str) -> None:
         assert verdict.faults > 0
 
 
+def test_the_last_line_of_many_seeds_counts_what_passed() -> None:
+    done = CliRunner().invoke(command, ["run", "--seeds", "2", "--story", "logs", "--jobs", "1"])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "2 passed, 0 failed")
+
+
 def test_a_failure_names_its_seed_and_the_command_that_shows_it_again() -> None:
     history = History(7)
-    history.complaint("something is wrong")
+    history.reports.complaint("something is wrong")
     verdict = history.run()
     assert "something is wrong" in report(verdict)
     assert "ottla sim run --seed 7" in report(verdict)

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import click
 
+#: Seeds after which somebody who waits is told how far it is.
+TOLD_EVERY = 500
+
 
 @click.group(name="sim", help="Run the broker in a simulated world with crashes, power cuts and bad disks.")
 def command() -> None:
     pass
 
 
-@command.command(help="Run seeds; without --seed, many of them.")
+@command.command(help="Run seeds; without --seed, many of them. The last line counts the stories that passed and failed.")
 @click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
 @click.option("--first", default=0, show_default=True, help="The first of them.")
 @click.option("--seed", type=int, default=None, help="Run this one seed and show its trace.")
@@ -35,6 +38,7 @@ def run(seeds: int, first: int, seed: int | None, jobs: int, story: str | None, 
             click.echo(report(verdict) if verdict.problems else "\n".join([*verdict.tail, passed]))
         sys.exit(any(verdict.problems for verdict in found))
     told = failed = acknowledged = faults = 0
+    reached = first
     for verdict in run_seeds(range(first, first + seeds), jobs=jobs, stories=stories):
         if hashes:
             click.echo(f"{verdict.seed} {verdict.story} {verdict.trace_hash}")
@@ -44,7 +48,11 @@ def run(seeds: int, first: int, seed: int | None, jobs: int, story: str | None, 
         if verdict.problems:
             failed += 1
             click.echo(report(verdict))
-    click.echo(f"{told - failed} passed, {failed} failed; {acknowledged} records acknowledged under {faults} faults", err=hashes)
+        if verdict.seed != reached and verdict.seed % TOLD_EVERY == 0:
+            click.echo(f"ottla: reached seed {verdict.seed} of {first + seeds}", err=True)
+        reached = verdict.seed
+    click.echo(f"{acknowledged} records acknowledged under {faults} faults", err=hashes)
+    click.echo(f"{told - failed} passed, {failed} failed", err=hashes)
     sys.exit(bool(failed))
 
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op
 from ottla.base.units import MINUTE_MS
+from ottla.broker import effects
 from ottla.sim.cluster_machine import STORE_MS, ClusterMachine
 from ottla.sim.links import Links, Way
 from ottla.sim.network import Network
 from ottla.sim.world import EPOCH_MS, World
 from ottla.store import layout
 from ottla.store.memory import MemoryStore
+from ottla.wire.messages import AlterPartitionRequest
 
 #: What can happen to a cluster; a story may have more of its own.
 CLUSTER_FAULT_KINDS = (
@@ -117,6 +119,7 @@ class ClusterFaults:
             "slow store": self._slow_store,
             "office taken": lambda machine: self._take_office(),
             "office hard to reach": lambda machine: self._hide_office(),
+            "wish in doubt": lambda machine: self._doubt_wishes(),
             "cut from users": self._cut_from_users,
             "fsync fails": lambda machine: machine.disk.fail("sync"),
             "slow disk": self._slow_disk,
@@ -252,6 +255,27 @@ class ClusterFaults:
             number = int(holder.broker_id)
             self._links.flaky_to[number] = 0.5
             self._later((2_000, 4_000), self._links.flaky_to.clear)
+
+    def _doubt_wishes(self) -> None:
+        """For a while, whoever asks for another ISR loses touch with the store for a moment and with a follower for longer, and what the
+        controller writes about it comes late."""
+        hit: set[BrokerId] = set()
+
+        def asks(machine: ClusterMachine, effect: effects.Ask) -> None:
+            holder = self._controller
+            if isinstance(effect.message, AlterPartitionRequest) and holder is not None and machine.broker_id not in hit:
+                hit.add(machine.broker_id)
+                self.slow(holder, hear_ms=STORE_MS, say_ms=1_500, for_ms=(300,))
+                self._cut(both(machine.broker_id, self._other(machine)))
+                self._world.after(self._still.randint(1, 100), lambda: machine.cut_from_store(200))
+
+        def over() -> None:
+            for machine in self._machines.values():
+                machine.asks = lambda machine, effect: None
+
+        for machine in self._machines.values():
+            machine.asks = asks
+        self._later((1_500, 4_000), over)
 
     def _take_office(self) -> None:
         """An operator deletes /controller, so that another broker takes it; its holder hears of that late. Perhaps one that wants it

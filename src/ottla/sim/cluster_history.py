@@ -35,7 +35,7 @@ SETTLED_BY_MS = 60_000
 GROWTH, PASSING, MOVE, ELECTION, LATE = "topic grows", "topic comes or goes", "partition moves", "preferred election", "late election"
 CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE, ELECTION)
 #: Those that come beside the others in so many histories of ten.
-BESIDE, BESIDE_IN_TEN = ("office hard to reach", LATE), 3
+BESIDE, BESIDE_IN_TEN = ("office hard to reach", "wish in doubt", LATE), 3
 RACKS = ("a", "b", "c")
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 #: A follower is out of sync soon, so that histories see it.
@@ -152,7 +152,7 @@ class ClusterHistory:
             problems=[*self.complaints, *self.witness.problems, *(text for topic in self.topics for text in topic.problems)],
             tail=list(self.world.tail),
             trace_hash=self.world.trace_hash(),
-            acknowledged=sum(topic.acknowledged_count for topic in self.topics),
+            acknowledged=sum(topic.reports.acknowledged_count for topic in self.topics),
             faults=self.faults.count,
             virtual_ms=self.world.now_ms,
         )

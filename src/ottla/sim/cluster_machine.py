@@ -63,6 +63,8 @@ class ClusterMachine(Machine):
         self.stepped: Callable[[ClusterMachine, events.Event], None] = lambda machine, event: None
         #: Lets the store carry out what the broker asks of it.
         self.submits: Callable[[ClusterMachine, Sequence[Op], Callable[[], None]], None] = lambda machine, ops, carry_out: carry_out()
+        #: Told of each request that it sends to another broker.
+        self.asks: Callable[[ClusterMachine, effects.Ask], None] = lambda machine, effect: None
         self._requests = 0
         #: Who waits for the answer to a request of another broker, by its number.
         self._askers: dict[int, Callable[[Any], None]] = {}
@@ -257,6 +259,7 @@ class ClusterMachine(Machine):
 
     def _ask(self, effect: effects.Ask) -> None:
         """The frame travels there, the answer back; a broker that goes, or a link that is cut meanwhile, is an answer too."""
+        self.asks(self, effect)
         me, other, incarnation, ticket = self.broker_id, effect.broker, self.incarnation, effect.ticket
         peer = self._peers.get(other)
         chunks = framing.encode_request(effect.message, effect.api_version, ticket, PEER)

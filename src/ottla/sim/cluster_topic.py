@@ -1,4 +1,4 @@
-"""A topic of a simulated cluster, with the people who use it and the checkers that judge what they saw. Is the ``Listener`` of its users.
+"""A topic of a simulated cluster, with the people who use it and the checkers that judge what they saw.
 
 Each partition has a reader, who reads all of it, and a lister, who asks where it ends; producers (acks=all) write to some. A topic may
 grow: new partitions get people of their own. Offsets of a compacted topic are judged by what was read and acknowledged alone, since every
@@ -24,6 +24,7 @@ from ottla.sim.checkers.heard import HistoryIsSound
 from ottla.sim.cluster_machine import ClusterMachine
 from ottla.sim.cluster_users import Entrance, Lister, Reader
 from ottla.sim.network import Network
+from ottla.sim.reports import Reports
 from ottla.sim.users import Admin, Producer
 from ottla.sim.witness import Witness
 from ottla.sim.world import World
@@ -77,9 +78,8 @@ class ClusterTopic:
         self.name = name
         self.partitions = partitions
         self.compacted = compacted
-        self.complaints: list[str] = []
-        self.acknowledged_count = 0
         self.checkers: list[Checker] = [kind() for kind in (COMPACTED if compacted else CHECKERS)]
+        self.reports = Reports(world, self.checkers, of=name)
         self.latest = LatestNeverFalls()
         self.producers: list[Producer] = []
         self._world = world
@@ -95,7 +95,7 @@ class ClusterTopic:
         """A reader and a lister come to a partition."""
         where = TopicPartition(self.name, partition)
         entrance = Entrance(self._world.rng("entrances"), self._machines, lambda: reader.near if reader.near >= 0 else self._leader(where))
-        reader = Reader(self._world, self._network, entrance, self, number=partition, partition=partition, topic=self.name)
+        reader = Reader(self._world, self._network, entrance, self.reports, number=partition, partition=partition, topic=self.name)
         reader.leader_epoch = lambda: self._epoch(where)
         reader.rack = self._rng.choice(self._racks)
         own, state = self._entrance(partition), lambda: self._witness.state(where)
@@ -108,7 +108,7 @@ class ClusterTopic:
                 self._world,
                 self._network,
                 self._entrance(partition),
-                self,
+                self.reports,
                 number=number,
                 partition=partition,
                 batches=batches,
@@ -178,7 +178,7 @@ class ClusterTopic:
 
     @property
     def problems(self) -> list[str]:
-        found = [*self.complaints, *self.latest.problems, *(text for checker in self.checkers for text in checker.problems[:3])]
+        found = [*self.reports.complaints, *self.latest.problems, *self.reports.problems]
         return [f"{self.name}: {text}" for text in found]
 
     def _epoch(self, partition: TopicPartition) -> int:
@@ -192,26 +192,3 @@ class ClusterTopic:
     def _entrance(self, partition: int) -> Entrance:
         where = TopicPartition(self.name, partition)
         return Entrance(self._world.rng("entrances"), self._machines, lambda: self._leader(where))
-
-    # Listener.
-
-    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
-        for checker in self.checkers:
-            checker.sent(producer, partition, values, idempotent=idempotent)
-
-    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
-        self.acknowledged_count += len(values)
-        self._world.note(f"acknowledged {self.name} {partition}:{base_offset}+{len(values)}")
-        for checker in self.checkers:
-            checker.acknowledged(partition, base_offset, values)
-
-    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
-        for checker in self.checkers:
-            checker.read(reader, partition, offset, value)
-
-    def watermark(self, reader: int, partition: int, offset: int) -> None:
-        """A new leader may know less of it for a moment; ``Lister`` asks for what must not fall."""
-
-    def complaint(self, text: str) -> None:
-        if text not in self.complaints:
-            self.complaints.append(text)

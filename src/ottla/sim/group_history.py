@@ -35,6 +35,7 @@ from ottla.sim.members import Member
 from ottla.sim.network import Network
 from ottla.sim.outsiders import Auditor, Bookkeeper
 from ottla.sim.replayed import differences
+from ottla.sim.reports import Reports
 from ottla.sim.seats import Seat, SimGroup
 from ottla.sim.stage import OneBroker, Scene, Stage
 from ottla.sim.users import TOPIC, Admin, Producer
@@ -75,8 +76,6 @@ class GroupHistory:
         rng = self.world.rng("profile")
         self._protocols = protocols
         self.calm = False
-        self.complaints: list[str] = []
-        self.acknowledged_count = 0
         self.network = Network(self.world)
         texts = self._settings()
         self._partitions = rng.randint(1, 4)
@@ -106,6 +105,9 @@ class GroupHistory:
         self._open_writes: list[Write] = []
         # Members read on where the group was, not where they were themselves.
         self.log_checkers: list[Checker] = [kind() for kind in ALL if kind is not HistoryIsSound]
+        #: What producers tell; nobody reads but members.
+        self.reports = Reports(self.world, self.log_checkers, of=None)
+        self.complaints = self.reports.complaints
         self.checkers: list[GroupChecker] = [OneOwner(self._lawful), CommittedIsKept(), ZombiesAreFenced(), NothingIsSkipped()]
         #: Besides, for groups that stay with the classic protocol.
         self._generations = GenerationsAreDisjoint()
@@ -169,7 +171,7 @@ class GroupHistory:
             problems=problems,
             tail=list(self.world.tail),
             trace_hash=self.world.trace_hash(),
-            acknowledged=self.acknowledged_count,
+            acknowledged=self.reports.acknowledged_count,
             faults=self.faults.count,
             virtual_ms=self.world.now_ms,
         )
@@ -181,7 +183,7 @@ class GroupHistory:
                 self.world,
                 self.network,
                 self.stage.entrance(partition),
-                self,
+                self.reports,
                 number=partition,
                 partition=partition,
                 batches=rng.randint(5, 40),
@@ -334,8 +336,7 @@ class GroupHistory:
             checker.began(who.group, who.name, partition, offset)
 
     def delivered(self, who: Member, partition: int, offset: int, value: bytes) -> None:
-        for log_checker in self.log_checkers:
-            log_checker.read(0, partition, offset, value)
+        self.reports.read(0, partition, offset, value)
         for checker in self.checkers:
             checker.delivered(who.group, who.name, partition, offset)
 
@@ -373,23 +374,5 @@ class GroupHistory:
             for checker in self.checkers:
                 checker.read(group, partition, offset, asked_ms=asked_ms, now_ms=self.world.now_ms)
 
-    # Listener: what producers tell.
-
-    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
-        for checker in self.log_checkers:
-            checker.sent(producer, partition, values, idempotent=idempotent)
-
-    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
-        self.acknowledged_count += len(values)
-        for checker in self.log_checkers:
-            checker.acknowledged(partition, base_offset, values)
-
-    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
-        raise AssertionError("nobody reads but members")
-
-    def watermark(self, reader: int, partition: int, offset: int) -> None:
-        raise AssertionError("nobody reads but members")
-
     def complaint(self, text: str) -> None:
-        if text not in self.complaints:
-            self.complaints.append(text)
+        self.reports.complaint(text)

@@ -17,6 +17,7 @@ from ottla.sim.faults import FAULT_KINDS, Faults
 from ottla.sim.keyed import value_of
 from ottla.sim.machine import Machine, Performer
 from ottla.sim.network import Network
+from ottla.sim.reports import Reports
 from ottla.sim.users import Admin, Consumer, Producer
 from ottla.sim.world import World
 from ottla.store.memory import MemoryStore
@@ -61,8 +62,8 @@ class History:
         odds = self.world.rng("compaction")
         self.compacted = odds.random() < 0.25 if compacted is None else compacted
         self.checkers: list[Checker] = [kind() for kind in (COMPACTED if self.compacted else IN_ORDER)]
-        self.complaints: list[str] = []
-        self.acknowledged_count = 0
+        self.reports = Reports(self.world, self.checkers, watermarks=True)
+        self.complaints = self.reports.complaints
         self.network = Network(self.world)
         disk = SimDisk(now_ms=lambda: self.world.now_ms)
         self.machine = Machine(self.world, MemoryStore(), disk, {"ottla.disk.reserve.bytes": "65536", **CLEANER}, performer)
@@ -105,7 +106,7 @@ class History:
                 self.world,
                 self.network,
                 self.machine,
-                self,
+                self.reports,
                 number=number,
                 partition=number % self.partitions,
                 batches=rng.randint(10, 60),
@@ -114,7 +115,7 @@ class History:
             )
             self.producers.append(producer)
         for partition in range(self.partitions):
-            self.consumers.append(Consumer(self.world, self.network, self.machine, self, number=partition, partition=partition))
+            self.consumers.append(Consumer(self.world, self.network, self.machine, self.reports, number=partition, partition=partition))
 
     def _run(self, within_ms: int, done: Callable[[], bool], otherwise: str) -> None:
         if not self.world.run(self.world.now_ms + within_ms, done):
@@ -148,41 +149,16 @@ class History:
             checker.finish(final)
 
     def _verdict(self) -> Verdict:
-        problems = [*self.complaints, *(problem for checker in self.checkers for problem in checker.problems[:3])]
+        problems = [*self.complaints, *self.reports.problems]
         return Verdict(
             seed=self.world.seed,
             problems=problems,
             tail=list(self.world.tail),
             trace_hash=self.world.trace_hash(),
-            acknowledged=self.acknowledged_count,
+            acknowledged=self.reports.acknowledged_count,
             faults=self.faults.count,
             virtual_ms=self.world.now_ms,
         )
-
-    # Listener: the users' reports go to every checker and into the trace.
-
-    def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
-        for checker in self.checkers:
-            checker.sent(producer, partition, values, idempotent=idempotent)
-
-    def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
-        self.acknowledged_count += len(values)
-        self.world.note(f"acknowledged {partition}:{base_offset}+{len(values)}")
-        for checker in self.checkers:
-            checker.acknowledged(partition, base_offset, values)
-
-    def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
-        for checker in self.checkers:
-            checker.read(reader, partition, offset, value)
-
-    def watermark(self, reader: int, partition: int, offset: int) -> None:
-        self.world.note(f"watermark {partition}:{offset}")
-        for checker in self.checkers:
-            checker.watermark(reader, partition, offset)
-
-    def complaint(self, text: str) -> None:
-        if text not in self.complaints:
-            self.complaints.append(text)
 
 
 def read_log(log: Any) -> list[tuple[int, bytes]]:

@@ -14,6 +14,8 @@ from ottla.records.batch import headers
 from ottla.store.layout import PartitionState
 
 PROBLEMS_MAX = 3
+#: Leader epochs that a history can have by right: far more than it has faults.
+EPOCHS_MAX = 200
 
 
 class Cluster(Protocol):
@@ -83,7 +85,9 @@ class OneLeaderPerEpoch(ClusterChecker):
 
 
 class EpochsRise(ClusterChecker):
-    """In the store a leader epoch never falls, rises with each new leader, and the leader is in its ISR."""
+    """In the store a leader epoch never falls, rises with each new leader, and the leader is in its ISR; elections come to an end.
+
+    Raises: AssertionError, when they do not."""
 
     def state_written(self, partition: TopicPartition, before: PartitionState | None, after: PartitionState) -> None:
         if after.leader >= 0 and after.leader not in after.isr:
@@ -91,6 +95,9 @@ class EpochsRise(ClusterChecker):
         if before is None:
             return
         changed = before.leader != after.leader
+        if after.leader_epoch > EPOCHS_MAX:
+            # Whoever is elected does not lead, for one; the history would not come to its end.
+            raise AssertionError(f"elections of {partition} do not end: it has the state {after}")
         if after.leader_epoch < before.leader_epoch + changed:
             self.complain(
                 f"{partition} goes from leader {before.leader} of epoch {before.leader_epoch} to {after.leader} of {after.leader_epoch}"
