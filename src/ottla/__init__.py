@@ -62,7 +62,7 @@ _HOME = {
     "read_table": "ottla.client.tables",
     "unwrap": "ottla.client.admin_calls",
 }
-_MODULES = ("aio", "errors", "results", "serializers")
+_MODULES = ("aio", "errors", "results", "serializers", "testing")
 
 __all__ = [
     "Admin",

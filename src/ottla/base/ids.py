@@ -35,9 +35,12 @@ def as_partition(named: "TopicPartition | tuple[str, int]") -> TopicPartition:
 
     Raises: TypeError when it is no topic and number.
     """
-    topic, partition = named
+    try:
+        topic, partition = named
+    except (TypeError, ValueError):
+        topic = partition = None  # type: ignore[assignment]
     if not isinstance(topic, str) or not isinstance(partition, int):
-        raise TypeError(f"a partition is named by its topic and number, such as ('orders', 0), not by {tuple(named)!r}")
+        raise TypeError(f"a partition is named by its topic and number, such as ('orders', 0), not by {named!r}")
     return named if isinstance(named, TopicPartition) else TopicPartition(topic, partition)
 
 

@@ -43,7 +43,7 @@ def needed_arrow() -> Any:
 
 def check_names(names: Iterable[str]) -> tuple[str, ...]:
     """The names of a record's columns. Raises: ValueError for one that is none, or is there twice."""
-    given = tuple(names)
+    given = (names,) if isinstance(names, str) else tuple(names)
     for name in given:
         if name not in NAMES:
             raise ValueError(f"a record has no column {name!r}{suggestion(name, NAMES)}; it has {', '.join(NAMES)}")

@@ -34,6 +34,7 @@ from ottla.client.arrow_columns import (
     plain,
 )
 from ottla.client.arrow_values import ColumnFormat
+from ottla.client.outgoing import plain_headers
 from ottla.records.build import BinaryColumn, partitions_of_keys
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ class TableRows:
             raise TypeError(f"a table has no {name}={suggestion(name, known)}; it has {', '.join(known)}")
         self._schema, self._batches = batches_of(table)
         self._now_ms = now_ms
-        self._key, self._headers, self._partition, self._timestamp = key, headers, partition, timestamp
+        self._key, self._partition, self._timestamp = key, partition, timestamp
+        self._headers = headers if headers is None or isinstance(headers, str) else plain_headers(headers)
         named = [given for given in (key, headers, partition, timestamp) if isinstance(given, str)]
         for given in [*named, *([value] if isinstance(value, str) else value or ())]:
             self._check_name(given)
@@ -193,7 +195,7 @@ class TableRows:
         if self._headers is None:
             return None
         if not isinstance(self._headers, str):
-            pairs = [(name, value) for name, value in self._headers]
+            pairs = list(self._headers)
             return headers_column(pa.repeat(pa.scalar(pairs, pa.map_(pa.string(), pa.binary())), batch.num_rows).cast(headers_type()))
         column = batch.column(self._headers)
         return None if column.null_count == len(column) else headers_column(column)

@@ -88,7 +88,9 @@ class Cluster:
     # -- asking
 
     def want(self, topic: str, now_ms: float) -> None:
-        """Keep this topic in the picture from now on."""
+        """Keep this topic in the picture from now on. Raises: TypeError for what is no name: no request could be made with it."""
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic is named by a str, not by {topic!r}")
         if topic not in self._wanted and topic not in self.topics:
             self._stale = True
         self._wanted[topic] = now_ms

@@ -34,14 +34,14 @@ WAIT_FOR_END_MS = 100
 RESETS = {Kind.START: "earliest", Kind.END: "latest"}
 
 
-def parts_of(topics: Iterable[str], start: str | None, now_ms: int) -> list[Part]:
+def parts_of(topics: Iterable[str], start: str | int | None, now_ms: int) -> list[Part]:
     """What to read. Raises: BadRange, ValueError."""
     parts = [parse_part(topic, now_ms) for topic in topics]
     if not parts:
         raise ValueError("consume() needs a topic, such as consume('orders')")
     if start is None:
         return parts
-    begin = parse_range(start, now_ms)
+    begin = parse_range(str(start), now_ms)
     if begin.last is not None:
         raise ValueError(f"start={start!r} has two ends; a range is written behind its topic, as in 'orders@{start}'")
     return [part._replace(range=begin) if part.range == Range() else part for part in parts]
@@ -73,6 +73,8 @@ class Course:
     """What both faces share: where to begin, when to see to the group, when it is over. Belongs to the loop, `each` to the user."""
 
     def __init__(self, consumer: Consumer, parts: list[Part], limit: int | None, timeout_ms: float | None) -> None:
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit is 0 or more, or None for no limit, not {limit}")
         self.consumer = consumer
         self._parts = parts
         self._left = limit
@@ -146,8 +148,7 @@ class Course:
         offsets = await consumer.offsets_of(ranges)
         self._ends = {tp: end for tp, (_, end) in offsets.items()} if bounded else {}
         consumer.assign(ranges)
-        for tp, (first, _) in offsets.items():
-            consumer.seek(tp, first)
+        consumer.seek_each({tp: first for tp, (first, _) in offsets.items()})
 
     def _unfinished(self) -> bool:
         """Whether something is left to read; partitions that are read up to their end are let go."""
@@ -211,7 +212,12 @@ class Records:
 
 
 def consume(
-    *topics: str, group: str = "", start: str | None = None, limit: int | None = None, timeout_ms: float | None = None, **settings: Any
+    *topics: str,
+    group: str = "",
+    start: str | int | None = None,
+    limit: int | None = None,
+    timeout_ms: float | None = None,
+    **settings: Any,
 ) -> Records:
     """Iterate over records of these topics: `async for record in consume("orders", group="billing")`.
 
@@ -228,7 +234,7 @@ def consume(
     return Records(Course(Consumer(**found), parts, limit, timeout_ms))
 
 
-def planned(topics: Iterable[str], group: str, start: str | None, settings: Mapping[str, Any]) -> tuple[list[Part], dict[str, Any]]:
+def planned(topics: Iterable[str], group: str, start: str | int | None, settings: Mapping[str, Any]) -> tuple[list[Part], dict[str, Any]]:
     """What to read, and a consumer's settings for it. Raises: BadRange, ValueError."""
     now_ms = int(time() * 1000)
     parts = parts_of(topics, start, now_ms)

@@ -225,6 +225,8 @@ class Consumer(Positions):
             pattern = topics
         else:
             names = frozenset([topics] if isinstance(topics, str) else topics)
+            if wrong := [name for name in names if not isinstance(name, str)]:
+                raise TypeError(f"a topic is named by a str, not by {wrong[0]!r}")
         if bool(names) == (pattern is not None):
             raise ValueError("subscribe to names or to a pattern; to none at all with unsubscribe()")
         if self._subscribed is None and self._fetcher.assignment:
@@ -351,6 +353,8 @@ class Consumer(Positions):
     async def turn(self, limit: int, timeout_ms: float | None, take: Callable[[], bool] | None = None) -> None:
         """The part of a poll before records are given: see to the group, and wait until `take`, the giving's if none is said, has some."""
         network = self._network
+        if limit < 1:
+            raise ValueError(f"max_records is 1 or more, not {limit}")
         self.giving.done()
         self.tables.put_back()
         take, began_ms = take or partial(self.giving.take, self._fetcher, limit), network.clock_ms()

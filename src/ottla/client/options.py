@@ -6,7 +6,7 @@ A setting that is not in the table is refused by name. Values may be Python's (`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from ottla.base.options import ConfigError, Kind, Options, OptionSpec, option, suggestion
@@ -259,6 +259,10 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
             # What others write for "not set".
             continue
         setattr(made, name, _sayable(spec, spec.parse(_text(spec, value))))
+    if not made.bootstrap_servers:
+        raise ConfigError("bootstrap_servers", "is empty; name a broker to begin with, HOST:PORT")
+    for address in made.bootstrap_servers:
+        parse_address(address)
     if isinstance(made, ProducerOptions):
         _check_producer(made, keywords)
     if isinstance(made, ConsumerOptions):
@@ -278,7 +282,7 @@ def _text(spec: OptionSpec, value: Any) -> str:
         if not isinstance(value, bool | str) or (isinstance(value, bool) and spec.kind is not Kind.BOOLEAN):
             raise ConfigError(spec.attribute, f"expected {_EXPECTED[spec.kind]}, not {value!r}")
         return str(value).lower()
-    if spec.kind is Kind.LIST and not isinstance(value, str):
+    if spec.kind is Kind.LIST and isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return ",".join(str(part) for part in value)
     if isinstance(value, int | float | str):
         return str(value)
@@ -363,7 +367,7 @@ def parse_address(text: str) -> tuple[str, int]:
         port = rest.removeprefix(":")
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
-    if not host or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
+    if not host or "/" in host or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
         raise ConfigError("bootstrap_servers", f"{text!r} is not HOST:PORT")
     return host, int(port or DEFAULT_PORT)
 

@@ -93,6 +93,8 @@ def plain_bytes(name: str, given: Any) -> bytes | None:
 
 def plain_headers(given: Any) -> tuple[tuple[str, bytes | None], ...]:
     """Headers as pairs of str and bytes. Raises: TypeError."""
+    if isinstance(given, Mapping):
+        raise TypeError("headers are pairs of name and value, as a name may come twice: give list(headers.items())")
     found = []
     for name, value in given or ():
         if not isinstance(name, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.client.commits import OffsetAndMetadata
@@ -42,8 +42,18 @@ class Positions(Questions):
         Raises: ValueError when the partition is not assigned.
         """
         at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-        self._fetcher.seek(as_partition(partition), at.offset, at.leader_epoch)
-        self._sought(lambda tp: tp == partition)
+        sought = as_partition(partition)
+        self._fetcher.seek(sought, at.offset, at.leader_epoch)
+        self._sought(lambda tp: tp == sought)
+        self._pump()
+
+    def seek_each(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Continue at these offsets. One fetch asks for all: where the first went alone, the others would wait for its answer, which an
+        empty partition holds back for `fetch_max_wait_ms`.
+        """
+        for tp, offset in offsets.items():
+            self._fetcher.seek(tp, offset)
+        self._sought(lambda tp: tp in offsets)
         self._pump()
 
     def _sought(self, gone: Callable[[TopicPartition], bool]) -> None:
@@ -62,9 +72,10 @@ class Positions(Questions):
         self._seek_to(partitions, LATEST)
 
     def _seek_to(self, partitions: tuple[Partition, ...], when: int) -> None:
-        for tp in partitions or self._fetcher.assignment:
-            self._fetcher.seek_to(as_partition(tp), when)
-        self._sought(lambda tp: not partitions or tp in partitions)
+        sought = [as_partition(tp) for tp in partitions] or self._fetcher.assignment
+        for tp in sought:
+            self._fetcher.seek_to(tp, when)
+        self._sought(lambda tp: tp in sought)
         self._pump()
 
     async def position(self, partition: Partition, timeout_ms: float | None = None) -> int:

@@ -140,7 +140,9 @@ EXPECTED = "expected an offset (100, -10, +10), a time (-1h, 2026-11-01T12:00:00
 
 
 def parse_part(text: str, now_ms: int) -> Part:
-    """A topic with what follows it. Raises: BadRange."""
+    """A topic with what follows it. Raises: BadRange; TypeError for what is no text, as several topics in a list."""
+    if not isinstance(text, str):
+        raise TypeError(f"a topic is a str, such as 'orders' or 'orders@-1h:end', and several are given one by one; not {text!r}")
     named = _TOPIC.match(text)
     if named is None:
         raise BadRange(text, 0, 1, "expected the name of a topic, with perhaps /PARTITIONS and @FROM:TO behind it")

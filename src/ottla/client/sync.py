@@ -269,8 +269,10 @@ class Producer:
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     def flush(self, timeout_ms: float | None = None) -> None:
-        """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError."""
+        """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError; AlreadyClosed."""
         with self._lock:
+            if self._closed:
+                raise AlreadyClosed("the producer is closed")
             waiting = self._accumulator.close_open()
         self._wake()
         began_ns = time.monotonic_ns()

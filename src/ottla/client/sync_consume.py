@@ -52,7 +52,12 @@ class Records:
 
 
 def consume(
-    *topics: str, group: str = "", start: str | None = None, limit: int | None = None, timeout_ms: float | None = None, **settings: Any
+    *topics: str,
+    group: str = "",
+    start: str | int | None = None,
+    limit: int | None = None,
+    timeout_ms: float | None = None,
+    **settings: Any,
 ) -> Records:
     """Iterate over records of these topics: `for record in consume("orders", group="billing")`.
 

@@ -14,8 +14,10 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicPartition
+from ottla.base.options import ConfigError, suggestion
 from ottla.client.arrow_read import THREADS, Piece, TableForm, Tables
 from ottla.client.consumer import Consumer
+from ottla.client.errors import MetadataTimedOut
 from ottla.client.loop_thread import LoopThread
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, Fetched, RangeReader
 from ottla.client.ranges import Part, parse_part
@@ -27,6 +29,16 @@ if TYPE_CHECKING:
 
 #: How long the end of a range may be waited for when the log has nothing to send before it.
 IDLE_MS = 30_000
+#: How long brokers that do not know a topic are asked for it again: it may have been made a moment ago.
+MISSING_MS = 3_000
+#: What a consumer takes and a table has no use for, with what to do. Left unsaid, it would seem to have worked.
+NOT_FOR_TABLES = {
+    "key_deserializer": "tables are decoded column by column: give key_format=",
+    "value_deserializer": "tables are decoded column by column: give value_format=",
+    "interceptors": "interceptors see records, and tables have none",
+    "group": "a table is read without a group; follow one with Consumer(group_id=...).poll_table()",
+    "group_id": "a table is read without a group; follow one with Consumer(group_id=...).poll_table()",
+}
 
 
 def read_table(*topics: str, **form_and_settings: Any) -> pa.Table:
@@ -39,6 +51,9 @@ def read_table(*topics: str, **form_and_settings: Any) -> pa.Table:
     SerializationFailed for a value that cannot be read; ConfigError; ImportError without pyarrow; KafkaError.
     """
     form, settings = _split(form_and_settings)
+    for name, instead in NOT_FOR_TABLES.items():
+        if name in settings:
+            raise ConfigError(name, instead)
     parts = _parts(topics)
     tables = Tables(form)
     thread = LoopThread("ottla-read-table")
@@ -102,12 +117,25 @@ class _Reading:
         return self._tables.table([piece for ranges in pieces for fetch in ranges for piece in fetch], several=self._several)
 
     async def _planned(self, part: Part) -> dict[TopicPartition, tuple[int, int]]:
-        there = await self._consumer.partitions_for(part.topic)
+        there = await self._partitions_of(part.topic)
         chosen = [tp for tp in there if part.partitions is None or tp.partition in part.partitions]
         missing = set(part.partitions or ()) - {tp.partition for tp in there}
         if missing:
             raise UnknownTopicOrPartition(f"topic {part.topic} has {len(there)} partitions, no partition {min(missing)}")
         return await self._consumer.offsets_of(dict.fromkeys(chosen, part.range))
+
+    async def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Raises: UnknownTopicOrPartition where brokers answer, and do not know the topic after some time: whoever misspells it need not
+        wait as long as for a cluster that is down.
+        """
+        if (limit_ms := self._consumer.options.default_api_timeout_ms) > MISSING_MS:
+            try:
+                return await self._consumer.partitions_for(topic, MISSING_MS)
+            except MetadataTimedOut:
+                there = await self._consumer.list_topics(limit_ms - MISSING_MS)
+                if topic not in there:
+                    raise UnknownTopicOrPartition(f"there is no topic {topic}{suggestion(topic, there)}") from None
+        return await self._consumer.partitions_for(topic)
 
     def _fetched(self, wanted: list[tuple[TopicPartition, int, int]]) -> Iterator[tuple[int, Fetched]]:
         """What is fetched of each, in turn, with its place among those wanted."""

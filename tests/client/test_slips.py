@@ -1,0 +1,125 @@
+"""What a newcomer gets wrong with a client is told where it is, at once, and leaves the client in order."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from memory_cluster import MemoryCluster
+
+import ottla
+from ottla.base.options import ConfigError
+from ottla.client.errors import AlreadyClosed
+from ottla.records.build import build_batch
+from ottla.wire.errors import UnknownTopicOrPartition
+
+NO_NAMES = [None, b"t", 7]
+
+
+@pytest.mark.parametrize("topic", NO_NAMES)
+def test_a_topic_that_is_no_text_is_refused_at_once_and_the_producer_goes_on(
+    cluster: MemoryCluster, quick: dict[str, Any], topic: Any
+) -> None:
+    with ottla.Producer(**quick) as producer:
+        with pytest.raises(TypeError, match="a topic is named by a str"):
+            producer.send(topic, b"x")
+        with pytest.raises(TypeError, match="a topic is named by a str"):
+            producer.send_table(topic, pa.table({"a": [1]}))
+        assert producer.send("many", b"x").result().offset == 0
+
+
+@pytest.mark.parametrize("topic", NO_NAMES)
+def test_a_consumer_says_that_a_topic_is_no_text(cluster: MemoryCluster, quick: dict[str, Any], topic: Any) -> None:
+    with ottla.Consumer(group_id="g", **quick) as consumer:
+        with pytest.raises(TypeError, match="a topic is named by a str"):
+            consumer.partitions_for(topic)
+        with pytest.raises(TypeError, match="a topic is named by a str"):
+            consumer.subscribe([topic])
+
+
+@pytest.mark.parametrize("topic", [*NO_NAMES, ["t"]])
+def test_what_is_read_is_said_in_text(cluster: MemoryCluster, quick: dict[str, Any], topic: Any) -> None:
+    for read in (ottla.read_table, ottla.consume):
+        with pytest.raises(TypeError, match="several are given one by one"):
+            read(topic, **quick)
+
+
+@pytest.mark.parametrize("named", ["many", 3, None, ("many",), [("many", 0)]])
+def test_a_partition_that_is_no_pair_is_told_with_an_example(cluster: MemoryCluster, quick: dict[str, Any], named: Any) -> None:
+    with ottla.Consumer(**quick) as consumer:
+        with pytest.raises(TypeError, match=r"such as \('orders', 0\)"):
+            consumer.assign([named])
+        with pytest.raises(TypeError, match=r"such as \('orders', 0\)"):
+            consumer.pause(named)
+
+
+def test_a_closed_producer_does_not_flush(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    producer = ottla.Producer(**quick)
+    producer.close()
+    with pytest.raises(AlreadyClosed, match="the producer is closed"):
+        producer.flush()
+
+
+def test_headers_in_a_dict_are_told_how_to_be_given(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    headers: Any = {"a": b"1"}
+    with ottla.Producer(**quick) as producer:
+        with pytest.raises(TypeError, match=r"headers\.items"):
+            producer.send("t", b"x", headers=headers)
+        with pytest.raises(TypeError, match=r"headers\.items"):
+            producer.send_table("t", pa.table({"a": [1]}), headers=headers)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"value_deserializer": "json"}, {"key_deserializer": "str"}, {"interceptors": []}, {"group_id": "g"}, {"group": "g"}]
+)
+def test_what_tables_have_no_use_for_is_not_passed_over(cluster: MemoryCluster, quick: dict[str, Any], setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        ottla.read_table("t", **setting, **quick)
+
+
+def test_one_column_may_be_named_without_a_list(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    assert ottla.read_table("t", columns="value", **quick).column_names == ["value"]
+
+
+def test_a_table_of_a_topic_that_is_misspelt_is_refused_long_before_a_cluster_that_is_down(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.tables.MISSING_MS", 50)
+    cluster.auto_create = False
+    with pytest.raises(UnknownTopicOrPartition, match="there is no topic manny; did you mean many"):
+        ottla.read_table("manny", **quick)
+
+
+@pytest.mark.parametrize("count", [0, -5])
+def test_a_poll_for_no_records_is_refused(cluster: MemoryCluster, quick: dict[str, Any], count: int) -> None:
+    with ottla.Consumer(**quick) as consumer:
+        for poll in (consumer.poll, consumer.poll_table):
+            with pytest.raises(ValueError, match="max_records is 1 or more"):
+                poll(timeout_ms=0, max_records=count)
+
+
+def test_a_loop_cannot_have_less_than_no_records(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="limit is 0 or more"):
+        ottla.consume("t", limit=-1, **quick)
+
+
+def test_a_start_may_be_a_number(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.logs["t"][0].append(bytes(build_batch([(0, None, b"%d" % n, ()) for n in range(3)])))
+    assert [record.offset for record in ottla.consume("t", start=1, limit=2, **quick)] == [1, 2]
+
+
+@pytest.mark.parametrize("servers", [None, [], "", "kafka://broker:9092"])
+def test_servers_that_cannot_be_meant_are_refused_when_the_client_is_made(servers: Any) -> None:
+    for client in (ottla.Producer, ottla.Consumer, ottla.Admin):
+        with pytest.raises(ConfigError, match="bootstrap_servers"):
+            client(bootstrap_servers=servers)
+
+
+def test_a_loop_over_several_partitions_asks_for_all_of_them_at_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.logs["many"][2].append(bytes(build_batch([(0, None, b"x", ())])))
+    began = time.monotonic()
+    # The first partition is empty: a fetch of it alone would be held back, and nothing read before the loop gives up.
+    assert [record.value for record in ottla.consume("many", fetch_max_wait_ms=60_000, timeout_ms=30_000, limit=1, **quick)] == [b"x"]
+    assert time.monotonic() - began < 30
