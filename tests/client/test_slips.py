@@ -123,3 +123,21 @@ def test_a_loop_over_several_partitions_asks_for_all_of_them_at_once(cluster: Me
     # The first partition is empty: a fetch of it alone would be held back, and nothing read before the loop gives up.
     assert [record.value for record in ottla.consume("many", fetch_max_wait_ms=60_000, timeout_ms=30_000, limit=1, **quick)] == [b"x"]
     assert time.monotonic() - began < 30
+
+
+def test_one_name_alone_is_not_taken_for_many_of_one_letter(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.create("m")
+    with ottla.Admin(**quick) as admin:
+        for plural in (
+            admin.delete_topics, admin.describe_topics, admin.delete_consumer_groups, admin.describe_consumer_groups,
+            admin.list_consumer_group_offsets, admin.consumer_group_lag,
+        ):  # fmt: skip
+            with pytest.raises(TypeError, match="in a list"):
+                plural("m")
+    assert "m" in cluster.logs
+
+
+def test_a_topic_to_be_made_is_more_than_a_name(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    name: Any = "made"
+    with ottla.Admin(**quick) as admin, pytest.raises(TypeError, match="such as NewTopic"):
+        admin.create_topic(name)

@@ -247,6 +247,13 @@ def good(outcome: Outcome[T]) -> T:
     return outcome
 
 
+def each_once(things: Iterable[K]) -> dict[K, None]:
+    """What a call in the plural is about. Raises: TypeError for one name alone, whose letters would be taken for names."""
+    if isinstance(things, str | bytes):
+        raise TypeError(f"several are given in a list: [{things!r}]; calls in the singular are about one")
+    return dict.fromkeys(things)
+
+
 def unwrap(outcomes: Mapping[K, T | KafkaError]) -> dict[K, T]:
     """All results of a call in the plural, none of which is an error.
 

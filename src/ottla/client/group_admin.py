@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.client import group_results as g
-from ottla.client.admin_calls import AdminCalls, Outcome, failed, good
+from ottla.client.admin_calls import AdminCalls, Outcome, each_once, failed, good
 from ottla.client.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, offsets_given
 from ottla.client.coordinator_lookup import COORDINATOR_PASSES
 from ottla.client.errors import BrokerIncompatible
@@ -99,7 +99,7 @@ class GroupAdmin(AdminCalls):
                 found |= {one.group_id: failed(one) or _described_classic(one, where) for one in old.groups}
             return found
 
-        return await self._by_coordinator(dict.fromkeys(groups), ask, timeout_ms, "describing group")
+        return await self._by_coordinator(each_once(groups), ask, timeout_ms, "describing group")
 
     async def describe_consumer_group(
         self, group: str, *, authorized_operations: bool = False, timeout_ms: float | None = None
@@ -115,7 +115,7 @@ class GroupAdmin(AdminCalls):
             response = await self._network.ask(node, m.DeleteGroupsRequest(groups_names=list(share)))
             return {one.group_id: failed(one) for one in response.results}
 
-        return await self._by_coordinator(dict.fromkeys(groups), ask, timeout_ms, "deleting group")
+        return await self._by_coordinator(each_once(groups), ask, timeout_ms, "deleting group")
 
     async def delete_consumer_group(self, group: str, *, timeout_ms: float | None = None) -> None:
         """Delete one group. Raises: NonEmptyGroup, GroupIdNotFound and the like."""
@@ -135,7 +135,7 @@ class GroupAdmin(AdminCalls):
         wanted: dict[str, list[TopicPartition] | None] = (
             {group: None if named is None else [as_partition(tp) for tp in named] for group, named in groups.items()}
             if isinstance(groups, Mapping)
-            else dict.fromkeys(groups)
+            else dict.fromkeys(each_once(groups))
         )
 
         async def ask(node: int, share: dict[str, list[TopicPartition] | None], left_ms: float) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class GroupAdmin(AdminCalls):
             there = good((await self.describe_consumer_groups([group], timeout_ms=timeout_ms))[group]).members
             leaving = [m.MemberIdentity(member_id=one.member_id, reason=reason) for one in there]
         else:
-            leaving = [m.MemberIdentity(group_instance_id=one, reason=reason) for one in dict.fromkeys(members)]
+            leaving = [m.MemberIdentity(group_instance_id=one, reason=reason) for one in each_once(members)]
 
         async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[dict[str, Outcome[None]]]]:
             request = m.LeaveGroupRequest(group_id=group, members=leaving)
@@ -249,7 +249,7 @@ class GroupAdmin(AdminCalls):
         # Reading records for their times needs the codec, which no other call does.
         from ottla.client.group_lag import lag_of
 
-        names, limit_ms = list(dict.fromkeys(groups)), self._limit_ms(timeout_ms)
+        names, limit_ms = list(each_once(groups)), self._limit_ms(timeout_ms)
         described = await self.describe_consumer_groups(names, timeout_ms=limit_ms)
         there: dict[str, g.GroupDescription] = {name: one for name, one in described.items() if not isinstance(one, KafkaError)}
         committed = await self.list_consumer_group_offsets(list(there), timeout_ms=limit_ms)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ottla.base.ids import topic_id_text
 from ottla.client import results as r
-from ottla.client.admin_calls import Outcome, failed, good
+from ottla.client.admin_calls import Outcome, each_once, failed, good
 from ottla.client.cluster import topic_error
 from ottla.client.config_admin import ConfigAdmin
 from ottla.client.errors import BrokerIncompatible
@@ -42,7 +42,11 @@ class TopicAdmin(ConfigAdmin):
         self, topics: Iterable[r.NewTopic], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[str, Outcome[r.CreatedTopic]]:
         """Create topics, or with `validate_only` see whether they could be."""
-        wanted = {topic.name: topic for topic in topics}
+        wanted: dict[str, r.NewTopic] = {}
+        for topic in topics:
+            if not isinstance(topic, r.NewTopic):
+                raise TypeError(f"a topic to be made is a NewTopic, such as NewTopic('orders', num_partitions=3), not {topic!r}")
+            wanted[topic.name] = topic
 
         async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[r.CreatedTopic]]:
             request = m.CreateTopicsRequest(
@@ -79,7 +83,7 @@ class TopicAdmin(ConfigAdmin):
             found |= {topic.topic_id: failed(topic) for topic in response.responses}
             return {one: found[one] for one in some if one in found}
 
-        return await self._each(list(dict.fromkeys(topics)), ask, timeout_ms, "deleting topic")
+        return await self._each(list(each_once(topics)), ask, timeout_ms, "deleting topic")
 
     async def delete_topic(self, topic: str | bytes, *, timeout_ms: float | None = None) -> None:
         """Delete one topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
@@ -135,7 +139,7 @@ class TopicAdmin(ConfigAdmin):
                 found |= {topic.topic_id: _described(topic, authorized_operations) for topic in by_id}
             return {one: found.get(one) or UnknownTopicOrPartition(f"there is no topic {called(one)}") for one in some}
 
-        return await self._each(list(dict.fromkeys(topics)), ask, timeout_ms, "describing topic")
+        return await self._each(list(each_once(topics)), ask, timeout_ms, "describing topic")
 
     async def describe_topic(
         self, topic: str | bytes, *, authorized_operations: bool = False, timeout_ms: float | None = None
