@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from commands import Ottla, documents, good, refused
 from ottla.cli.doctor_checks import CHECKS
+from ottla.client.sync import Producer
+from ottla.client.sync_admin import Admin
 from serving import Serving
 
 #: What does not depend on what other tests did to the server that they share.
@@ -73,3 +76,26 @@ def test_a_planted_illness_is_found_and_its_remedy_cures_it(ottla_server: Servin
     cured = ottla("doctor", *server, "--timeout", "60s", *chosen("replication"), "-o", "json")
     assert "doctor.ill" not in {one["topic"] for one in documents(cured, "doctor", code=cured.exit_code)["findings"]}
     good(ottla("topic", "delete", "doctor.ill", "-y", *server))
+
+
+@pytest.mark.server
+def test_records_that_a_group_lost_are_found_and_the_remedy_moves_it_into_the_log(ottla_server: Serving, ottla: Ottla) -> None:
+    server, topic = ("-b", ottla_server.bootstrap), "doctor.lost"
+    good(ottla("topic", "create", topic, *server))
+    with Admin(bootstrap_servers=ottla_server.bootstrap) as admin, Producer(bootstrap_servers=ottla_server.bootstrap) as producer:
+        for _ in range(5):
+            producer.send(topic, b"v")
+        producer.flush()
+        admin.alter_consumer_group_offsets("doctor.late", {(topic, 0): 2})
+        admin.delete_records({(topic, 0): 4})
+
+    def look() -> list[dict[str, Any]]:
+        result = ottla("doctor", *server, "--timeout", "60s", "--between", "0s", *chosen("offsets"), "-o", "json")
+        return [one for one in documents(result, "doctor", code=result.exit_code)["findings"] if one["group"] == "doctor.late"]
+
+    (finding,) = look()
+    assert (finding["severity"], finding["topic"], finding["partitions"]) == ("problem", topic, [0])
+    good(ottla(*finding["command"].split()[1:], "--execute"))
+    assert look() == []
+    good(ottla("group", "delete", "doctor.late", "-y", *server))
+    good(ottla("topic", "delete", topic, "-y", *server))

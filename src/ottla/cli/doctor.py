@@ -77,9 +77,13 @@ def _names(context: click.Context, parameter: click.Parameter, given: tuple[str,
 @click.option("--check", "names", multiple=True, callback=_names, metavar="NAME", help="Only this check; may be repeated.")
 @click.option("--list", "listing", is_flag=True, help="List the checks, and make none.")
 @click.option("--timeout", default="5s", show_default=True, metavar="DURATION", help="How long to wait for each answer.")
+@click.option(
+    "--between", default="6s", show_default=True, metavar="DURATION",
+    help="How long after the first look groups that look stuck are looked at again; 0s: they are not.",
+)  # fmt: skip
 @output_option
 @bootstrap_option
-def command(names: tuple[str, ...], listing: bool, timeout: str, output: Form, bootstrap: str) -> None:
+def command(names: tuple[str, ...], listing: bool, timeout: str, between: str, output: Form, bootstrap: str) -> None:
     """Find what is wrong with a cluster, and say what to do. It only looks, and changes nothing.
 
     Exit code 0 when nothing is wrong, 1 when there is a problem or a warning, or nobody answers.
@@ -97,9 +101,10 @@ def command(names: tuple[str, ...], listing: bool, timeout: str, output: Form, b
     timeout_s = duration_ms(timeout, "--timeout") / 1000
     if not timeout_s:
         raise click.UsageError("--timeout expects a duration above 0")
+    between_s = duration_ms(between, "--between") / 1000
     with told(), _quiet():
         settings = {name: value for name, value in profile_settings(AdminOptions).items() if name != "retries"}
-        facts = asyncio.run(gather(bootstrap, needed(chosen), timeout_s=timeout_s, settings=settings))
+        facts = asyncio.run(gather(bootstrap, needed(chosen), timeout_s=timeout_s, between_s=between_s, settings=settings))
     findings = examine(facts, chosen)
     flags = place_flags()
     for finding in findings:

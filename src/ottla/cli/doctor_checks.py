@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from ottla.cli import doctor_cluster as cluster
+from ottla.cli import doctor_disks as disks
+from ottla.cli import doctor_groups as groups
 from ottla.cli import doctor_partitions as partitions
 from ottla.cli.doctor_facts import SEVERITIES, Facts, Finding
 
@@ -44,6 +46,11 @@ CHECKS = {
     "replication": _check(
         "Topics with a single copy, or that one broker less makes unwritable.", partitions.replication, "topics", "topic settings"
     ),
+    "disks": _check("Log directories that are offline or nearly full.", disks.disks, "log directories"),
+    "groups": _check(
+        "Groups that do not get on, fall behind, never settle, or have nobody.", groups.groups, "groups", "group lags", "topics"
+    ),
+    "offsets": _check("Committed offsets that are not in the log: records that groups lost.", groups.offsets, "groups", "group lags"),
     "clocks": _check(
         "Clocks, as far as times in answers and records tell.", cluster.clocks, "topics", "topic settings", "newest records", "quorum"
     ),

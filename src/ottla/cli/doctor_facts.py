@@ -163,6 +163,8 @@ class Facts(msgspec.Struct, kw_only=True):
     #: A second look at those groups that looked stuck.
     groups_again: dict[str, GroupDescription | str] = {}
     lags_again: dict[str, GroupLag | str] = {}
+    #: From the first look to the second.
+    between_ms: int = 0
     #: The largest timestamp of each partition that has one.
     newest_ms: dict[TopicPartition, int] = {}
     machine: Machine | None = None

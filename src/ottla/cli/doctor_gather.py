@@ -15,16 +15,19 @@ from typing import Any, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.doctor_facts import Address, Facts, Visit
+from ottla.cli.doctor_groups import suspects
 from ottla.client.admin import Admin
 from ottla.client.admin_calls import Outcome
 from ottla.client.errors import BrokerIncompatible
+from ottla.client.group_lag import GroupLag
+from ottla.client.group_results import GroupDescription, GroupState, GroupType
 from ottla.client.network import Peer, negotiate
 from ottla.client.offsets import MAX_TIMESTAMP
 from ottla.client.options import parse_address
 from ottla.client.results import Node, Resource
 from ottla.net.link import LinkBroken, open_link
 from ottla.wire import messages as m
-from ottla.wire.errors import KafkaError
+from ottla.wire.errors import GroupIdNotFound, KafkaError
 
 T = TypeVar("T")
 CLIENT_ID = "ottla-doctor"
@@ -40,9 +43,17 @@ BROKER_SETTINGS = (
     "auto.leader.rebalance.enable",
 )
 
+UNKNOWN_TOPIC = 3
+#: Groups whose members are told partition by partition; share and streams groups keep no offsets of this kind.
+KNOWN_TYPES = (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.UNKNOWN)
 
-async def gather(bootstrap: str, wanted: Collection[str], *, timeout_s: float, settings: dict[str, Any]) -> Facts:
-    """What is to be known of a cluster; `wanted` are kinds of facts besides brokers and their listeners. Raises: ConfigError."""
+
+async def gather(bootstrap: str, wanted: Collection[str], *, timeout_s: float, between_s: float, settings: dict[str, Any]) -> Facts:
+    """What is to be known of a cluster; `wanted` are kinds of facts besides brokers and their listeners. Groups that look stuck are looked
+    at again after `between_s`; 0: they are not.
+
+    Raises: ConfigError.
+    """
     facts = Facts(now_ms=_now_ms(), patience_ms=timeout_s * 1000)
     given = [parse_address(one) for one in bootstrap.split(",") if one.strip()]
     facts.bootstrap = list(await _visits(given, timeout_s))
@@ -57,7 +68,7 @@ async def gather(bootstrap: str, wanted: Collection[str], *, timeout_s: float, s
     async with Admin(bootstrap_servers=[_server(one) for one in reachable], **ours) as admin:
         visits, _ = await asyncio.gather(
             _visits([place for place in places.values() if place not in known], timeout_s),
-            _Asking(admin, facts, timeout_s).all(wanted),
+            _Asking(admin, facts, timeout_s, between_s).all(wanted),
         )
     known.update({visit.address: visit for visit in visits})
     facts.listeners = {number: known[place] for number, place in sorted(places.items())}
@@ -134,10 +145,11 @@ async def _look(seen: Visit, timeout_ms: float) -> None:
 class _Asking:
     """Questions to a cluster, whose answers go into the facts."""
 
-    def __init__(self, admin: Admin, facts: Facts, timeout_s: float) -> None:
+    def __init__(self, admin: Admin, facts: Facts, timeout_s: float, between_s: float) -> None:
         self._admin = admin
         self._facts = facts
         self._timeout_s = timeout_s
+        self._between_s = between_s
 
     async def all(self, wanted: Collection[str]) -> None:
         """Everything of these kinds. Never raises KafkaError."""
@@ -146,7 +158,10 @@ class _Asking:
             "topic settings": self._topic_settings,
             "newest records": self._newest,
         }
-        after_nodes: dict[str, Callable[[], Awaitable[None]]] = {"broker settings": self._broker_settings}
+        after_nodes: dict[str, Callable[[], Awaitable[None]]] = {
+            "broker settings": self._broker_settings,
+            "log directories": self._directories,
+        }
 
         async def topics() -> None:
             if "topics" in wanted and await self._noted("topics", self._topics):
@@ -156,7 +171,17 @@ class _Asking:
             if await self._noted("brokers", self._nodes):
                 await self._several(after_nodes, wanted)
 
-        await asyncio.gather(topics(), nodes(), self._several(single, wanted))
+        async def groups() -> None:
+            facts = self._facts
+            if "groups" not in wanted or not await self._noted("groups", self._groups):
+                return
+            again = suspects(facts) if "group lags" not in facts.unseen and self._between_s else []
+            if again:
+                await asyncio.sleep(self._between_s)
+                facts.between_ms = int(self._between_s * 1000)
+                await self._noted("group lags", lambda: self._groups_again(again))
+
+        await asyncio.gather(topics(), nodes(), groups(), self._several(single, wanted))
 
     async def _several(self, asked: dict[str, Callable[[], Awaitable[None]]], wanted: Collection[str]) -> None:
         await asyncio.gather(*(self._noted(name, ask) for name, ask in asked.items() if name in wanted))
@@ -225,6 +250,37 @@ class _Asking:
         if not found:
             _raise_any(failed.values())
 
+    async def _directories(self) -> None:
+        asked = [node.id for node in self._facts.nodes if not node.is_fenced]
+        found = await self._admin.describe_log_dirs(asked)
+        self._facts.directories = {broker: str(told) if isinstance(told, KafkaError) else told for broker, told in found.items()}
+
+    async def _groups(self) -> None:
+        listed = [one.group_id for one in await self._admin.list_groups() if one.type in KNOWN_TYPES]
+        self._facts.groups, self._facts.lags = await self._of_groups(listed)
+
+    async def _groups_again(self, names: list[str]) -> None:
+        self._facts.groups_again, self._facts.lags_again = await self._of_groups(names)
+
+    async def _of_groups(self, names: list[str]) -> tuple[dict[str, GroupDescription | str], dict[str, GroupLag | str]]:
+        """Members and lag of groups; one that was deleted meanwhile is left out."""
+        if not names:
+            return {}, {}
+        described = await self._admin.describe_consumer_groups(names)
+        groups: dict[str, GroupDescription | str] = {}
+        for name, group in described.items():
+            if isinstance(group, KafkaError):
+                if not isinstance(group, GroupIdNotFound):
+                    groups[name] = str(group)
+            elif group.state is not GroupState.DEAD:
+                groups[name] = group
+        asked = [name for name, group in groups.items() if isinstance(group, GroupDescription)]
+        measured = await self._admin.consumer_group_lag(asked) if asked else {}
+        lags: dict[str, GroupLag | str] = {
+            name: str(lag) if isinstance(lag, KafkaError) else lag for name, lag in measured.items() if not isinstance(lag, GroupIdNotFound)
+        }
+        return groups, lags
+
     async def _newest(self) -> None:
         led = [TopicPartition(name, one.partition) for name, each in self._facts.topics.items() for one in each if one.leader >= 0]
         try:
@@ -233,9 +289,6 @@ class _Asking:
             # Brokers before Kafka 3.0 cannot tell.
             return
         self._facts.newest_ms = {tp: one.timestamp for tp, one in found.items() if one.timestamp >= 0}
-
-
-UNKNOWN_TOPIC = 3
 
 
 def _sorted(outcomes: dict[Any, Outcome[T]]) -> tuple[dict[Any, T], dict[Any, KafkaError]]:
