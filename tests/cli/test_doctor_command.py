@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,14 @@ def test_checks_are_listed_and_chosen_by_name(ottla: Ottla) -> None:
     listed = good(ottla("doctor", "--list")).splitlines()
     assert [line.split("\t")[0] for line in listed] == list(CHECKS)
     assert "did you mean listeners?" in refused(ottla("doctor", "--check", "listener"), code=2)
+    assert "--data-dir" in refused(ottla("doctor", "--check", "data-dir"), code=2)
+    assert "above 0" in refused(ottla("doctor", "--timeout", "0s"), code=2)
+
+
+def test_checks_of_this_machine_ask_no_cluster(ottla: Ottla, tmp_path: Path) -> None:
+    told = documents(ottla("doctor", *chosen("data-dir"), "--data-dir", str(tmp_path / "none"), "-o", "json"), "doctor", code=1)
+    assert (told["reachable"], told["problems"], told["checks"]) == (None, 1, ["data-dir"])
+    assert "Nothing is wrong (1 check)." in ottla("doctor", *chosen("profiles")).stderr
 
 
 @pytest.mark.server

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -22,7 +25,7 @@ from ottla.cli.tables import Column
 from ottla.cli.words import duration_ms
 
 if TYPE_CHECKING:
-    from ottla.cli.doctor_facts import Finding
+    from ottla.cli.doctor_facts import Facts, Finding
 
 FINDING = {
     "severity": "problem, warning, or note: only the first two are an exit code",
@@ -64,7 +67,7 @@ def _names(context: click.Context, parameter: click.Parameter, given: tuple[str,
 
 @fields(
     {f"findings[].{name}": says for name, says in FINDING.items()},
-    reachable="whether a broker answered",
+    reachable="whether a broker answered; null: none was asked",
     cluster_id="the cluster's id; null: nobody told",
     controller="the broker that is the controller; null: none, or a quorum of others is",
     brokers="how many there are",
@@ -81,30 +84,33 @@ def _names(context: click.Context, parameter: click.Parameter, given: tuple[str,
     "--between", default="6s", show_default=True, metavar="DURATION",
     help="How long after the first look groups that look stuck are looked at again; 0s: they are not.",
 )  # fmt: skip
+@click.option(
+    "--data-dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Look at a broker's data directory on this machine, too.",
+)
 @output_option
 @bootstrap_option
-def command(names: tuple[str, ...], listing: bool, timeout: str, between: str, output: Form, bootstrap: str) -> None:
+def command(
+    names: tuple[str, ...], listing: bool, timeout: str, between: str, directory: Path | None, output: Form, bootstrap: str
+) -> None:
     """Find what is wrong with a cluster, and say what to do. It only looks, and changes nothing.
 
     Exit code 0 when nothing is wrong, 1 when there is a problem or a warning, or nobody answers.
     """
     from ottla.cli.doctor_checks import CHECKS as known
-    from ottla.cli.doctor_checks import examine, needed
-    from ottla.cli.doctor_gather import gather
-    from ottla.client.options import AdminOptions
+    from ottla.cli.doctor_checks import examine
 
     if listing:
         rows = [{"check": name, "says": check.says} for name, check in known.items()]
         output.show(rows, CHECKS)
         return
-    chosen = [name for name in known if not names or name in names]
-    timeout_s = duration_ms(timeout, "--timeout") / 1000
-    if not timeout_s:
-        raise click.UsageError("--timeout expects a duration above 0")
-    between_s = duration_ms(between, "--between") / 1000
-    with told(), _quiet():
-        settings = {name: value for name, value in profile_settings(AdminOptions).items() if name != "retries"}
-        facts = asyncio.run(gather(bootstrap, needed(chosen), timeout_s=timeout_s, between_s=between_s, settings=settings))
+    if "data-dir" in names and directory is None:
+        raise click.UsageError("--check data-dir needs --data-dir, the directory to look at")
+    chosen = [name for name in known if name in names or (not names and (name != "data-dir" or directory is not None))]
+    facts = _facts(bootstrap, chosen, directory, _seconds(timeout, "--timeout"), _seconds(between, "--between", at_least_s=0))
     findings = examine(facts, chosen)
     flags = place_flags()
     for finding in findings:
@@ -114,7 +120,7 @@ def command(names: tuple[str, ...], listing: bool, timeout: str, between: str, o
     if output.for_programs:
         output.document(
             {
-                "reachable": facts.is_reachable,
+                "reachable": facts.is_reachable if facts.bootstrap else None,
                 "cluster_id": next((one.cluster_id for one in facts.visits if one.cluster_id), None),
                 "controller": facts.controller if facts.controller >= 0 and not facts.has_quorum else None,
                 "brokers": len(facts.nodes),
@@ -125,9 +131,37 @@ def command(names: tuple[str, ...], listing: bool, timeout: str, between: str, o
         )
     else:
         _print(findings, output)
-        note(_summary(counts, len(chosen), len(facts.nodes), reachable=facts.is_reachable))
+        note(_summary(counts, len(chosen), facts))
     if counts["problem"] or counts["warning"]:
         raise SystemExit(1)
+
+
+def _seconds(text: str, option: str, *, at_least_s: float = 0.001) -> float:
+    """Raises: UsageError."""
+    found = duration_ms(text, option) / 1000
+    if found < at_least_s:
+        raise click.UsageError(f"{option} expects a duration above 0")
+    return found
+
+
+def _facts(bootstrap: str, chosen: list[str], directory: Path | None, timeout_s: float, between_s: float) -> Facts:
+    """Everything that some checks need. Raises: UsageError, ClickException."""
+    from ottla.cli import doctor_local
+    from ottla.cli.doctor_checks import LOCAL, needed
+    from ottla.cli.doctor_facts import Facts
+    from ottla.cli.doctor_gather import gather
+    from ottla.client.options import AdminOptions
+
+    if set(chosen) <= LOCAL:
+        facts = Facts(now_ms=int(time.time() * 1000), patience_ms=timeout_s * 1000)
+    else:
+        with told(), _quiet():
+            settings = profile_settings(AdminOptions)
+            facts = asyncio.run(gather(bootstrap, needed(chosen), timeout_s=timeout_s, between_s=between_s, settings=settings))
+    facts.machine = doctor_local.machine(os.environ)
+    if directory is not None:
+        facts.data_dir = doctor_local.data_dir(directory)
+    return facts
 
 
 @contextmanager
@@ -142,12 +176,16 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _summary(counts: dict[str, int], checks: int, brokers: int, *, reachable: bool) -> str:
-    said = [f"{count} {severity}{'s' if count != 1 else ''}" for severity, count in counts.items() if count]
-    made = f"{checks} check{'s' if checks != 1 else ''}, {brokers} broker{'s' if brokers != 1 else ''}"
-    if not reachable:
+def _summary(counts: dict[str, int], checks: int, facts: Facts) -> str:
+    said = [_many(count, severity) for severity, count in counts.items() if count]
+    if facts.bootstrap and not facts.is_reachable:
         return f"{', '.join(said)}. No broker could be asked."
-    return f"{', '.join(said) or 'Nothing is wrong'} ({made})."
+    asked = f", {_many(len(facts.nodes), 'broker')}" if facts.bootstrap else ""
+    return f"{', '.join(said) or 'Nothing is wrong'} ({_many(checks, 'check')}{asked})."
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _print(findings: list[Finding], output: Form) -> None:

@@ -54,9 +54,12 @@ CHECKS = {
     "clocks": _check(
         "Clocks, as far as times in answers and records tell.", cluster.clocks, "topics", "topic settings", "newest records", "quorum"
     ),
+    "client": _check("Whether clients on this machine may open as many connections as they need.", disks.client),
+    "profiles": _check("The profiles of this user, and what the environment says of clusters.", disks.profiles),
+    "data-dir": _check("A broker's data directory on this machine (--data-dir): room, owners, who holds it.", disks.data_dir),
 }  # fmt: skip
-#: Those that need no cluster.
-ALONE = frozenset({"bootstrap", "client", "profiles", "data-dir"})
+#: Those that ask no cluster.
+LOCAL = frozenset({"client", "profiles", "data-dir"})
 
 
 def needed(names: Iterable[str]) -> set[str]:
@@ -65,10 +68,11 @@ def needed(names: Iterable[str]) -> set[str]:
 
 
 def examine(facts: Facts, names: Collection[str]) -> list[Finding]:
-    """What these checks find, the worst first, else in the order of the checks."""
+    """What these checks find, the worst first, else in the order of the checks. Where nobody answers, it is that which is found."""
     found = []
+    made = set(names) if facts.is_reachable else LOCAL.intersection(names) | {"bootstrap"}
     for name, check in CHECKS.items():
-        if name not in names or not (facts.is_reachable or name in ALONE):
+        if name not in made:
             continue
         for finding in check.run(facts):
             finding.check = name
