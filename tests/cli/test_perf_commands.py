@@ -77,6 +77,31 @@ def test_ctrl_c_gives_the_figures_so_far_and_the_topic_goes(ottla_server: Servin
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("way", [[], ["--arrow"]])
+def test_consuming_is_measured_and_its_group_goes_again(at: Ottla, way: list[str]) -> None:
+    topic = "perf.read" + "".join(way)
+    read(at, "produce", topic, "--create", "--keep", "-n", "2500", "--record-size", "40")
+    # The newer protocol has no delay before the first sharing out.
+    quick = ["-X", "group.protocol=consumer", "--timeout", "60s"]
+    found = read(at, "consume", topic, "--messages", "2000", "--print-metrics", "--show-detailed-stats", *quick, *way)
+    assert (found["records"], found["bytes"], found["timed_out"], found["interrupted"]) == (2000, 80_000, False, False)
+    assert found["start_ms"] <= found["end_ms"]
+    assert 0 <= found["rebalance_ms"] + found["fetch_ms"] <= found["end_ms"] - found["start_ms"]
+    assert sum(one["records"] for one in found["intervals"]) == 2000
+    assert found["metrics"]["consumer-fetch-manager-metrics"]["fetch-total"] >= 1
+    assert found["group"] not in good(at("group", "list"))
+
+
+@pytest.mark.server
+def test_consuming_ends_when_nothing_comes(at: Ottla) -> None:
+    words = ["--create", "--messages", "10", "--timeout", "200", "-X", "group.protocol=consumer"]
+    result = at("perf", "consume", *words, "-o", "json")
+    found = documents(result, "perf", "consume")
+    assert (found["records"], found["timed_out"], found["records_per_s"]) == (0, True, 0.0)
+    assert "0 of 10 records came" in result.stderr
+
+
+@pytest.mark.server
 def test_a_topic_that_is_there_is_not_created_and_so_not_deleted(at: Ottla) -> None:
     good(at("topic", "create", "perf.mine"))
     assert "already exists" in refused(at("perf", "produce", "perf.mine", "--create", "-n", "1"))
@@ -94,6 +119,8 @@ def test_a_topic_that_is_there_is_not_created_and_so_not_deleted(at: Ottla) -> N
         (["produce", "t", "-n", "1", "--throughput", "fast"], "--throughput expects"),
         (["produce", "t", "--topic", "u", "-n", "1"], "name one topic"),
         (["produce", "t", "-n", "1", "-X", "linger=3"], "linger"),
+        (["consume", "t"], "say when it is over"),
+        (["consume", "t", "--messages", "1", "--timeout", "0"], "more than no time"),
     ],
 )
 def test_what_makes_no_sense_is_refused(ottla: Ottla, words: list[str], said: str) -> None:

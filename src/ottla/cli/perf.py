@@ -6,6 +6,7 @@ from ottla.cli.lazy import Entry, Lazy
 
 COMMANDS = {
     "produce": Entry("perf_produce", "Measure how fast records are written, and how long each takes."),
+    "consume": Entry("perf_consume", "Measure how fast records are read."),
 }
 
 
