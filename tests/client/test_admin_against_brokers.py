@@ -196,13 +196,12 @@ def test_the_cluster_tells_its_brokers_versions_and_directories(admin: Admin, to
     versions = {one.name: one for one in admin.describe_api_versions(broker=broker.node_id)}
     assert (versions["Produce"].used or 0) >= 3
     place = Replica(topic, 0, broker.node_id)
-    found = unwrap(admin.describe_replica_log_dirs([place, (topic, 7, broker.node_id)]))
-    path = found[place].path
-    assert path and found[place].future_path is None
-    assert found[Replica(topic, 7, broker.node_id)].path is None
     until(lambda: all(len(dirs[0].replicas) == 2 for dirs in unwrap(admin.describe_log_dirs(topics=[topic])).values()))
     (dirs,) = unwrap(admin.describe_log_dirs(topics=[topic])).values()
     assert {(one.topic, one.partition) for one in dirs[0].replicas} == {(topic, 0), (topic, 1)}
+    found = unwrap(admin.describe_replica_log_dirs([place, (topic, 7, broker.node_id)]))
+    assert found[place].path and found[place].future_path is None
+    assert found[Replica(topic, 7, broker.node_id)].path is None
     moved = admin.alter_replica_log_dirs({place: "/no/such/directory"})[place]
     if broker.is_kafka:
         assert admin.describe_features().finalized["metadata.version"].last > 0

@@ -111,20 +111,24 @@ def test_what_is_done_is_committed_while_the_loop_goes_on(cluster: MemoryCluster
     assert kept is not None
 
 
+def quiet_after(monkeypatch: pytest.MonkeyPatch, seen: list[Any], count: int) -> None:
+    """Waits go by a clock that stands still while records are on their way to `seen`, fast before anything is settled and after."""
+    now_ms = 0
+
+    def clock_ms(consumer: aio.Consumer) -> float:
+        nonlocal now_ms
+        now_ms += 0 if consumer.settled and len(seen) < count else 10_000
+        return now_ms
+
+    monkeypatch.setattr(aio.Consumer, "clock_ms", clock_ms)
+
+
 def test_a_loop_ends_when_nothing_came_for_long_but_not_before_it_has_joined(
     cluster: MemoryCluster, member: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(cluster)
     seen: list[int] = []
-    now_ms = 0
-
-    def clock_ms(consumer: aio.Consumer) -> float:
-        """Stands still while records are on their way, and runs fast before and after."""
-        nonlocal now_ms
-        now_ms += 0 if consumer.settled and len(seen) < 10 else 10_000
-        return now_ms
-
-    monkeypatch.setattr(aio.Consumer, "clock_ms", clock_ms)
+    quiet_after(monkeypatch, seen, 10)
     for record in ottla.consume("t", timeout_ms=5000, **member):
         seen.append(record.offset)  # noqa: PERF401, one by one, since the clock goes by it
     assert seen == list(range(10))
@@ -152,14 +156,23 @@ def test_deserializers_and_interceptors_are_passed_on(cluster: MemoryCluster, me
 # -- without a group
 
 
-def values(*topics: str, **settings: Any) -> list[tuple[str, int, int]]:
-    return sorted((record.topic, record.partition, record.offset) for record in ottla.consume(*topics, **settings))
+def values(*topics: str, into: list[Any] | None = None, **settings: Any) -> list[tuple[str, int, int]]:
+    found = [] if into is None else into
+    for record in ottla.consume(*topics, **settings):
+        found.append((record.topic, record.partition, record.offset))
+    return sorted(found)
 
 
-def test_without_a_group_all_partitions_are_read_from_the_start_until_nothing_comes(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_without_a_group_all_partitions_are_read_from_the_start_until_nothing_comes(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    quiet_after(monkeypatch, seen, 6)
     for partition in range(3):
         fill(cluster, "many", 2, partition)
-    assert values("many", timeout_ms=300, **quick) == [("many", partition, offset) for partition in range(3) for offset in range(2)]
+    assert values("many", into=seen, timeout_ms=300, **quick) == [
+        ("many", partition, offset) for partition in range(3) for offset in range(2)
+    ]
     assert not cluster.groups.offsets
 
 
@@ -177,10 +190,14 @@ def test_an_end_that_is_no_record_but_a_mark_of_a_transaction_is_an_end(cluster:
     assert values("t@start:end", **quick) == [("t", 0, 0), ("t", 0, 1)]
 
 
-def test_start_says_it_for_all_that_do_not_say_it_themselves(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_start_says_it_for_all_that_do_not_say_it_themselves(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    quiet_after(monkeypatch, seen, 4)
     fill(cluster)
     fill(cluster, "many", 5, 1)
-    assert values("t", "many@4", start="-3", timeout_ms=300, **quick) == [("many", 1, 4), ("t", 0, 7), ("t", 0, 8), ("t", 0, 9)]
+    assert values("t", "many@4", into=seen, start="-3", timeout_ms=300, **quick) == [("many", 1, 4), ("t", 0, 7), ("t", 0, 8), ("t", 0, 9)]
 
 
 async def test_partitions_that_are_added_are_read_from_their_start(

@@ -290,6 +290,23 @@ async def test_closing_leaves_the_group_as_the_user_says(
     assert committed(cluster) == 10
 
 
+@pytest.mark.parametrize("how", [{}, NEXT], ids=["classic", "next"])
+async def test_closing_waits_for_brokers_that_do_not_answer_no_longer_than_it_is_told(
+    cluster: MemoryCluster, member: dict[str, Any], how: dict[str, Any]
+) -> None:
+    fill(cluster)
+    if how:
+        del member["heartbeat_interval_ms"], member["session_timeout_ms"]
+    consumer = Consumer("t", **member, **how)
+    assert await consumer.poll(20_000)
+    consumer.commit_async()
+    cluster.nodes[1].stop()
+    began_s = time.monotonic()
+    await consumer.close(timeout_ms=50)
+    # Any of its steps would take request_timeout_ms by itself, which is 30 s.
+    assert time.monotonic() - began_s < 15
+
+
 # -- iterating
 
 

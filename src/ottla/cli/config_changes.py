@@ -154,11 +154,8 @@ def after(resource: Resource, one: ConfigChange, held: ConfigEntry | None) -> st
         case ConfigOperation.SET:
             return one.value
         case ConfigOperation.DELETE:
-            return (
-                None
-                if held is None
-                else next((said(one.name, other) for other in held.synonyms if other.source not in _own(resource)), None)
-            )
+            others = [] if held is None else [other for other in held.synonyms if other.source not in _own(resource)]
+            return said(one.name, others[0]) if others else None
         case _:
             parts = [part for part in (before or "").split(",") if part]
             named = [part for part in (one.value or "").split(",") if part]
@@ -167,7 +164,7 @@ def after(resource: Resource, one: ConfigChange, held: ConfigEntry | None) -> st
 
 
 def said(name: str, synonym: ConfigSynonym) -> str | None:
-    """What a synonym gives for a setting: its value, with its name where that is in another unit, as log.retention.hours for retention.ms."""
+    """A synonym's value for a setting; with its name where that has another unit, as log.retention.hours for retention.ms."""
     units = {name.rpartition(".")[2], synonym.name.rpartition(".")[2]}
     other = len(units) > 1 and TIMES & units
     return f"{synonym.name}={synonym.value}" if other and synonym.value is not None else synonym.value

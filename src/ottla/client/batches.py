@@ -195,6 +195,8 @@ class Batch:
     def forget_data(self) -> None:
         """Nobody will send the batch again: let go of its bytes, while its promise is kept."""
         self.data = None
+        for _, part in self.parts or ():
+            part.forget_data()
 
     def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
         """`when_done` for one record: (whom to call with its metadata or error, its index, its time)."""

@@ -155,7 +155,7 @@ class Consumer(Positions):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
-            self.giving.not_done()
+            self.tables.not_done()
         await self.close()
 
     async def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:
@@ -185,15 +185,21 @@ class Consumer(Positions):
     async def _part(self, limit_ms: float, reason: str, leave_group: bool | None = None) -> None:
         """Give everything up, and leave."""
         group, user = self._members
+        clock_ms = self._network.clock_ms
+        deadline_ms = clock_ms() + limit_ms
+
+        def left_ms() -> float:
+            return max(deadline_ms - clock_ms(), 0)
+
         if self._subscribed is None:
-            await user.commit_all(limit_ms)
-            await user.quiet(limit_ms)
+            await user.commit_all(left_ms())
+            await user.quiet(left_ms())
             return
         try:
-            await user.give_up_all()
-            await user.quiet(limit_ms)
+            await user.give_up_all(left_ms())
+            await user.quiet(left_ms())
         finally:
-            await group.leave(reason, limit_ms, leave_group)
+            await group.leave(reason, left_ms(), leave_group)
             self._fetcher.assign([])
             user.drop(lambda _: True)
 

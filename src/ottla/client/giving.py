@@ -83,7 +83,7 @@ class Giving:
         if self._plain:
             while pending:
                 record = pending.popleft()
-                self._given = [record]
+                self._given = (record,)
                 yield record
                 if clock_s() >= until_s:
                     return
@@ -93,7 +93,7 @@ class Giving:
                 self._given = ()
                 record = self._deserialized(pending[0])
                 del pending[0]
-                self._given = [record]
+                self._given = (record,)
                 yield record
                 if clock_s() >= until_s:
                     return

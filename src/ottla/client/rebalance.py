@@ -96,13 +96,13 @@ class UserSide:
         machine = self._group.machine
         await self.tell_outcomes()
         while (change := machine.change()) is not None:
-            await self._carry_out(change)
+            await self._carry_out(change, self._options.request_timeout_ms)
             self._metrics.rebalance(machine.settled, self._network.clock_ms())
         error = machine.error() or self._group.fatal()
         if error is not None:
             raise error
 
-    async def _carry_out(self, change: Change) -> None:
+    async def _carry_out(self, change: Change, limit_ms: float) -> None:
         machine, partitions = self._group.machine, list(change.partitions)
         if change.kind is Kind.ASSIGNED:
             machine.changed(change)
@@ -111,7 +111,7 @@ class UserSide:
             return
         try:
             if change.kind is Kind.REVOKED:
-                await self.commit_all(self._options.request_timeout_ms)
+                await self.commit_all(limit_ms)
                 await self._tell("on_partitions_revoked", partitions)
             else:
                 there = hasattr(self.listener, "on_partitions_lost")
@@ -135,13 +135,13 @@ class UserSide:
         there = set(self._fetcher.assignment)
         self.drop(lambda tp: tp not in there)
 
-    async def give_up_all(self) -> None:
+    async def give_up_all(self, limit_ms: float) -> None:
         """Before the member leaves by itself: commit, and tell the listener."""
         machine = self._group.machine
         owned = tuple(machine.owned)
         if owned:
             lost = machine.committing[1] < 0
-            await self._carry_out(Change(Kind.LOST if lost else Kind.REVOKED, owned))
+            await self._carry_out(Change(Kind.LOST if lost else Kind.REVOKED, owned), limit_ms)
 
     # -- what the user has seen
 
@@ -187,15 +187,16 @@ class UserSide:
         """The automatic commit before partitions go; if it fails, their records are read again."""
         if not self._options.enable_auto_commit:
             return
-        await self.quiet(limit_ms)
-        news = self._news()
-        if not news:
-            return
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                await self._committing(news, limit_ms)
+                await self.quiet(limit_ms)
+                if news := self._news():
+                    await self._committing(news, limit_ms)
         except (KafkaError, TimeoutError) as error:
-            log.warning("automatic commit before giving up partitions failed; their records are read again: %s", error)
+            log.warning(
+                "automatic commit before giving up partitions failed; their records are read again: %s",
+                str(error) or f"no answer within {limit_ms:.0f} ms",
+            )
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: float) -> None:
         """See `Consumer.commit`."""

@@ -312,12 +312,14 @@ class Broker:
         """Time goes from one thing that is due to the next, or in steps where there are many of them."""
         process = self._process
         assert process is not None, "a broker that runs has a process"
-        end_ms = self.clock.now_ms() + total_ms + PERIOD_MS
+        left_ms = total_ms + PERIOD_MS
         least_ms = max(total_ms // STEPS_MAX, 1)
-        while (left_ms := end_ms - self.clock.now_ms()) > 0:
-            dues = [due for broker in process.brokers if (due := broker.node.next_deadline_ms()) is not None]
-            next_ms = min(dues, default=end_ms) - self.clock.now_ms()
-            self.clock.put_forward(min(max(next_ms, least_ms), left_ms))
+        while left_ms > 0:
+            now_ms = self.clock.now_ms()
+            dues = [due - now_ms for broker in process.brokers if (due := broker.node.next_deadline_ms()) is not None]
+            step_ms = min(max(min(dues, default=left_ms), least_ms), left_ms)
+            self.clock.put_forward(step_ms)
+            left_ms -= step_ms
             for broker in process.brokers:
                 broker.shell.tick()
             await _settled(process)
