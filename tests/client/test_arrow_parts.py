@@ -56,7 +56,10 @@ from ottla.records.read import records
     ],
     ids=lambda given: str(given.type) if hasattr(given, "type") else "",
 )
-def test_json_of_each_type(column: Any, texts: list[str | None]) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_json_of_each_type(column: Any, texts: list[str | None], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr("ottla.client.arrow_json.join_json", None)
     assert json_texts(column).to_pylist() == texts
     assert json_texts(pa.concat_arrays([column, column])[len(column) :]).to_pylist() == texts
 
@@ -327,6 +330,16 @@ def test_formats_say_what_they_need() -> None:
 
 
 # -- buffers and portions
+
+
+@given(
+    st.lists(
+        st.none() | st.text(max_size=20) | st.sampled_from(["".join(map(chr, range(128))), '"' * 40, "x" * 5000]), min_size=1, max_size=9
+    )
+)
+def test_texts_are_quoted_as_json_has_them(texts: list[str | None]) -> None:
+    quoted = json_texts(pa.array(texts, pa.large_string())).to_pylist()
+    assert [None if text is None else json.loads(text) for text in quoted] == texts
 
 
 def test_offsets_beyond_2_gib_are_followed() -> None:

@@ -169,6 +169,30 @@ async def test_a_group_commits_what_tables_gave(cluster: MemoryCluster, quick: d
         assert numbers(await consumer.poll_table(20_000)) == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("face", ["aio", "blocking"])
+def test_a_table_that_the_user_failed_on_is_not_committed(cluster: MemoryCluster, quick: dict[str, Any], face: str) -> None:
+    put(cluster, [b"%d" % n for n in range(10)])
+    settings_ = {**quick, "group_id": "g", "auto_offset_reset": "earliest"}
+
+    async def on_asyncio() -> None:
+        async with Consumer("t", **settings_) as consumer:
+            await consumer.poll_table(20_000, max_records=4)
+            await consumer.poll_table(20_000, max_records=3)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        if face == "aio":
+            asyncio.run(on_asyncio())
+        with ottla.Consumer("t", **settings_) as blocking:
+            blocking.poll_table(20_000, max_records=4)
+            blocking.poll_table(20_000, max_records=3)
+            raise RuntimeError
+    assert cluster.groups.offsets["t", 0][0] == 4
+    with ottla.Consumer("t", **settings_) as blocking:
+        assert numbers(blocking.poll_table(20_000)) == [4, 5, 6, 7, 8, 9]
+    assert cluster.groups.offsets["t", 0][0] == 10
+
+
 async def test_a_poll_that_was_cancelled_loses_nothing(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b"%d" % n for n in range(10)])
     async with await reading(quick) as consumer:

@@ -76,7 +76,7 @@ class Parts:
     def _add(self, ranges: dict[TopicPartition, Range]) -> None:
         simple = {tp: one.first for tp, one in ranges.items() if one.last is None and one.first in (START, END)}
         # Asked before the partitions are assigned: behind a fetch that waits for records the answer would come late.
-        looked_up = offsets(self._consumer, {tp: one for tp, one in ranges.items() if tp not in simple})
+        looked_up = self._consumer.offsets_of({tp: one for tp, one in ranges.items() if tp not in simple})
         self._chosen += ranges
         self._consumer.assign(self._chosen)
         from_start = [tp for tp, first in simple.items() if first == START]
@@ -219,19 +219,6 @@ class Parts:
             count = len(self._consumer.partitions_for(topic))
             if last >= count:
                 raise click.ClickException(f"topic {topic} was made again with {count} partitions, there is no partition {last} any more")
-
-
-def offsets(consumer: Consumer, ranges: dict[TopicPartition, Range]) -> dict[TopicPartition, tuple[int, int]]:
-    """The offsets that ranges stand for now: from the first, up to and without the second. Raises: KafkaError."""
-    if not ranges:
-        return {}
-    starts, ends = consumer.beginning_offsets(ranges), consumer.end_offsets(ranges)
-    found: list[dict[TopicPartition, int | None]] = []
-    for which in (0, 1):
-        times = {tp: when for tp, one in ranges.items() if (when := one.times()[which]) is not None}
-        answers = consumer.offsets_for_times(times) if times else {}
-        found.append({tp: None if at is None else at.offset for tp, at in answers.items()})
-    return {tp: one.offsets(starts[tp], ends[tp], found[0].get(tp), found[1].get(tp)) for tp, one in ranges.items()}
 
 
 def _last(records: list[ConsumerRecord], count: int) -> list[ConsumerRecord]:

@@ -11,42 +11,71 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
 
-from ottla.cli.record_columns import Column, byte_rows
+from ottla.cli.record_columns import Column, byte_rows, is_bytes
 from ottla.cli.record_format import Render
 from ottla.client.record import ConsumerRecord
 
-_NEEDS_QUOTES = re.compile(rb'[",\r\n]')
+_NEEDS_QUOTES = re.compile(rb'[",\r\n]').search
+_WHOLE = ("partition", "offset", "timestamp")
 _CELL = re.compile(rb'(?:"((?:[^"]|"")*)"|([^,"\n]*))(,|\r?\n|$)')
 
 
 def cell(value: Any) -> bytes:
-    """One field."""
-    if value is None:
+    """One field of any kind."""
+    if isinstance(value, bytes):
+        return text(value)
+    if isinstance(value, str):
+        return text(value.encode())
+    if value is None or value == ():
         return b""
-    if isinstance(value, int | float):
-        return str(value).encode()
-    data = value if isinstance(value, bytes) else value.encode() if isinstance(value, str) else msgspec.json.encode(value) if value else b""
-    if not data and not isinstance(value, bytes | str):
-        return b""
-    return b'"' + data.replace(b'"', b'""') + b'"' if not data or _NEEDS_QUOTES.search(data) else data
+    return text(msgspec.json.encode(value))
 
 
 def csv_lines(chosen: Sequence[Column], *, heading: bool) -> Render:
     """A function that prints records as lines, the first with the names of the columns if there is to be a heading."""
-    given = byte_rows(chosen)
+    names: dict[str, Any] = {"cell": cell, "text": text, "topic": cache(cell), "slowly": byte_rows(chosen)}
+    template, expressions = [], []
+    for column in chosen:
+        template.append("%d" if column.name in _WHOLE else "%b")
+        expressions.append(_expression(column))
+        names |= column.names
+    line = f"b'{','.join(template)}\\n' % ({', '.join(expressions)},)"
+    exec(f"def quick(records):\n    return [{line} for r in records]", names)
     head = b",".join(cell(column.name) for column in chosen) + b"\n" if heading else b""
 
     def render(records: Sequence[ConsumerRecord]) -> bytes:
         nonlocal head
-        made = head + b"".join([b",".join(map(cell, row)) + b"\n" for row in given(records)])
-        head = b""
+        try:
+            lines = names["quick"](records)
+        except UnicodeDecodeError:
+            # A header that is not UTF-8.
+            lines = [b",".join(map(cell, row)) + b"\n" for row in names["slowly"](records)]
+        made, head = head + b"".join(lines), b""
         return made
 
     return render
+
+
+def _expression(column: Column) -> str:
+    if is_bytes(column):
+        return f"text(r.{column.name})"
+    if column.name == "topic":
+        return "topic(r.topic)"
+    if column.name == "headers":
+        return f"(cell({column.expression}) if r.headers else b'')"
+    return column.expression if column.name in _WHOLE else f"cell({column.expression})"
+
+
+def text(data: bytes | None) -> bytes:
+    """A field of bytes."""
+    if not data:
+        return b"" if data is None else b'""'
+    return b'"' + data.replace(b'"', b'""') + b'"' if _NEEDS_QUOTES(data) else data
 
 
 def fields(line: bytes) -> list[bytes | None]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,6 +43,7 @@ _OWN: dict[str, Values] = {
     "offset": lambda record: [record.offset],
     "timestamp": lambda record: [record.timestamp],
 }
+_SINGLE = ("key", "value", *_OWN)
 FIELDS = "key, value, header.NAME, topic, partition, offset, timestamp, .path, key.path"
 
 
@@ -151,6 +153,10 @@ class _Parser:
         if right is None:
             raise self._wrong(f"nothing stands to the right of {op.text}")
         fits = self._fits(left.text, op.text.removeprefix("!") if op.text != "!=" else "=", right)
+        if left.text in _SINGLE:
+            # One value, without the detour for many.
+            of, negative = attrgetter(left.text), op.text.startswith("!")
+            return (lambda record: not fits(of(record))) if negative else (lambda record: fits(of(record)))
         if op.text.startswith("!"):
             return lambda record: not any(fits(value) for value in values(record))
         return lambda record: any(fits(value) for value in values(record))

@@ -195,6 +195,8 @@ class Batch:
     def forget_data(self) -> None:
         """Nobody will send the batch again: let go of its bytes, while its promise is kept."""
         self.data = None
+        for _, part in self.parts or ():
+            part.forget_data()
 
     def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
         """`when_done` for one record: (whom to call with its metadata or error, its index, its time)."""
@@ -261,6 +263,10 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     def done(self) -> bool:
         """Whether the outcome is known."""
         return self._batch.done
+
+    def travels_with(self, other: Delivery) -> bool:
+        """Whether both records are in one batch, so that their outcome is known at one moment."""
+        return self._batch is other._batch
 
     def nowhere(self) -> RecordMetadata:
         """Metadata of a record that was not written: where it should have been."""

@@ -143,24 +143,11 @@ class Course:
         bounded = any(one.last is not None for one in ranges.values())
         if bounded and any(one.last is None for one in ranges.values()):
             raise ValueError("some of these topics are read to an end and some without one: give each an end, as in 'orders@start:end'")
-        firsts, self._ends = await self._placed(ranges)
-        if not bounded:
-            self._ends = {}
+        offsets = await consumer.offsets_of(ranges)
+        self._ends = {tp: end for tp, (_, end) in offsets.items()} if bounded else {}
         consumer.assign(ranges)
-        for tp, offset in firsts.items():
-            consumer.seek(tp, offset)
-
-    async def _placed(self, ranges: Mapping[TopicPartition, Range]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """First offsets, and those behind the last, of each partition as its log is now."""
-        consumer = self.consumer
-        starts, ends = await consumer.beginning_offsets(ranges), await consumer.end_offsets(ranges)
-        found: list[dict[TopicPartition, Any]] = []
-        for place in (0, 1):
-            times = {tp: when for tp, one in ranges.items() if (when := one.times()[place]) is not None}
-            found.append(await consumer.offsets_for_times(times) if times else {})
-        at = [{tp: one.offset for tp, one in some.items() if one is not None} for some in found]
-        places = {tp: one.offsets(starts[tp], ends[tp], at[0].get(tp), at[1].get(tp)) for tp, one in ranges.items()}
-        return {tp: first for tp, (first, _) in places.items()}, {tp: last for tp, (_, last) in places.items()}
+        for tp, (first, _) in offsets.items():
+            consumer.seek(tp, first)
 
     def _unfinished(self) -> bool:
         """Whether something is left to read; partitions that are read up to their end are let go."""

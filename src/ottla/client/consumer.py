@@ -155,7 +155,7 @@ class Consumer(Positions):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
-            self.giving.not_done()
+            self.tables.not_done()
         await self.close()
 
     async def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:

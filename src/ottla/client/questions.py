@@ -15,6 +15,7 @@ from ottla.client.network import METADATA_VERSION_MIN, Network
 from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTime, list_offsets, raised
 from ottla.client.options import ConsumerOptions
 from ottla.client.producer import partitions_of
+from ottla.client.ranges import Range
 from ottla.client.raw_fetch import RawFetch, fetch_raw
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages import MetadataRequest
@@ -80,6 +81,20 @@ class Questions(ABC):
         """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
         found = await self._offsets({as_partition(tp): when for tp, when in times.items()}, timeout_ms)
         return {tp: one if one.offset >= 0 else None for tp, one in found.items()}
+
+    async def offsets_of(
+        self, ranges: Mapping[TopicPartition, Range], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """What each range (`ranges`) stands for now: its first offset and the one behind its last, within what the log has."""
+        if not ranges:
+            return {}
+        starts, ends = await self.beginning_offsets(ranges, timeout_ms), await self.end_offsets(ranges, timeout_ms)
+        found: list[dict[TopicPartition, int]] = []
+        for side in (0, 1):
+            times: dict[Partition, int] = {tp: when for tp, one in ranges.items() if (when := one.times()[side]) is not None}
+            answers = await self.offsets_for_times(times, timeout_ms) if times else {}
+            found.append({tp: one.offset for tp, one in answers.items() if one is not None})
+        return {tp: one.offsets(starts[tp], ends[tp], found[0].get(tp), found[1].get(tp)) for tp, one in ranges.items()}
 
     async def _offsets(self, times: dict[TopicPartition, int], timeout_ms: float | None) -> dict[TopicPartition, OffsetAndTime]:
         read_committed = self.options.isolation_level == "read_committed"

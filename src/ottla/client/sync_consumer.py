@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from queue import SimpleQueue
 from random import Random
@@ -26,6 +26,7 @@ from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.moving import Figures
 from ottla.client.offsets import OffsetAndTime
 from ottla.client.questions import Partition, Times
+from ottla.client.ranges import Range
 from ottla.client.raw_fetch import RawFetch
 from ottla.client.rebalance import CommitCallback, RebalanceListener
 from ottla.client.record import ConsumerRecord
@@ -78,7 +79,7 @@ class Consumer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None and not self._closed:
-            self.core.giving.not_done()
+            self._call(self.core.tables.not_done)
         self.close()
 
     def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:
@@ -342,6 +343,10 @@ class Consumer:
         """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
         found: dict[TopicPartition, OffsetAndTime | None] = self._await(lambda: self.core.offsets_for_times(times, timeout_ms))
         return found
+
+    def offsets_of(self, ranges: Mapping[TopicPartition, Range], timeout_ms: float | None = None) -> dict[TopicPartition, tuple[int, int]]:
+        """What each range (`ranges`) stands for now: its first offset and the one behind its last, within what the log has."""
+        return self._await(lambda: self.core.offsets_of(ranges, timeout_ms))
 
     def fetch_raw(
         self,

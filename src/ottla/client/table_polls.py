@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from ottla.base.ids import TopicPartition
 from ottla.client.chunk import Lent
 from ottla.client.fetcher import Fetcher
 from ottla.client.giving import Giving
@@ -45,6 +46,8 @@ class TablePolls:
         self._clock_ms = clock_ms
         #: What is out to be read.
         self._out: list[Lent] = []
+        #: Where the table that the user works on begins in each partition.
+        self._given: dict[TopicPartition, int] = {}
 
     async def poll(self, timeout_ms: float | None, max_records: int | None, form: TableForm) -> pa.Table:
         """See `Consumer.poll_table`."""
@@ -86,11 +89,20 @@ class TablePolls:
 
     def take_back(self, polled: PolledTable) -> None:
         """Positions move past what was read."""
+        self._given = {one.tp: one.start_offset for one in reversed(self._out)}
         self._out = []
         polled.take_back(self._fetcher)
 
+    def not_done(self) -> None:
+        """The user failed on what it was given last, records or a table: it is not to be committed."""
+        self._giving.not_done()
+        for tp, offset in self._given.items():
+            if tp in self._fetcher.assignment:
+                self._fetcher.seek(tp, offset)
+
     def put_back(self) -> None:
-        """What was lent and not taken back was not read."""
+        """The user came back: the table it was given is done with, and what was lent and not taken back was not read."""
+        self._given = {}
         lent, self._out = self._out, []
         for one in reversed(lent):
             self._fetcher.taking.take_back(one, None)

@@ -18,7 +18,7 @@ from ottla.client.arrow_read import THREADS, Piece, TableForm, Tables
 from ottla.client.consumer import Consumer
 from ottla.client.loop_thread import LoopThread
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, Fetched, RangeReader
-from ottla.client.ranges import Part, Range, parse_part
+from ottla.client.ranges import Part, parse_part
 from ottla.client.raw_fetch import RawFetch
 from ottla.wire.errors import UnknownTopicOrPartition
 
@@ -74,19 +74,6 @@ def _parts(topics: Iterable[str]) -> list[Part]:
     return parts
 
 
-async def offsets_of(consumer: Consumer, ranges: Mapping[TopicPartition, Range]) -> dict[TopicPartition, tuple[int, int]]:
-    """The half-open ranges of offsets that these stand for now. Raises: KafkaError."""
-    if not ranges:
-        return {}
-    starts, ends = await asyncio.gather(consumer.beginning_offsets(ranges), consumer.end_offsets(ranges))
-    found: list[dict[TopicPartition, int | None]] = []
-    for side in (0, 1):
-        times = {tp: when for tp, one in ranges.items() if (when := one.times()[side]) is not None}
-        at = await consumer.offsets_for_times(times) if times else {}
-        found.append({tp: None if one is None else one.offset for tp, one in at.items()})
-    return {tp: one.offsets(starts[tp], ends[tp], found[0].get(tp), found[1].get(tp)) for tp, one in ranges.items()}
-
-
 class _Reading:
     """One call of `read_table`."""
 
@@ -120,7 +107,7 @@ class _Reading:
         missing = set(part.partitions or ()) - {tp.partition for tp in there}
         if missing:
             raise UnknownTopicOrPartition(f"topic {part.topic} has {len(there)} partitions, no partition {min(missing)}")
-        return await offsets_of(self._consumer, dict.fromkeys(chosen, part.range))
+        return await self._consumer.offsets_of(dict.fromkeys(chosen, part.range))
 
     def _fetched(self, wanted: list[tuple[TopicPartition, int, int]]) -> Iterator[tuple[int, Fetched]]:
         """What is fetched of each, in turn, with its place among those wanted."""
@@ -146,4 +133,4 @@ class _Reading:
         return self._thread.submit(self._consumer.fetch_raw(tp, offset, max_wait_ms=FETCH_WAIT_MS))
 
 
-__all__ = ["offsets_of", "read_table", "read_table_beside"]
+__all__ = ["read_table", "read_table_beside"]

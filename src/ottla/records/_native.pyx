@@ -575,5 +575,6 @@ def murmur2(data):
 include "_native_build.pxi"
 include "_native_columns.pxi"
 include "_native_avro.pxi"
+include "_native_json.pxi"
 include "_native_compact.pxi"
 include "_native_open.pxi"
