@@ -179,11 +179,22 @@ def test_timestamps_far_in_the_future_and_in_seconds_are_warnings_about_their_pr
     assert found(facts, "clocks") == [], "producers' clocks may differ a little"
 
 
-def test_what_could_not_be_looked_at_is_said() -> None:
+def test_what_could_not_be_looked_at_is_said_once_for_all_checks() -> None:
     facts = a_healthy_cluster()
     facts.unseen = {"quorum": "no answer within 10 s"}
-    assert {one.check for one in found(facts)} == {"controller", "clocks"}
-    assert all("no answer within 10 s" in one.evidence for one in found(facts))
+    finding = only(facts)
+    assert (finding.severity, finding.evidence) == ("warning", "no answer within 10 s; that is what controller, clocks would tell of")
+    assert finding.command == "ottla doctor --check controller --check clocks --timeout 30s"
+    assert found(facts, "partitions") == []
+
+
+def test_brokers_that_cannot_be_reached_come_before_what_could_not_be_looked_at() -> None:
+    facts = a_healthy_cluster()
+    facts.unseen = {"groups": REFUSED}
+    facts.listeners[2] = a_visit(place(2), error=REFUSED)
+    problem, warning = found(facts)
+    assert (problem.check, warning.check) == ("listeners", "groups")
+    assert warning.remedy == "First make broker 2 reachable; then ask again."
 
 
 def test_the_worst_is_said_first() -> None:

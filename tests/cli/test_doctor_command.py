@@ -108,3 +108,20 @@ def test_records_that_a_group_lost_are_found_and_the_remedy_moves_it_into_the_lo
     assert look() == []
     good(ottla("group", "delete", "doctor.late", "-y", *server))
     good(ottla("topic", "delete", topic, "-y", *server))
+
+
+@pytest.mark.server
+def test_a_broker_that_advertises_an_address_where_it_is_not_is_found(tmp_path: Path, ottla: Ottla, nobody: str) -> None:
+    with Serving(tmp_path / "data", settings={"advertised.listeners": f"PLAINTEXT://{nobody}"}) as server:
+        result = ottla("doctor", "-b", server.bootstrap, *chosen("bootstrap", "listeners"), "--timeout", "60s", "-o", "json")
+    (finding,) = documents(result, "doctor", code=1)["findings"]
+    assert (finding["check"], finding["broker"], finding["address"], finding["severity"]) == ("listeners", 1, nobody, "problem")
+    assert "connection refused" in finding["evidence"]
+
+
+@pytest.mark.server
+def test_who_listens_and_never_answers_is_not_waited_for(ottla: Ottla) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        result = ottla("doctor", "-b", f"127.0.0.1:{deaf.getsockname()[1]}", "--timeout", "300ms", "-o", "json")
+    (finding, *_) = documents(result, "doctor", code=1)["findings"]
+    assert (finding["check"], finding["severity"]) == ("bootstrap", "problem")

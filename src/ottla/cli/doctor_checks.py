@@ -77,16 +77,19 @@ def examine(facts: Facts, names: Collection[str]) -> list[Finding]:
         for finding in check.run(facts):
             finding.check = name
             found.append(finding)
-        unseen = sorted(check.needs & set(facts.unseen))
-        if unseen:
-            found.append(
-                Finding(
-                    severity="warning",
-                    check=name,
-                    what="This could not be looked at in full",
-                    evidence="; ".join(f"{one}: {facts.unseen[one]}" for one in unseen),
-                    remedy="Ask again with more patience (--timeout), or for this alone.",
-                    command=f"ottla doctor --check {name} --timeout 30s",
-                )
-            )
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    return sorted([*found, *_unseen(facts, [name for name in CHECKS if name in made])], key=lambda one: SEVERITIES.index(one.severity))
+
+
+def _unseen(facts: Facts, names: list[str]) -> Iterator[Finding]:
+    """What could not be looked at, once for all the checks that needed it."""
+    away = [number for number, visit in sorted(facts.listeners.items()) if visit.error is not None]
+    for kind, why in sorted(facts.unseen.items()):
+        hit = [name for name in names if kind in CHECKS[name].needs]
+        if not hit:
+            continue
+        first = f"First make broker {away[0]} reachable; then ask again." if away else "Ask again with more patience."
+        yield Finding(
+            severity="warning", check=hit[0], what=f"Some of the cluster could not be looked at: {kind}",
+            evidence=f"{why}; that is what {', '.join(hit)} would tell of", remedy=first,
+            command=f"ottla doctor {' '.join(f'--check {name}' for name in hit)} --timeout 30s",
+        )  # fmt: skip
