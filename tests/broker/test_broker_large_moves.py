@@ -1,9 +1,11 @@
 """So many partitions of one topic that move at once that its node has no room for all of them: the others are refused, or wait."""
 
+from collections.abc import Callable
+
 import pytest
 from cluster import Broker, Cluster
 
-from ottla.base.ports import Op
+from ottla.base.ports import Op, StoreResult
 from ottla.base.units import SECOND_MS
 from ottla.broker.apis import k45_alter_partition_reassignments
 from ottla.broker.controller import moves, reassignment
@@ -115,3 +117,26 @@ def test_a_wish_of_the_store_that_can_never_have_room_is_refused(monkeypatch: py
     cluster.pass_ms(3 * SECOND_MS)
     assert moved(cluster.controller) == [] and layout.REASSIGN_PARTITIONS not in cluster.store.tree.nodes
     assert any("t-3: the topic's node would be larger" in text for text in cluster.controller.warnings)
+
+
+def test_what_the_store_does_not_take_is_told_once_and_not_tried_for_ever() -> None:
+    cluster = a_cluster()
+    tried: list[int] = []
+    submit = cluster.controller.session.submit
+
+    def small(ops: tuple[Op, ...], done: Callable[[StoreResult], None]) -> None:
+        if any(op.path == layout.topic("t") for op in ops):
+            tried.append(len(ops))
+            cluster.later(lambda: done(StoreResult((), "too_large")))
+        else:
+            submit(ops, done)
+
+    cluster.controller.session.submit = small  # type: ignore[method-assign, assignment]
+    data = layout.encode_reassignment({moves.TopicPartition("t", number): (3, 4) for number in (3, 4)})
+    cluster.store.session().submit((Op("create", layout.REASSIGN_PARTITIONS, data),), lambda result: None)
+    cluster.run()
+    cluster.pass_ms(10 * SECOND_MS)
+    assert len(tried) == 1 and layout.REASSIGN_PARTITIONS not in cluster.store.tree.nodes
+    assert [text for text in cluster.controller.warnings if "more than the store takes" in text] == [
+        "2 moves of partitions are more than the store takes at once; they are left undone"
+    ]

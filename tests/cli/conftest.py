@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from commands import Ottla
 from fake_admin import FakeAdmin
 
+from commands import Ottla
 from ottla.cli.main import main
 
 

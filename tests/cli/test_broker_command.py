@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from commands import Ottla, documents, good, refused
 from fake_admin import FakeAdmin
+
+from commands import Ottla, documents, good, refused
 
 
 def squeezed(text: str) -> list[str]:

@@ -13,8 +13,8 @@ from termios import TIOCSWINSZ
 from typing import Any
 
 import pytest
-from commands import Ottla, documents, good, refused
 
+from commands import Ottla, documents, good, refused
 from ottla.client.sync import Producer
 from serving import Serving
 

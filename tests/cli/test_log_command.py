@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from commands import Ottla, command, good
 
+from commands import Ottla, command, good
 from ottla.broker.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue, encode_record
 from ottla.cli.forms import fields_of
 from ottla.cli.log_verify import beside

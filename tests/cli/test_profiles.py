@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ottla, documents, good, refused
 from fake_admin import FakeAdmin
 
+from commands import Ottla, documents, good, refused
 from ottla.cli import profiles
 from ottla.net.link import Link, LinkBroken
 

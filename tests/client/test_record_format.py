@@ -37,7 +37,7 @@ def printed(text: str, *records: ConsumerRecord, seen: Seen = Seen()) -> bytes:
         ("%t", b"orders"),
         ("%p", b"3"),
         ("%o", b"100"),
-        ("%h", b"a=1,n=,a=2"),
+        ("%h", b"a=1,n=NULL,a=2"),
         ("%%", b"%"),
         ("%s%%d", b"v%d"),
         (r"%k\t%s\n", b"k\tv\n"),
@@ -72,7 +72,7 @@ def test_records_follow_each_other_and_are_counted() -> None:
 def test_null_is_nothing_unless_a_text_stands_for_it_and_has_size_minus_one() -> None:
     gone = a_record(None, None)
     assert printed("%k/%s %K %S %R", gone) == b"/ -1 -1 \xff\xff\xff\xff"
-    assert printed("%k/%s %h", gone, seen=Seen(null=b"NULL")) == b"NULL/NULL a=1,n=NULL,a=2"
+    assert printed("%k/%s %h", gone, seen=Seen(null=b"~")) == b"~/~ a=1,n=~,a=2"
     assert printed("%s", gone, seen=Seen(null=b"NULL")) == b"NULL"
 
 

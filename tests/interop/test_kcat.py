@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 from faces import FACES, Sent
+
+from serving import SOURCE
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 pytestmark = [
@@ -71,3 +75,15 @@ def test_kcat_lists_topics_and_finds_offsets_by_time(bootstrap: str, new_topic: 
     assert lines.split() == [b"7", b"7", b"8", b"8", b"9", b"9"]
     tail = kcat(bootstrap, "-C", "-q", "-t", topic, "-p", "1", "-o", "-2", "-e", "-f", "%s ")
     assert tail.split() == [b"8", b"9"]
+
+
+def test_consume_prints_every_token_as_kcat_does(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    topic = new_topic()
+    kcat(bootstrap, "-P", "-t", topic, "-p", "0", "-K:", "-Z", "-H", "a=1", "-H", "a=2", "-H", "null", stdin=b"k:v\n:bare\ngone:\n")
+    form = r"%t %p %o %k %K %s %S %T %h %%|%R\x41\t\n"
+    theirs = kcat(bootstrap, "-C", "-q", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-f", form)
+    ours = subprocess.run(
+        [sys.executable, "-m", "ottla", "consume", f"{topic}/0@:end", "-f", form, "-b", bootstrap],
+        capture_output=True, timeout=60, check=True, env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    assert ours.stdout == theirs

@@ -6,7 +6,7 @@ from ottla.sim.cluster_history import BESIDE, CLUSTER_KINDS, ClusterHistory
 from ottla.sim.sweep import report, run_seed
 
 
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("first", range(0, 20, 10))
 def test_a_cluster_loses_nothing_and_settles_whatever_happens(first: int) -> None:
     for seed in range(first, first + 10):
         verdict = run_seed(seed, "cluster")

@@ -9,7 +9,7 @@ from ottla.sim.history import History
 from ottla.sim.sweep import report, run_seed
 
 
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("first", range(0, 20, 10))
 def test_no_acknowledged_record_is_lost_whatever_happens(first: int) -> None:
     for seed in range(first, first + 10):
         verdict = run_seed(seed)

@@ -13,6 +13,7 @@ COMMANDS = {
     "broker": Entry("broker", "Look at brokers: where they are, what they hold, their directories and settings."),
     "config": Entry("config", "Look at settings of topics, brokers, the cluster and groups, and change them."),
     "cluster": Entry("cluster", "Start, stop and look at clusters; move replicas and leaders."),
+    "doctor": Entry("doctor", "Find what is wrong with a cluster, and say what to do."),
     "log": Entry("log", "Look into log files."),
     "zookeeper": Entry("zookeeper", "Run a ZooKeeper ensemble on this machine."),
     "pipeline": Entry("pipeline", "Run data pipelines on Spark."),

@@ -151,7 +151,8 @@ def _conclude(sending: Sending, topic: str, problem: str | None, source: Counted
     from ottla.cli.progress import bytes_text, rate_text
 
     if problem is not None:
-        raise click.ClickException(f"{problem}; {sending.written:,} records before it were written")
+        before = "1 record before it was" if sending.written == 1 else f"{sending.written:,} records before it were"
+        raise click.ClickException(f"{problem}; {before} written")
     if sending.failed or sending.bad:
         raise click.ClickException(f"{sending.failed + sending.bad:,} records were not written, {sending.written:,} were")
     if sys.stderr.isatty():

@@ -2,7 +2,7 @@ r"""The language of `consume -f`: kcat's tokens, and what kcat has not, in brace
 
     %t topic   %p partition   %o offset   %T timestamp in ms   %i number of the record, from 1   %% percent
     %k key   %K its size   %s value   %S its size   %R its size as four bytes, big-endian; the size of null is -1
-    %h headers as name=value,...   %H how many headers   %y whose time it is: create or append
+    %h headers as name=value,..., null as NULL   %H how many headers   %y whose time it is: create or append
 
     %T{iso}  2026-01-31T12:00:00.123Z    %T{local}  the same in local time    %T{s}  seconds with a point    %T{%H:%M}  by strftime, local
     %k{hex}  %s{json}  ...               in another format than --key-format and --value-format say
@@ -231,7 +231,9 @@ class _Source:
         null = self._seen.null
         clean = harmless if self._seen.harmless else bytes
         if name is None:
-            return lambda headers: clean(b",".join([one.encode() + b"=" + (null if value is None else value) for one, value in headers]))
+            # As in kcat, whatever null keys and values are: a header without a value is not one with an empty one.
+            none = null or b"NULL"
+            return lambda headers: clean(b",".join([one.encode() + b"=" + (none if value is None else value) for one, value in headers]))
 
         def last(headers: Any) -> bytes:
             for one, value in reversed(headers):

@@ -136,6 +136,8 @@ class Moves:
         if result.error == "too_large":
             message = f"{len(looked)} moves of partitions are more than the store takes at once; they are left undone"
             self._node.effects.append(effects.Warn(message=message))
+            self._no_room.update((partition, None) for partition in looked if partition in self._node.image.wished)
+            self._settle = True
         elif result.error in ("version", "missing", "exists"):
             # Somebody else was faster; the image shows by now with what.
             self._pending.update(dict.fromkeys(looked))
