@@ -96,6 +96,18 @@ def test_without_a_rate_records_are_due_when_they_are_sent() -> None:
     assert [schedule.over(10**9, now) for now in (NS, 3 * NS - 1, 3 * NS)] == [False, False, True]
 
 
+@pytest.mark.parametrize("rate", [0.3, 3.0, 7.7, 999_999.9])
+def test_who_waits_long_enough_may_send(rate: float) -> None:
+    schedule, now, looks = Schedule(rate=rate), 0, 0
+    schedule.begin(now)
+    for sent in range(50):
+        while not schedule.due(sent, now, 1):
+            now += schedule.wait_ns(sent, now)
+            looks += 1
+    assert looks <= 100
+    assert now == pytest.approx(49 / rate * NS, abs=100)
+
+
 def test_nobody_waits_beyond_the_end() -> None:
     schedule = Schedule(rate=0.1, duration_ns=NS)
     schedule.begin(0)

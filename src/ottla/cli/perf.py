@@ -7,6 +7,7 @@ from ottla.cli.lazy import Entry, Lazy
 COMMANDS = {
     "produce": Entry("perf_produce", "Measure how fast records are written, and how long each takes."),
     "consume": Entry("perf_consume", "Measure how fast records are read."),
+    "latency": Entry("perf_latency", "Measure how long a record takes from a producer to a consumer."),
 }
 
 

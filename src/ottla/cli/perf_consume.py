@@ -200,6 +200,7 @@ def command(bootstrap: str, output: Form, **asked: Any) -> None:
     with told(), topic_for(asked, settings["bootstrap_servers"]) as topic, terminated():
         rebalances = Rebalances(clock)
         consumer = Consumer(topic, listener=rebalances, **settings)
+        interrupted = True
         try:
             figures, start_ms = Figures(clock()), time.time_ns() // 1_000_000
             display = Display(figures, goal, interval_ns=interval_ns, detailed=asked["show_detailed_stats"])
@@ -213,7 +214,7 @@ def command(bootstrap: str, output: Form, **asked: Any) -> None:
             rebalance_ns = rebalances.spent_ns(figures.total.ended_ns)
             metrics = metrics_document(consumer.metrics()) if asked["print_metrics"] else None
         finally:
-            consumer.close(timeout_ms=LAST_MS)
+            consumer.close(timeout_ms=LAST_MS if interrupted else None)
             if asked["group"] is None:
                 _forget(settings["bootstrap_servers"], group)
     found = {"topic": topic, "group": group, "interrupted": interrupted, "timed_out": reading.timed_out}

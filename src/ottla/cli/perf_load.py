@@ -88,6 +88,8 @@ class Schedule:
         return enough or (self.duration_ns is not None and now_ns - self.began_ns >= self.duration_ns)
 
     def wait_ns(self, sent: int, now_ns: int) -> int:
-        """How long until the next is due, or all is over."""
-        waits = max(self.due_ns(sent, now_ns) - now_ns, 0)
-        return waits if self.duration_ns is None else min(waits, max(self.began_ns + self.duration_ns - now_ns, 0))
+        """How long until the next is due, or all is over; at least a nanosecond, so that a moment that is rounded down is passed."""
+        waits = self.due_ns(sent, now_ns) - now_ns
+        if self.duration_ns is not None:
+            waits = min(waits, self.began_ns + self.duration_ns - now_ns)
+        return max(waits, 1)

@@ -99,8 +99,13 @@ def throughput(text: str) -> float | None:
         raise click.UsageError(str(error)) from None
 
 
-def settings_of(table: type[ClientOptions], asked: Mapping[str, Any], bootstrap: str, **ours: Any) -> dict[str, Any]:
-    """Settings of a client: ours, over them those of the file, over them -X. Raises: UsageError."""
+def settings_of(
+    table: type[ClientOptions], asked: Mapping[str, Any], bootstrap: str, *, beside: type[ClientOptions] | None = None, **ours: Any
+) -> dict[str, Any]:
+    """Settings of a client: ours, over them those of the file, over them -X; without those that only the client `beside` it knows.
+
+    Raises: UsageError.
+    """
     from ottla.base.options import ConfigError
     from ottla.client.options import from_keywords
 
@@ -108,6 +113,9 @@ def settings_of(table: type[ClientOptions], asked: Mapping[str, Any], bootstrap:
     whole = {"bootstrap_servers": bootstrap, "client_id": "ottla-perf", **ours, **from_file, **client_settings(table, asked["settings"])}
     # What Java's clients want to be told and these do not.
     settings = {name: value for name, value in whole.items() if not name.endswith(("_serializer", "_deserializer"))}
+    if beside is not None:
+        known, others = ({spec.attribute for spec in one.SPECS.values()} for one in (table, beside))
+        settings = {name: value for name, value in settings.items() if name in known or name not in others}
     try:
         from_keywords(table, settings)
     except ConfigError as error:
