@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
 
 import pytest
 
 from ottla.cli.perf_display import Display, Goal
 from ottla.cli.perf_figures import NS, Figures, latency_document
-from ottla.cli.perf_load import Payload, Schedule, numbers
+from ottla.cli.perf_load import Payload, Schedule, numbers, random_payloads
 from ottla.cli.perf_sending import Sending
 from ottla.client.batches import Batch, BlockingDelivery
-from ottla.wire.errors import MessageTooLarge
+from ottla.wire.errors import KafkaError, MessageTooLarge
 
 MS = 1_000_000
 
@@ -30,12 +32,24 @@ class Clock:
         self.now += round(seconds * NS)
 
 
+class Table(NamedTuple):
+    """Rows that are acknowledged at once, but for one of them."""
+
+    rows: int
+
+    def add_batch_callback(self, callback: Callable[[int, KafkaError | None], None]) -> None:
+        if self.rows > 1:
+            callback(self.rows - 1, None)
+        callback(1, MessageTooLarge("it is too large"))
+
+
 class Producer:
     """Makes batches of so many records, of which each takes a while; one stalls everything for some time."""
 
     def __init__(self, clock: Clock, *, batch: int = 1, takes_ns: int = MS, stall: tuple[int, int] = (-1, 0)) -> None:
         self.clock, self.size, self.takes_ns, self.stall = clock, batch, takes_ns, stall
         self.values: list[bytes] = []
+        self.tables: list[int] = []
         self.open: list[Batch] = []
         #: The batch that is refused.
         self.bad = -1
@@ -53,8 +67,10 @@ class Producer:
             self._finish()
         return made
 
-    def send_table(self, topic: str, table: Any, *, value: str) -> Any:
-        raise AssertionError("nobody sends tables here")
+    def send_table(self, topic: str, table: Any, *, value: str) -> Table:
+        self.values += table[value].to_pylist()
+        self.tables.append(table.num_rows)
+        return Table(table.num_rows)
 
     def flush(self, timeout_ms: float | None = None) -> None:
         self._finish()
@@ -68,13 +84,15 @@ class Producer:
         self.open.clear()
 
 
-def sent(producer: Producer, clock: Clock, *, warmup: int = 0, payload: Payload | None = None, **limits: Any) -> Figures:
+def sent(
+    producer: Producer, clock: Clock, *, warmup: int = 0, payload: Payload | None = None, tables: bool = False, **limits: Any
+) -> Figures:
     schedule = Schedule(**limits)
     schedule.begin(clock())
     figures = Figures(clock(), warmup=warmup)
     display = Display(figures, Goal(limits.get("records"), None), interval_ns=NS, stream=io.StringIO(), terminal=False)
     sending = Sending(producer, "t", payload or numbers(), schedule, figures, display, clock=clock, sleep=clock.sleep)
-    sending.run()
+    sending.run(tables=tables)
     sending.wait()
     assert sending.sent == len(producer.values)
     return figures
@@ -126,3 +144,24 @@ def test_it_ends_when_the_time_is_over() -> None:
     clock = Clock()
     figures = sent(Producer(clock), clock, rate=10.0, duration_ns=2 * NS)
     assert 19 <= figures.total.records <= 21
+
+
+def test_tables_at_a_rate_hold_what_becomes_due_in_a_moment() -> None:
+    pytest.importorskip("pyarrow")
+    clock = Clock()
+    producer = Producer(clock)
+    figures = sent(producer, clock, records=2050, rate=10_000.0, tables=True, warmup=530)
+    assert producer.values == [b"%d" % number for number in range(2050)]
+    # Those before the end, and before the end of the warm-up, may be smaller.
+    assert producer.tables == [100] * 5 + [30] + [100] * 15 + [20]
+    assert (figures.failed, figures.total.records) == (22, 2028)
+    assert clock.now - NS == pytest.approx(2050 / 10_000 * NS, rel=0.01)
+
+
+def test_tables_of_letters_are_slices_of_one() -> None:
+    pytest.importorskip("pyarrow")
+    clock = Clock()
+    producer = Producer(clock)
+    sent(producer, clock, records=45_000, tables=True, payload=random_payloads(10, Random(0)))
+    assert producer.tables == [20_000, 20_000, 5000]
+    assert {len(value) for value in producer.values} == {10}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PORTION = 500
 #: Rows of a table, and its bytes.
 TABLE_ROWS, TABLE_BYTES = 20_000, 1 << 20
+#: At a rate, a table holds what becomes due in this time: one per row would be a batch per row.
+TABLE_S = 0.01
 
 
 class Producing(Protocol):
@@ -82,16 +84,27 @@ class Sending:
         most = self._table_rows() if tables else PORTION
         now = clock()
         while not schedule.over(self.sent, now):
+            least = self._least(most) if tables else 1
             due = schedule.due(self.sent, now, most)
             if self._figures.warmup:
                 due = self._begin_steady(due, now)
-            if due:
+            if due >= least:
                 portion(due)
             else:
-                self._sleep(min(schedule.wait_ns(self.sent, now), TICK_NS) / NS)
+                self._sleep(min(schedule.wait_ns(self.sent + least - 1, now), TICK_NS) / NS)
             self.settle()
             now = clock()
             self._display.update(now)
+
+    def _least(self, most: int) -> int:
+        """How many rows the next table is to have, if there are as many left before the end, or that of the warm-up."""
+        schedule = self._schedule
+        wanted = most if schedule.rate is None else min(most, int(schedule.rate * TABLE_S))
+        if schedule.records is not None:
+            wanted = min(wanted, schedule.records - self.sent)
+        if self.sent < self._figures.warmup:
+            wanted = min(wanted, self._figures.warmup - self.sent)
+        return max(wanted, 1)
 
     def _begin_steady(self, due: int, now: int) -> int:
         """No portion is of the warm-up and of what follows it."""
