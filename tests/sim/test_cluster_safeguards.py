@@ -254,7 +254,7 @@ def test_electing_who_is_back_without_its_log_is_caught(monkeypatch: pytest.Monk
 
 def test_keeping_logs_of_topics_that_were_deleted_meanwhile_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stock, "set_aside_strays", lambda node: None)
-    assert any("of passing-" in problem for problem in harm(("topic comes or goes", "kill"), first=8))
+    assert any("of passing-" in problem for problem in harm(("topic comes or goes", "kill"), first=21))
 
 
 # Epochs and sessions.

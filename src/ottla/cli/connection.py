@@ -144,6 +144,16 @@ def whence() -> str:
     return f" The address comes from {where.source}."
 
 
+def place_flags() -> str:
+    """What a command needs behind it to talk to the same cluster, where the command line said which; else nothing."""
+    from shlex import quote
+
+    where, context = _here(), click.get_current_context(silent=True)
+    profile = None if context is None else named_profile(context)
+    flags = f" -b {quote(where.bootstrap)}" if where is not None and where.source == "--bootstrap-server" else ""
+    return flags + (f" --profile {quote(profile)}" if profile else "")
+
+
 def _here() -> Place | None:
     context = click.get_current_context(silent=True)
     found: Place | None = None if context is None else context.meta.get(_PLACE)

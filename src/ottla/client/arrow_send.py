@@ -15,7 +15,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -158,6 +158,13 @@ class TableDelivery:
         """Whether the outcome of all rows is known."""
         return all(batch.done for batch, _ in self._sent)
 
+    def add_batch_callback(self, callback: Callable[[int, KafkaError | None], None]) -> None:
+        """Call `callback(rows, error)` for each batch of rows when its outcome is known, with None for those that were written; in the
+        sender's thread, or at once if it is known.
+        """
+        for batch, rows in self._sent:
+            batch.when_done(partial(_tell, callback, batch, rows.size))
+
     def failed_rows(self) -> pa.Array:
         """The numbers (int64) of rows that were not acknowledged, as far as is known, in ascending order."""
         failed = [rows for batch, rows in self._sent if batch.done and batch.error is not None]
@@ -213,6 +220,10 @@ class BlockingTableDelivery(TableDelivery):
             if not event.wait(None if deadline is None else max(deadline - monotonic(), 0)):
                 left = sum(rows.size for waiting, rows in self._sent if not waiting.done)
                 raise TimeoutError(f"{left} of {self.rows} rows for {self.topic} are not acknowledged after {timeout_ms:.0f} ms")
+
+
+def _tell(callback: Callable[[int, KafkaError | None], None], batch: Batch, rows: int) -> None:
+    callback(rows, batch.error)
 
 
 @contextmanager

@@ -264,6 +264,10 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         """Whether the outcome is known."""
         return self._batch.done
 
+    def travels_with(self, other: Delivery) -> bool:
+        """Whether both records are in one batch, so that their outcome is known at one moment."""
+        return self._batch is other._batch
+
     def nowhere(self) -> RecordMetadata:
         """Metadata of a record that was not written: where it should have been."""
         return RecordMetadata(self._batch.topic, self._batch.partition, -1, -1)

@@ -275,7 +275,7 @@ class Network:
                 send_buffer_bytes=options.send_buffer_bytes,
                 receive_buffer_bytes=options.receive_buffer_bytes,
             )
-            versions = await _negotiate(link, options.socket_connection_setup_timeout_ms)
+            versions = await negotiate(link, options.socket_connection_setup_timeout_ms)
         except LinkBroken as broken:
             node.last_error = error = failure(broken, self._advertised(node_id, node))
             node.retry_at_ms = self.clock_ms() + node.backoff.failed()
@@ -467,7 +467,7 @@ def failure(broken: LinkBroken, hint: str = "") -> KafkaError:
     return RequestTimedOut(f"{broken}{hint}") if broken.timed_out else ConnectionFailed(f"{broken}{hint}")
 
 
-async def _negotiate(link: Link, timeout_ms: float) -> dict[int, tuple[int, int]]:
+async def negotiate(link: Link, timeout_ms: float) -> dict[int, tuple[int, int]]:
     """The broker's versions by API key. Raises: LinkBroken."""
     newest = API[API_VERSIONS].versions[1]
     for version in (newest, 0):
@@ -488,4 +488,4 @@ async def _negotiate(link: Link, timeout_ms: float) -> dict[int, tuple[int, int]
     raise LinkBroken(f"{link.address} refuses every version of ApiVersions that this client has")
 
 
-__all__ = ["Broker", "Network", "Peer", "failure", "monotonic_ms"]
+__all__ = ["Broker", "Network", "Peer", "failure", "monotonic_ms", "negotiate"]

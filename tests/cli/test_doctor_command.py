@@ -1,0 +1,127 @@
+"""`ottla doctor` as a command: what it prints, how it ends, and what it sees of a real broker."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Ottla, documents, good, refused
+from ottla.cli.doctor_checks import CHECKS
+from ottla.client.sync import Producer
+from ottla.client.sync_admin import Admin
+from serving import Serving
+
+#: What does not depend on what other tests did to the server that they share.
+OWN = ("bootstrap", "listeners", "controller", "brokers", "versions", "leaders", "internal-topics")
+
+
+def chosen(*names: str) -> list[str]:
+    return [word for name in names for word in ("--check", name)]
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where nothing listens, nor will."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def test_checks_are_listed_and_chosen_by_name(ottla: Ottla) -> None:
+    listed = good(ottla("doctor", "--list")).splitlines()
+    assert [line.split("\t")[0] for line in listed] == list(CHECKS)
+    assert "did you mean listeners?" in refused(ottla("doctor", "--check", "listener"), code=2)
+    assert "--data-dir" in refused(ottla("doctor", "--check", "data-dir"), code=2)
+    assert "above 0" in refused(ottla("doctor", "--timeout", "0s"), code=2)
+
+
+def test_checks_of_this_machine_ask_no_cluster(ottla: Ottla, tmp_path: Path) -> None:
+    told = documents(ottla("doctor", *chosen("data-dir"), "--data-dir", str(tmp_path / "none"), "-o", "json"), "doctor", code=1)
+    assert (told["reachable"], told["problems"], told["checks"]) == (None, 1, ["data-dir"])
+    assert "Nothing is wrong (1 check)." in ottla("doctor", *chosen("profiles")).stderr
+
+
+@pytest.mark.server
+def test_nobody_answering_is_a_problem_with_a_remedy(ottla: Ottla, nobody: str) -> None:
+    result = ottla("doctor", "-b", nobody, "--check", "bootstrap")
+    assert result.exit_code == 1
+    severity, check, where, *_ = result.stdout.split("\t")
+    assert (severity, check, where) == ("problem", "bootstrap", nobody)
+    assert "connection refused" in result.stdout and "No broker could be asked" in result.stderr
+    told = documents(ottla("doctor", "-b", nobody, "-o", "json", "--check", "bootstrap"), "doctor", code=1)
+    assert (told["reachable"], told["problems"], told["brokers"]) == (False, 1, 0)
+
+
+@pytest.mark.server
+def test_a_terminal_gets_a_block_per_finding(ottla: Ottla, nobody: str, terminal: None) -> None:
+    result = ottla("doctor", "-b", nobody, "--check", "bootstrap")
+    assert result.stdout.splitlines()[0] == f"problem: No broker answers at this address [{nobody}]"
+    assert [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line[2] != " "] == ["seen", "do"]
+
+
+@pytest.mark.server
+def test_nothing_is_wrong_with_a_healthy_server(ottla_server: Serving, ottla: Ottla) -> None:
+    at = ("doctor", "-b", ottla_server.bootstrap, "--timeout", "60s", *chosen(*OWN))
+    told = documents(ottla(*at, "-o", "json"), "doctor")
+    assert (told["reachable"], told["findings"], told["checks"], told["brokers"]) == (True, [], list(OWN), 1)
+    result = ottla(*at)
+    assert good(result) == "" and "Nothing is wrong (7 checks, 1 broker)." in result.stderr
+
+
+@pytest.mark.server
+def test_a_planted_illness_is_found_and_its_remedy_cures_it(ottla_server: Serving, ottla: Ottla) -> None:
+    server = ("-b", ottla_server.bootstrap)
+    good(ottla("topic", "create", "doctor.ill", "-r", "1", "-c", "min.insync.replicas=2", *server))
+    ill = ottla("doctor", *server, "--timeout", "60s", *chosen("replication"), "-o", "json")
+    (finding,) = [one for one in documents(ill, "doctor", code=1)["findings"] if one["topic"] == "doctor.ill"]
+    assert (finding["severity"], finding["check"]) == ("problem", "replication")
+    program, *words = finding["command"].split()
+    assert program == "ottla" and words[-2:] == list(server)
+    good(ottla(*words))
+    cured = ottla("doctor", *server, "--timeout", "60s", *chosen("replication"), "-o", "json")
+    assert "doctor.ill" not in {one["topic"] for one in documents(cured, "doctor", code=cured.exit_code)["findings"]}
+    good(ottla("topic", "delete", "doctor.ill", "-y", *server))
+
+
+@pytest.mark.server
+def test_records_that_a_group_lost_are_found_and_the_remedy_moves_it_into_the_log(ottla_server: Serving, ottla: Ottla) -> None:
+    server, topic = ("-b", ottla_server.bootstrap), "doctor.lost"
+    good(ottla("topic", "create", topic, *server))
+    with Admin(bootstrap_servers=ottla_server.bootstrap) as admin, Producer(bootstrap_servers=ottla_server.bootstrap) as producer:
+        for _ in range(5):
+            producer.send(topic, b"v")
+        producer.flush()
+        admin.alter_consumer_group_offsets("doctor.late", {(topic, 0): 2})
+        admin.delete_records({(topic, 0): 4})
+
+    def look() -> list[dict[str, Any]]:
+        result = ottla("doctor", *server, "--timeout", "60s", "--between", "0s", *chosen("offsets"), "-o", "json")
+        return [one for one in documents(result, "doctor", code=result.exit_code)["findings"] if one["group"] == "doctor.late"]
+
+    (finding,) = look()
+    assert (finding["severity"], finding["topic"], finding["partitions"]) == ("problem", topic, [0])
+    good(ottla(*finding["command"].split()[1:], "--execute"))
+    assert look() == []
+    good(ottla("group", "delete", "doctor.late", "-y", *server))
+    good(ottla("topic", "delete", topic, "-y", *server))
+
+
+@pytest.mark.server
+def test_a_broker_that_advertises_an_address_where_it_is_not_is_found(tmp_path: Path, ottla: Ottla, nobody: str) -> None:
+    with Serving(tmp_path / "data", settings={"advertised.listeners": f"PLAINTEXT://{nobody}"}) as server:
+        result = ottla("doctor", "-b", server.bootstrap, *chosen("bootstrap", "listeners"), "--timeout", "60s", "-o", "json")
+    (finding,) = documents(result, "doctor", code=1)["findings"]
+    assert (finding["check"], finding["broker"], finding["address"], finding["severity"]) == ("listeners", 1, nobody, "problem")
+    assert "connection refused" in finding["evidence"]
+
+
+@pytest.mark.server
+def test_who_listens_and_never_answers_is_not_waited_for(ottla: Ottla) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        result = ottla("doctor", "-b", f"127.0.0.1:{deaf.getsockname()[1]}", "--timeout", "300ms", "-o", "json")
+    (finding, *_) = documents(result, "doctor", code=1)["findings"]
+    assert (finding["check"], finding["severity"]) == ("bootstrap", "problem")

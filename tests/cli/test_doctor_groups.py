@@ -1,0 +1,144 @@
+"""What the doctor finds about consumer groups and disks, in clusters with planted illnesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from doctor_patients import NOW_MS, a_healthy_cluster, found, only
+
+from ottla.base.ids import TopicPartition
+from ottla.cli.doctor_facts import Facts
+from ottla.cli.doctor_groups import BEHIND_MS, suspects
+from ottla.client.group_lag import GroupLag, PartitionLag
+from ottla.client.group_results import GroupDescription, GroupMember, GroupState, GroupType
+from ottla.client.results import LogDir, Node
+
+COORDINATOR = Node(1, "10.0.0.1", 9092)
+
+
+def a_member(name: str, partitions: Iterable[int], topics: Iterable[str] = ("orders",)) -> GroupMember:
+    return GroupMember(name, None, f"client-{name}", "/10.0.0.9", [TopicPartition("orders", one) for one in partitions], list(topics))
+
+
+def a_group(*members: GroupMember, state: GroupState = GroupState.STABLE) -> GroupDescription:
+    return GroupDescription("billing", GroupType.CLASSIC, state, "consumer", "range", COORDINATOR, list(members))
+
+
+def a_lag(committed: int = 100, *, start: int = 0, end: int = 100, waits_ms: int = 0, partition: int = 0) -> GroupLag:
+    row = PartitionLag("orders", partition, committed, start, end, time_lag_ms=waits_ms)
+    return GroupLag("billing", GroupState.STABLE, NOW_MS, [row])
+
+
+def with_group(group: GroupDescription, first: GroupLag | None = None, second: GroupLag | None = None) -> Facts:
+    """A healthy cluster with a group, and what was seen of its lag once and again."""
+    facts = a_healthy_cluster()
+    facts.groups, facts.between_ms = {"billing": group}, 6000
+    facts.lags = {"billing": first or a_lag()}
+    if second is not None:
+        facts.groups_again, facts.lags_again = {"billing": group}, {"billing": second}
+    return facts
+
+
+ALL = a_member("one", (0, 1, 2))
+
+
+def test_a_group_that_reads_everything_is_well() -> None:
+    assert found(with_group(a_group(ALL))) == []
+    assert suspects(with_group(a_group(ALL))) == []
+
+
+def test_records_that_wait_for_long_make_a_group_suspect_not_their_number() -> None:
+    assert suspects(with_group(a_group(ALL), a_lag(0, end=10**9, waits_ms=BEHIND_MS - 1))) == []
+    assert suspects(with_group(a_group(ALL), a_lag(99, waits_ms=BEHIND_MS))) == ["billing"]
+
+
+def test_a_group_that_commits_nothing_between_two_looks_is_stuck() -> None:
+    waits = a_lag(90, waits_ms=BEHIND_MS * 2)
+    finding = only(with_group(a_group(ALL), waits, waits))
+    assert (finding.severity, finding.check, finding.group, finding.partitions) == ("warning", "groups", "billing", [0])
+    assert finding.what == "A group does not get on"
+    assert finding.evidence == "10 records wait, the first for 10m; seen twice, 6.0s apart"
+
+
+def test_the_same_without_members_says_to_start_some() -> None:
+    waits = a_lag(90, waits_ms=BEHIND_MS)
+    assert "no members" in only(with_group(a_group(state=GroupState.EMPTY), waits, waits)).what
+
+
+def test_a_group_that_catches_up_is_well_and_one_that_falls_behind_is_not() -> None:
+    first = a_lag(10, waits_ms=BEHIND_MS)
+    assert found(with_group(a_group(ALL), first, a_lag(50, waits_ms=BEHIND_MS))) == []
+    assert "falls behind" in only(with_group(a_group(ALL), first, a_lag(20, end=200, waits_ms=BEHIND_MS))).what
+
+
+def test_without_a_second_look_nothing_is_said_of_progress() -> None:
+    assert found(with_group(a_group(ALL), a_lag(90, waits_ms=BEHIND_MS))) == []
+
+
+@pytest.mark.parametrize("state", [GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE, GroupState.RECONCILING])
+def test_a_group_that_rebalances_at_both_looks_does_not_settle(state: GroupState) -> None:
+    facts = with_group(a_group(ALL, state=state))
+    assert suspects(facts) == ["billing"]
+    assert found(facts) == []
+    facts.groups_again = {"billing": a_group(ALL)}
+    assert found(facts) == []
+    facts.groups_again = {"billing": a_group(ALL, state=GroupState.PREPARING_REBALANCE)}
+    assert "rebalance" in only(facts).what
+
+
+def test_members_without_partitions_are_a_note() -> None:
+    finding = only(with_group(a_group(ALL, a_member("two", ()))))
+    assert (finding.severity, finding.evidence) == ("note", "1 of 2 members, say client-two")
+
+
+def test_partitions_that_no_member_reads_are_a_warning() -> None:
+    finding = only(with_group(a_group(a_member("one", (0,)))))
+    assert (finding.severity, finding.topic, finding.partitions) == ("warning", "orders", [1, 2])
+
+
+def test_a_subscription_to_a_topic_that_is_not_there_is_a_warning() -> None:
+    finding = only(with_group(a_group(a_member("one", (0, 1, 2), topics=("orders", "order")))))
+    assert (finding.severity, finding.topic) == ("warning", "order")
+
+
+def test_a_group_without_a_coordinator_is_a_problem() -> None:
+    facts = a_healthy_cluster()
+    facts.groups = {"billing": "the coordinator is not available"}
+    assert (only(facts).severity, only(facts).group) == ("problem", "billing")
+
+
+def test_offsets_before_the_start_of_the_log_are_records_that_were_lost() -> None:
+    finding = only(with_group(a_group(ALL), a_lag(10, start=40)))
+    assert (finding.severity, finding.check) == ("problem", "offsets")
+    assert finding.evidence == "in partition 0 it is at 10, the log begins at 40; 30 offsets in all"
+    assert finding.command == "ottla group reset billing --topic orders --to-current"
+
+
+def test_offsets_beyond_the_end_are_a_problem() -> None:
+    assert "beyond the end" in only(with_group(a_group(ALL), a_lag(101, end=100))).what
+
+
+def test_a_group_with_blanks_in_its_name_can_be_typed() -> None:
+    facts = with_group(a_group(ALL))
+    facts.groups, facts.lags = {}, {"my group; rm": a_lag(10, start=40)}
+    assert only(facts).command == "ottla group reset 'my group; rm' --topic orders --to-current"
+
+
+@pytest.mark.parametrize(("free", "severity"), [(9, "warning"), (2, "problem"), (10, None)])
+def test_disks_that_are_nearly_full_are_found(free: int, severity: str | None) -> None:
+    facts = a_healthy_cluster()
+    facts.directories = {2: [LogDir("/data", None, 100, free, [])]}
+    assert [(one.severity, one.broker) for one in found(facts)] == ([(severity, 2)] if severity else [])
+
+
+def test_a_disk_whose_size_is_not_told_is_not_judged() -> None:
+    facts = a_healthy_cluster()
+    facts.directories = {2: [LogDir("/data", None, -1, -1, [])]}
+    assert found(facts) == []
+
+
+def test_log_directories_that_are_offline_cordoned_or_not_told_are_found() -> None:
+    facts = a_healthy_cluster()
+    facts.directories = {1: [LogDir("/a", "it failed", -1, -1, [])], 2: "no answer", 3: [LogDir("/c", None, 9, 9, [], is_cordoned=True)]}
+    assert [(one.severity, one.broker) for one in found(facts)] == [("problem", 1), ("warning", 2), ("note", 3)]

@@ -1,0 +1,113 @@
+"""The loop of `ottla perf latency`, with both clients and the clock in memory."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from ottla.cli.perf_display import Display, Goal
+from ottla.cli.perf_figures import NS, Figures, latency_document
+from ottla.cli.perf_latency import Lost, Sent, Trips
+from ottla.cli.perf_load import Schedule
+from ottla.client.batches import Batch, BlockingDelivery
+from ottla.client.record import ConsumerRecord
+from ottla.wire.errors import KafkaError, NotEnoughReplicas
+
+MS = 1_000_000
+
+
+class World:
+    """A producer and a consumer: records are acknowledged after 2 ms and received after 5, some of them late or never."""
+
+    def __init__(self) -> None:
+        self.now = NS
+        self.sent: list[Sent] = []
+        self.late: dict[int, int] = {}
+        self.lost: set[int] = set()
+        self.error: KafkaError | None = None
+        self.strangers = False
+        self._batch = Batch("t", 0, None, 0.0)
+
+    def clock(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += round(seconds * NS)
+
+    def send(self, topic: str, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> BlockingDelivery:
+        self.sent.append(Sent(topic, value, key, headers))
+        self._batch = Batch(topic, 0, None, 0.0)
+        return BlockingDelivery(self._batch, 0, 0)
+
+    def poll(self, timeout_ms: float | None = None) -> list[ConsumerRecord]:
+        number = len(self.sent) - 1
+        self.now += 2 * MS
+        if not self._batch.done:
+            self._batch.finish(base_offset=number, error=self.error)
+            self._batch.tell()
+        if self.error is not None or number in self.lost:
+            self.now += round((timeout_ms or 0) * MS)
+            return []
+        self.now += 3 * MS + self.late.pop(number, 0)
+        stranger = ConsumerRecord("t", 0, 0, 0, 0, None, b"another's")
+        if self.strangers:
+            self.strangers = False
+            return [stranger]
+        return [stranger, ConsumerRecord("t", 0, number, 0, 0, None, self.sent[-1].value)]
+
+
+def went(world: World, *, warmup: int = 0, **limits: Any) -> tuple[Trips, Figures]:
+    values = iter(range(10**6))
+    trips = Trips(world, world, lambda: Sent("t", b"%03d" % next(values), b"k", []), timeout_ns=NS, clock=world.clock, sleep=world.sleep)
+    trips.warm_up(warmup)
+    schedule = Schedule(**limits)
+    schedule.begin(world.clock())
+    figures = Figures(world.clock())
+    trips.run(schedule, figures, Display(figures, Goal(None, None), interval_ns=NS, stream=io.StringIO(), terminal=False))
+    return trips, figures
+
+
+def test_a_latency_ends_when_the_record_came_and_the_other_when_it_was_acknowledged() -> None:
+    trips, figures = went(World(), records=10)
+    assert (figures.total.records, figures.total.bytes, figures.total.seconds) == (10, 40, 0.05)
+    assert latency_document(figures.total.latencies)["avg"] == 5.0
+    assert latency_document(trips.acknowledged)["avg"] == 2.0
+
+
+def test_the_warm_up_is_sent_and_not_counted() -> None:
+    world = World()
+    _, figures = went(world, warmup=3, records=4)
+    assert (len(world.sent), figures.total.records, figures.total.seconds) == (7, 4, 0.02)
+
+
+def test_others_records_are_skipped() -> None:
+    world = World()
+    world.strangers = True
+    _, figures = went(world, records=2)
+    assert (figures.total.records, latency_document(figures.total.latencies)["max"]) == (2, 10.0)
+
+
+def test_at_a_rate_a_slow_record_is_seen_in_those_that_had_to_wait() -> None:
+    world = World()
+    world.late = {0: 95 * MS}
+    _, figures = went(world, records=20, rate=100.0)
+    # Due every 10 ms and done every 5: the first took 100, the second came 95 behind its time, the third 90 ...
+    assert figures.total.latencies.total // MS == sum(range(5, 101, 5)), "down to 5 ms each"
+    assert world.now - NS == 195 * MS
+
+
+def test_a_record_that_does_not_come_ends_it_with_the_figures_so_far() -> None:
+    world = World()
+    world.lost = {3}
+    with pytest.raises(Lost, match="did not come within 1 s"):
+        went(world, records=10)
+    assert len(world.sent) == 4
+
+
+def test_a_record_that_is_not_written_ends_it() -> None:
+    world = World()
+    world.error = NotEnoughReplicas()
+    with pytest.raises(Lost, match="was not written"):
+        went(world, records=10)
