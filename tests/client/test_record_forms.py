@@ -114,3 +114,7 @@ def test_json_within_json_comes_back_as_the_same_text(value: Any) -> None:
     given = _JsonLines(Reading("json", value=FORMS["json"])).record(line)
     assert given is not None
     assert given[0] == data
+
+
+def test_text_may_be_called_as_the_clients_call_it() -> None:
+    assert FORMS["str"] is FORMS["text"]

@@ -200,4 +200,6 @@ FORMS: dict[str, Form] = {
     "float": _number(_FLOATS, float, "floating point number", None),
     **{f"int{size * 8}": _number(_INTS, _whole, "whole number", size) for size in _INTS},
     **{f"float{size * 8}": _number(_FLOATS, float, "floating point number", size) for size in _FLOATS},
+    # What the clients' serializers and tables call it.
+    "str": TEXT,
 }
