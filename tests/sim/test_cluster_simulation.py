@@ -2,8 +2,12 @@
 
 import pytest
 
+from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD
+from ottla.records.build import build_batch
 from ottla.sim.cluster_history import BESIDE, CLUSTER_KINDS, ClusterHistory
+from ottla.sim.links import Links
 from ottla.sim.sweep import report, run_seed
+from ottla.sim.world import World
 
 
 @pytest.mark.parametrize("first", range(0, 20, 10))
@@ -18,6 +22,19 @@ def test_a_broker_with_an_empty_disk_is_not_taken_back_by_a_leader_that_was_susp
     """As was found: the leader still counted with an ISR that it had once asked for."""
     verdict = run_seed(2266, "cluster")
     assert not verdict.problems, report(verdict)
+
+
+def test_damage_passes_by_a_batch_that_compaction_has_emptied() -> None:
+    """As was found: there was nothing to turn a bit of (seed 1882)."""
+    emptied, whole = build_batch([(0, b"k", b"v", ())])[:HEADER_SIZE], build_batch([(0, b"k", b"v", ())])
+    emptied[8:12] = (HEADER_SIZE - LOG_OVERHEAD).to_bytes(4, "big")
+    sent = emptied + whole
+    links = Links(World(1))
+    links.damage = 1.0
+    links.damages(memoryview(sent))
+    assert sent == emptied + whole
+    links.damages(memoryview(sent)[HEADER_SIZE:])
+    assert sent != emptied + whole
 
 
 @pytest.mark.parametrize("kind", sorted((*CLUSTER_KINDS, *BESIDE)))

@@ -63,6 +63,9 @@ class Links:
         """Perhaps turn a bit of the first batch, behind its checksum."""
         if self.damage and len(records) > HEADER_SIZE and self._rng.random() < self.damage:
             size = min(len(records), parse_header(records).size)
+            if size == HEADER_SIZE:
+                # Compaction has left nothing of it, so there is nothing behind the checksum.
+                return
             records[self._rng.randrange(HEADER_SIZE, size)] ^= 1 << self._rng.randrange(8)
 
     def carry(self, way: Way, delay_ms: int, arrive: Callable[[], None], lost: Callable[[], None]) -> None:
