@@ -29,10 +29,12 @@ test-kafka: install
 test-installed: $(INSTALLED)/.made
 	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m pytest tests/log tests/broker tests/server tests/sim tests/wire tests/records tests/client -n $(JOBS) --dist loadgroup
 
-check: install
+lint: install
 	@$(BIN)/ruff format --check -q src tests bench chaos tools examples
 	@$(BIN)/ruff check -q src tests bench chaos tools examples
 	@$(BIN)/mypy
+
+check: lint
 	@$(BIN)/python -m pytest tests -m "not server and not spark and not interop and not slow" -n $(JOBS)
 
 format: install
