@@ -30,13 +30,8 @@ def test_every_group_is_given_every_record_by_members_of_both_protocols() -> Non
 
 
 def test_a_sweep_tells_all_stories_of_a_seed_in_order() -> None:
-    told = [(verdict.seed, verdict.story, verdict.problems) for verdict in run_seeds(range(2), jobs=1)]
-    assert told == [
-        (seed, story, [])
-        for seed in range(2)
-        for story in ("logs", "groups", "cluster", "cluster-groups")
-        if story != "cluster-groups" or seed % 3 == 0
-    ]
+    told = [(verdict.seed, verdict.story, verdict.problems) for verdict in run_seeds(range(3, 5), jobs=1)]
+    assert told == [(3, "cluster", []), (3, "cluster-groups", []), (4, "logs", []), (4, "groups", []), (4, "cluster", [])]
 
 
 def test_a_failure_names_the_story_that_shows_it_again() -> None:
