@@ -411,6 +411,7 @@ def test_the_blocking_consumer_reads_the_same(cluster: MemoryCluster, quick: dic
 CELLS = st.none() | st.binary(max_size=30)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=20), min_size=1, max_size=6), st.data())
 async def test_tables_hold_what_records_hold_wherever_they_are_cut(

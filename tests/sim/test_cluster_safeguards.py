@@ -85,6 +85,7 @@ def test_asking_without_the_epoch_of_the_last_batch_is_caught(monkeypatch: pytes
     assert harm(("kill", "cut off", "session lost"), first=2)
 
 
+@pytest.mark.slow
 def test_trusting_an_epoch_that_the_follower_never_had_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As before KIP-279: after two quick elections leader and follower have each an epoch of which the other knows nothing."""
     line = "own[1] if own[0] != epoch else min(own[1], end_offset)"
@@ -170,6 +171,7 @@ def test_a_high_watermark_that_every_fetch_raises_is_caught(monkeypatch: pytest.
     assert harm(("kill", "power cut", "cut link"))
 
 
+@pytest.mark.slow
 def test_a_new_leader_that_takes_all_it_has_for_committed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Leader.__init__
 
