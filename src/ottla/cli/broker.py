@@ -173,13 +173,7 @@ def describe(brokers: tuple[int, ...], output: Form, bootstrap: str) -> None:
             given = {name: entry.value for name, entry in entries if entry.source.name != "DEFAULT"}
             held = counts.get(node.id, dict.fromkeys(COUNTS, 0))
             documents.append({**broker_document(node, cluster), **held, "log_dirs": own, "configs": given})
-    if output.for_programs:
-        output.document(documents)
-        return
-    for number, document in enumerate(documents):
-        if number and tables.is_terminal():
-            click.echo()
-        _print(document, output)
+    output.each(documents, _print)
 
 
 def _print(one: dict[str, Any], output: Form) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ import click
 
 from ottla.cli.complete import group_names, topic_names
 from ottla.cli.record_options import client_settings, form_options, forms, setting_option
-from ottla.cli.render import admin, bootstrap_option, told
+from ottla.cli.render import admin, bootstrap_option, terminated, told
 
 if TYPE_CHECKING:
     from ottla.cli.consume_output import Output
@@ -278,14 +277,7 @@ def _prints_to_terminal() -> bool:
 def _closing(output: Output) -> Iterator[None]:
     """Ends the output in good order, also when somebody else asks the process to end."""
     try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:
-        # Not the main thread: nobody sends signals to it.
-        yield
-        output.close()
-        return
-    try:
-        yield
+        with terminated():
+            yield
     finally:
-        signal.signal(signal.SIGTERM, before)
         output.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ import click
 from ottla.base.ids import TopicPartition
 from ottla.cli.consume_parts import POLL_MS
 from ottla.cli.consume_printer import Printer
+from ottla.cli.render import terminated
 from ottla.client.errors import MetadataTimedOut
 from ottla.client.rebalance import RebalanceListener
 from ottla.client.record import ConsumerRecord
@@ -151,12 +151,8 @@ def consume(topics: Sequence[str] | re.Pattern[str], group: str, printer: Printe
         printed.consumer = consumer
         consumer.subscribe(topics, listener=printed)
         # An interrupt is the usual way to end it, a SIGTERM that of others; closing commits what was printed, and leaves.
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            with contextlib.suppress(KeyboardInterrupt):
-                _print(consumer, [] if isinstance(topics, re.Pattern) else topics, printed, printer)
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        with contextlib.suppress(KeyboardInterrupt), terminated():
+            _print(consumer, [] if isinstance(topics, re.Pattern) else topics, printed, printer)
 
 
 def _print(consumer: Consumer, topics: Sequence[str], printed: _Printed, printer: Printer) -> None:

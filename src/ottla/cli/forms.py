@@ -78,6 +78,16 @@ class Form:
             shown, rows, title=title, headings=self.headings is not False, width=tables.terminal_columns(), colours=tables.has_colours()
         )
 
+    def each(self, documents: Sequence[dict[str, Any]], show: Callable[[dict[str, Any], Form], None]) -> None:
+        """Documents whole: one value for programs; for people each by `show`, with an empty line between them on a terminal."""
+        if self.for_programs:
+            self.document(documents)
+            return
+        for number, document in enumerate(documents):
+            if number and tables.is_terminal():
+                click.echo()
+            show(document, self)
+
     def document(self, value: Any, *, of_many: bool = False) -> None:
         """One document as JSON or YAML; one of a row of them is a line, or begins with `---`."""
         if self.kind == "yaml":

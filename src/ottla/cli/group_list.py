@@ -115,13 +115,7 @@ def describe(names: tuple[str, ...], output: Form, bootstrap: str) -> None:
                 raise no_group(admin, name, outcome)
             found.append(outcome)
     documents = [_document(one) for one in found]
-    if output.for_programs:
-        output.document(documents)
-        return
-    for number, document in enumerate(documents):
-        if number and tables.is_terminal():
-            click.echo()
-        _print(document, output)
+    output.each(documents, _print)
 
 
 def _document(group: GroupDescription) -> dict[str, Any]:

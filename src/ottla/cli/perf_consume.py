@@ -30,11 +30,10 @@ from ottla.cli.perf_options import (
     settings_of,
     shared_options,
     show_metrics,
-    terminated,
     time_ns,
     topic_for,
 )
-from ottla.cli.render import told
+from ottla.cli.render import terminated, told
 from ottla.cli.tables import Column, Row
 from ottla.cli.words import time_text
 from ottla.client.rebalance import RebalanceListener

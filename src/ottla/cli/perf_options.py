@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -177,21 +176,6 @@ def fresh_name(what: str) -> str:
     from secrets import token_hex
 
     return f"{what}-{token_hex(4)}"
-
-
-@contextlib.contextmanager
-def terminated() -> Iterator[None]:
-    """Whoever asks the process to end is heard as Ctrl-C is."""
-    try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:
-        # Not the main thread: nobody sends signals to it.
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def metrics_document(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,12 +25,11 @@ from ottla.cli.perf_options import (
     settings_of,
     shared_options,
     show_metrics,
-    terminated,
     throughput,
     time_ns,
     topic_for,
 )
-from ottla.cli.render import told
+from ottla.cli.render import terminated, told
 from ottla.cli.tables import Column, Row
 
 if TYPE_CHECKING:

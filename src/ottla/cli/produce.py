@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
 from ottla.cli.complete import topic_names
 from ottla.cli.record_options import client_settings, form_options, forms, setting_option
-from ottla.cli.render import admin, bootstrap_option, told
+from ottla.cli.render import admin, bootstrap_option, terminated, told
 
 if TYPE_CHECKING:
     from ottla.cli.produce_sending import Fixed, Sending
@@ -124,7 +123,7 @@ def _send(
             raise outcome
     settings.setdefault("max_block_ms", TOPIC_TIMEOUT_MS if isinstance(outcome, KafkaError) else ROOM_TIMEOUT_MS)
     began = time.monotonic()
-    with Producer(**settings) as producer, _terminated():
+    with Producer(**settings) as producer, terminated():
         sending = Sending(
             producer, topic, fixed, rate=rate, keep_going=asked["keep_going"], kind="line" if asked["delimiter"] == "\\n" else "record"
         )
@@ -302,17 +301,3 @@ def _size(source: Counted) -> int | None:
             return None
         total += found.st_size - (file.tell() if file.seekable() else 0)
     return total
-
-
-@contextlib.contextmanager
-def _terminated() -> Iterator[None]:
-    """Whoever asks the process to end is heard as Ctrl-C is."""
-    try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -6,11 +6,12 @@ takes.
 
 from __future__ import annotations
 
+import signal
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,8 +19,19 @@ from ottla.cli.connection import admin as admin
 from ottla.cli.connection import bootstrap_option as bootstrap_option
 from ottla.cli.connection import whence
 
-if TYPE_CHECKING:
-    pass
+
+@contextmanager
+def terminated() -> Iterator[None]:
+    """Whoever asks the process to end (SIGTERM) is heard as Ctrl-C is, in the main thread: as KeyboardInterrupt."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -106,13 +106,7 @@ def describe(names: tuple[str, ...], all_configs: bool, output: Form, bootstrap:
         if isinstance(entries, KafkaError):
             raise click.ClickException(f"the settings of {name}: {entries}")
         documents.append(_document(topic, logs, entries.values(), all_configs))
-    if output.for_programs:
-        output.document(documents)
-        return
-    for number, document in enumerate(documents):
-        if number and tables.is_terminal():
-            click.echo()
-        _print(document, output)
+    output.each(documents, _print)
 
 
 def _document(
