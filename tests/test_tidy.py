@@ -35,9 +35,10 @@ LAYERS: dict[str, set[str]] = {
     "client": {"base", "wire", "records", "net"},
     "server": {"base", "wire", "records", "log", "net", "broker", "store", "console"},
     "sim": {"base", "wire", "records", "log", "net", "broker", "store", "server", "client"},
-    "spark": {"base", "wire", "records", "net", "client"},
+    "lake": {"base", "wire", "records", "net", "client"},
+    "spark": {"base", "wire", "records", "net", "client", "lake"},
     "console": {"base", "wire", "records", "net", "client"},
-    "cli": {"base", "wire", "records", "log", "net", "client", "spark", "console", "server", "sim"},
+    "cli": {"base", "wire", "records", "log", "net", "client", "lake", "spark", "console", "server", "sim"},
     "testing": {"base", "wire", "records", "net", "client", "server", "sim", "store"},
     "demo": {"base", "wire", "records", "net", "client", "server", "spark", "cli"},
 }
@@ -50,7 +51,7 @@ ONLY: dict[tuple[str, str], str] = {
 DOORS = {
     "server": {"serve", "zookeeper", "cluster_local", "cluster_up", "cluster_down", "cluster_restart", "cluster_status", "log"},
     "sim": {"sim"},
-    "spark": {"pipeline", "zookeeper"},
+    "spark": {"pipeline_run", "zookeeper"},
     "log": {"log", "log_verify", "complete"},
 }
 

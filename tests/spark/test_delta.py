@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from ottla.demo.verdict import read_table
-from ottla.spark.pipeline.delta import DeltaAppendWriter, TableMismatch, committed, ensure, schema_of_arrow, write
+from ottla.lake.delta import TableMismatch, committed, ensure, schema_of_arrow, write
+from ottla.spark.pipeline.delta import DeltaAppendWriter
 
 
 def rows(path: Path) -> list[tuple[Any, ...]]:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ottla.demo.verdict import read_table
-from ottla.spark.pipeline.file import PipelineError, parse
+from ottla.spark.pipeline.file import parse
 from ottla.spark.pipeline.progress import Progress
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
+from ottla.spark.pipeline.table import PipelineError
 
 from .conftest import Topic
 

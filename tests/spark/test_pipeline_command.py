@@ -34,10 +34,10 @@ path = "${dir}/table"
 """
 
 
-def test_check_says_what_a_pipeline_has(tmp_path: Path) -> None:
+def test_validate_says_what_a_pipeline_has(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(PIPELINE)
-    done = CliRunner().invoke(command, ["check", str(file), "--var", "bootstrap=h:1", "--var", "dir=/d", "--var", "topic=t"])
+    done = CliRunner().invoke(command, ["validate", str(file), "--var", "bootstrap=h:1", "--var", "dir=/d", "--var", "topic=t"])
     assert (done.exit_code, done.output) == (0, f"{file}: pipeline p: 0 steps, 1 sinks\n")
 
 
@@ -47,10 +47,10 @@ def test_without_spark_the_remedy_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "ottla: pipelines need pyspark: pip install 'ottla[spark]'\n")
 
 
-def test_check_refuses_with_file_line_and_key(tmp_path: Path) -> None:
+def test_validate_refuses_with_file_line_and_key(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(PIPELINE)
-    done = CliRunner().invoke(command, ["check", str(file), "--var", "bootstrap=h:1", "--var", "dir=/d"])
+    done = CliRunner().invoke(command, ["validate", str(file), "--var", "bootstrap=h:1", "--var", "dir=/d"])
     assert done.exit_code == 2
     assert f"ottla: {file}:6: source.topic: ${{topic}} has no value" in done.output
 

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.pipeline.file import Field, Pipeline, PipelineError, load, parse
+from ottla.spark.pipeline.file import load, parse
+from ottla.spark.pipeline.model import Field, Pipeline
+from ottla.spark.pipeline.table import PipelineError
 
 WHOLE = """
 name = "requests"

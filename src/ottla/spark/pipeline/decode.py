@@ -12,7 +12,8 @@ occur in text (a Unicode noncharacter), which is then split.
 import re
 from typing import Any
 
-from ottla.spark.pipeline.file import Decode, Field, Pipeline, named_groups
+from ottla.spark.pipeline.file import named_groups
+from ottla.spark.pipeline.model import Decode, Field, Pipeline
 
 #: Unicode reserves it for use inside programs; it is not for interchange.
 SEPARATOR = "\ufdd0"

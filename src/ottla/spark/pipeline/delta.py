@@ -1,11 +1,4 @@
-"""Delta tables, written without Spark's Delta connector: Arrow and the package deltalake, one transaction per batch of a query.
-
-Each transaction carries (query, batch id) as an application transaction of the Delta protocol, so a batch that is run again after a crash
-is recognised and left out: `append` writes each row once. `merge` and `replace` would come to the same result twice; they are left out too.
-
-    append   rows are added                        merge   rows with the same keys are replaced, others added
-    replace  the table becomes this batch          (the last two are for results that change: aggregates)
-"""
+"""Delta tables out of Spark, without its Delta connector: tasks write Parquet files, the driver commits them (ottla.lake.delta)."""
 
 import json
 import os
@@ -17,48 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
+from ottla.lake.delta import commit_properties_of, opened
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_PER_GROUP = 128 * 1024
-
-
-class TableMismatch(ValueError):
-    """The table is there, with other columns."""
-
-
-def committed(path: str, application: str, batch_id: int) -> bool:
-    """Whether the table at `path` holds this batch already."""
-    table = opened(path)
-    version = None if table is None else table.transaction_version(application)
-    return version is not None and version >= batch_id
-
-
-def opened(path: str) -> Any:
-    """The table, or None where there is none."""
-    from deltalake import DeltaTable
-
-    return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
-
-
-def ensure(path: str, schema: Any) -> None:
-    """Creates the table where there is none. Raises: TableMismatch when one is there with other columns."""
-    from deltalake import DeltaTable
-
-    table = opened(path)
-    if table is None:
-        DeltaTable.create(path, schema=schema, mode="ignore")
-        return
-    there, wanted = ({field.name: str(field.type) for field in one.fields} for one in (table.schema(), schema))
-    if there != wanted:
-        raise TableMismatch(f"the table at {path} has the columns {there} and the results have {wanted}; write to another path")
-
-
-def schema_of_arrow(schema: "pa.Schema") -> Any:
-    """Delta's schema of an Arrow table. Every column may be null: what a query never leaves empty today, it may tomorrow."""
-    from deltalake import Schema
-
-    return Schema.from_arrow(_nullable(schema))
 
 
 def schema_of_frame(frame: Any) -> Any:
@@ -67,36 +24,6 @@ def schema_of_frame(frame: Any) -> Any:
     from pyspark.sql.types import StructField, StructType
 
     return Schema.from_json(StructType([StructField(field.name, field.dataType) for field in frame.schema.fields]).json())
-
-
-def _nullable(schema: "pa.Schema") -> "pa.Schema":
-    import pyarrow as pa
-
-    return pa.schema([field.with_nullable(True) for field in schema])
-
-
-def write(path: str, table: "pa.Table", *, mode: str, keys: tuple[str, ...], application: str, batch_id: int) -> bool:
-    """One transaction with the rows of `table`; False when the batch is there already. Raises: TableMismatch."""
-    from deltalake import write_deltalake
-
-    if committed(path, application, batch_id):
-        return False
-    table = table.cast(_nullable(table.schema))
-    ensure(path, schema_of_arrow(table.schema))
-    properties = _properties(application, batch_id)
-    if mode != "merge":
-        write_deltalake(path, table, mode="overwrite" if mode == "replace" else "append", commit_properties=properties)
-        return True
-    same = " AND ".join(f"(t.`{key}` = s.`{key}` OR (t.`{key}` IS NULL AND s.`{key}` IS NULL))" for key in keys)
-    merging = opened(path).merge(table, predicate=same, source_alias="s", target_alias="t", commit_properties=properties)
-    merging.when_matched_update_all().when_not_matched_insert_all().execute()
-    return True
-
-
-def _properties(application: str, batch_id: int) -> Any:
-    from deltalake import CommitProperties, Transaction
-
-    return CommitProperties(app_transactions=[Transaction(app_id=application, version=batch_id)])
 
 
 class Files(WriterCommitMessage):  # type: ignore[misc]
@@ -163,7 +90,7 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
         actions = [AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows})) for name, size, rows in files]
         table = opened(self.path)
         table.create_write_transaction(
-            actions, mode="append", schema=table.schema(), commit_properties=_properties(self.application, self.batch_id)
+            actions, mode="append", schema=table.schema(), commit_properties=commit_properties_of(self.application, self.batch_id)
         )
 
         if self.report_to is not None:

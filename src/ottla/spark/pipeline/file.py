@@ -15,111 +15,13 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ottla.base.options import suggestion
-from ottla.spark.pipeline.table import PipelineError, Table, line_of
-
-#: The view that the first step reads: the topic's records, decoded.
-RECORDS = "records"
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-DURATION = re.compile(r"\d+\s+(millisecond|second|minute|hour|day)s?")
-
-BadRecords = Literal["keep", "drop", "fail"]
-SinkMode = Literal["append", "merge", "replace", "update"]
-
-
-@dataclass(frozen=True, slots=True)
-class Watermark:
-    """How late a record may be: `delay` after the newest time in `column`, records are too late and windows close."""
-
-    column: str
-    delay: str
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Which topics are read, and how."""
-
-    #: Options of ``format("ottla")`` that name the topics and everything else.
-    options: Mapping[str, str]
-    watermark: Watermark | None
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A decoded column."""
-
-    type: str
-    #: Of a timestamp: Spark's pattern, such as ``dd/MMM/yyyy:HH:mm:ss Z``, or ``epoch_ms`` or ``epoch_s`` for a number.
-    format: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """How a value becomes columns. ``text`` gives one column, ``value``."""
-
-    format: Literal["json", "regex", "text"]
-    fields: Mapping[str, Field] = field(default_factory=dict)
-    #: Spark DDL, instead of fields.
-    schema: str | None = None
-    pattern: str | None = None
-    #: Texts that mean nothing, such as ``-`` in web logs.
-    nulls: tuple[str, ...] = ()
-    bad_records: BadRecords = "keep"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A query over earlier views; its result is a view of this name."""
-
-    name: str
-    sql: str
-    watermark: Watermark | None
-    #: The key of its SQL, for errors.
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sink:
-    """Where a view goes."""
-
-    type: Literal["delta", "topic", "console"]
-    view: str
-    mode: SinkMode | None
-    key: str
-    path: str | None = None
-    keys: tuple[str, ...] = ()
-    topic: str | None = None
-    #: SQL expression for the record's key.
-    key_sql: str | None = None
-    compression: str = "none"
-    rows: int = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """A whole file."""
-
-    file: Path
-    text: str
-    name: str
-    bootstrap: str
-    checkpoint: str
-    #: A duration, or ``available-now``: read what is there and end.
-    trigger: str
-    source: Source
-    decode: Decode
-    steps: tuple[Step, ...]
-    sinks: tuple[Sink, ...]
-    #: Settings of the Spark session.
-    spark: Mapping[str, str]
-
-    def error(self, key: str, problem: str) -> PipelineError:
-        """An error that points into this pipeline's file."""
-        return PipelineError(line_of(self.file, self.text, key), key, problem)
+from ottla.spark.pipeline.model import DURATION, NAME, RECORDS, Decode, Field, Pipeline, Source, Step, Watermark
+from ottla.spark.pipeline.sink_file import read_sinks
+from ottla.spark.pipeline.table import PipelineError, Table
 
 
 def load(path: Path, variables: Mapping[str, str] | None = None) -> Pipeline:
@@ -155,7 +57,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
         source=source,
         decode=decode,
         steps=steps,
-        sinks=_sinks(table, (RECORDS, *(step.name for step in steps))),
+        sinks=read_sinks(table, (RECORDS, *(step.name for step in steps))),
         spark=_spark(table.table("spark")),
     )
     table.finish()
@@ -281,39 +183,6 @@ def _steps(table: Table) -> tuple[Step, ...]:
         steps.append(Step(name, sql, _watermark(inner), f"{inner.prefix}sql"))
         inner.finish()
     return tuple(steps)
-
-
-def _sinks(table: Table, views: tuple[str, ...]) -> tuple[Sink, ...]:
-    sinks = tuple(_sink(inner, views) for inner in table.tables("sink"))
-    if not sinks:
-        raise table.fail("sink", 'is missing; say where results go: [[sink]] with type = "delta", "topic" or "console"')
-    return sinks
-
-
-def _sink(table: Table, views: tuple[str, ...]) -> Sink:
-    kind = table.choice("type", ("delta", "topic", "console"), required="say where results go: delta, topic or console")
-    view = table.choice("from", views, views[-1])
-    if kind == "delta":
-        mode = table.choice("mode", ("append", "merge", "replace"), "append")
-        path = table.text("path", required="say in which directory the table is")
-        keys = table.texts("keys")
-        if mode == "merge" and not keys:
-            raise table.fail(
-                "keys", 'is missing; merge replaces the row with the same keys: name the columns, such as keys = ["window_start"]'
-            )
-        if mode != "merge" and keys:
-            raise table.fail("keys", 'is only for mode = "merge"')
-        sink = Sink(kind, view, mode, table.prefix, path=path, keys=keys)
-    elif kind == "topic":
-        mode = table.choice("mode", ("append", "update"))
-        topic = table.text("topic", required="name the topic that results go to")
-        codec = table.choice("compression", ("none", "gzip", "snappy", "lz4", "zstd"), "none")
-        sink = Sink(kind, view, mode, table.prefix, topic=topic, key_sql=table.text("key"), compression=codec)
-    else:
-        mode = table.choice("mode", ("append", "update", "replace"))
-        sink = Sink(kind, view, mode, table.prefix, rows=table.number("rows", 20))
-    table.finish()
-    return sink
 
 
 def _spark(table: Table) -> dict[str, str]:

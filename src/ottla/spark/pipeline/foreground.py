@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.pipeline.file import Pipeline, Sink
+from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import JsonLines, Screen
 from ottla.spark.pipeline.run import RunningPipeline
 from ottla.spark.pipeline.sinks import Batch

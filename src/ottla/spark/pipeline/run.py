@@ -24,7 +24,7 @@ from ottla.spark import log_access
 from ottla.spark.offsets import LATEST, from_json
 from ottla.spark.pipeline.decode import SOURCE_SCHEMA, decoded
 from ottla.spark.pipeline.delta import DeltaAppend
-from ottla.spark.pipeline.file import RECORDS, Pipeline, Sink
+from ottla.spark.pipeline.model import RECORDS, Pipeline, Sink
 from ottla.spark.pipeline.progress import Progress, progress_of
 from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, Target, TopicTarget, write_batch
 

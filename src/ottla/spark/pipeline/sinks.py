@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ottla.lake import delta
 from ottla.spark.options import SinkOptions
-from ottla.spark.pipeline import delta
-from ottla.spark.pipeline.file import Pipeline, Sink
+from ottla.spark.pipeline.delta import DeltaAppend, schema_of_frame
+from ottla.spark.pipeline.model import Pipeline, Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,11 +73,11 @@ class DeltaTarget:
         if delta.committed(self.path, application, batch.number):
             return 0
         try:
-            delta.ensure(self.path, delta.schema_of_frame(frame))
+            delta.ensure(self.path, schema_of_frame(frame))
         except delta.TableMismatch as error:
             raise self.pipeline.error(f"{self.sink.key}path", str(error)) from None
         options = {"path": self.path, "application": application, "batch": str(batch.number)}
-        return _saved(frame.write.format(delta.DeltaAppend.name()).options(**options))
+        return _saved(frame.write.format(DeltaAppend.name()).options(**options))
 
     def _application(self, batch: Batch) -> str:
         # Two sinks of one query may share a table; each has its own row of batch numbers.
