@@ -6,6 +6,7 @@ from ottla.cli.lazy import Entry, Lazy
 
 COMMANDS = {
     "run": Entry("pipeline_run:run", "Run a pipeline file until Ctrl-C; a restart goes on where it stopped."),
+    "load": Entry("pipeline_load:load", "Load files into a topic: csv, JSON lines, Parquet, Arrow, text."),
     "validate": Entry("pipeline_run:validate", "Check a pipeline file without running it."),
 }
 
