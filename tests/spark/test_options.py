@@ -40,7 +40,7 @@ def test_bootstrap_servers_need_no_prefix() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "attribute", "expected"),
     [
-        ("failOnDataLoss", "false", "fail_on_data_loss", False),
+        ("failOnDataLoss", "false", "on_data_loss", "warn"),
         ("includeHeaders", "TRUE", "include_headers", True),
         ("minPartitions", "12", "tasks_min", 12),
         ("maxRecordsPerPartition", "1000", "records_per_task_max", 1000),
