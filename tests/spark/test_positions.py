@@ -139,3 +139,20 @@ def test_a_topic_that_was_created_again_is_data_loss_or_is_read_from_its_beginni
 
 def test_a_deleted_topic_is_not_an_error_to_a_running_stream_until_loss_is_decided() -> None:
     assert newest(MemoryCatalog(), options(subscribe="gone,users")) == {U0: 7}
+
+
+def test_a_query_begins_where_its_group_stands_and_elsewhere_where_it_was_told() -> None:
+    catalog = MemoryCatalog(groups={"g": {T0: 40}})
+    asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
+    assert starting(catalog, options(**asked)) == {T0: 40, T1: 20}
+    assert starting(catalog, options(**asked, **{"kafka.auto.offset.reset": "latest"})) == {T0: 40, T1: 50}
+    with pytest.raises(NoSuchData, match="group g has committed no offset of orders-1"):
+        starting(catalog, options(**asked, **{"kafka.auto.offset.reset": "none"}))
+
+
+def test_a_committed_offset_that_the_log_has_no_more_is_data_loss() -> None:
+    catalog = MemoryCatalog(groups={"g": {T0: 40, T1: 3}})
+    asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
+    with pytest.raises(DataLoss, match="orders-1 should be read from 3 but begins at 20"):
+        starting(catalog, options(**asked))
+    assert starting(catalog, options(**asked, onDataLoss="skip")) == {T0: 40, T1: 20}
