@@ -27,7 +27,7 @@ from ottla.client.consumer_metrics import ConsumerMetrics
 from ottla.client.errors import AlreadyClosed
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
-from ottla.client.giving import Giving
+from ottla.client.giving import LOOP_RECORDS, Giving
 from ottla.client.group import GroupPostman
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.moving import Figures
@@ -422,7 +422,7 @@ class Consumer(Positions):
         one is asked for.
         """
         while True:
-            await self.turn(self.options.max_poll_records, None)
+            await self.turn(LOOP_RECORDS, None)
             for record in self.giving.each():
                 yield record
 

@@ -22,6 +22,7 @@ from ottla.base.ids import TopicPartition
 from ottla.client import consumer as aio
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
 from ottla.client.errors import AlreadyClosed
+from ottla.client.giving import LOOP_RECORDS
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.moving import Figures
 from ottla.client.offsets import OffsetAndTime
@@ -308,7 +309,7 @@ class Consumer:
         one is asked for.
         """
         while True:
-            self.wait_for(lambda: self.core.turn(self.options.max_poll_records, None))
+            self.wait_for(lambda: self.core.turn(LOOP_RECORDS, None))
             yield from self.core.giving.each()
 
     def wakeup(self) -> None:
