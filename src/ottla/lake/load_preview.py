@@ -39,9 +39,12 @@ def preview(files: Sequence[Input], shape: Shape, how: How, limit: int) -> Itera
                     batch = portion.batch.slice(first, min(ROWS, left))
                     made = shaped(shape, batch, reader.value, row, given.name)
                     row += batch.num_rows
-                    bad = [one for one in (*portion.bad, *made.bad) if one.at < first + batch.num_rows or not batch.num_rows]
+                    end = first + batch.num_rows
+                    more = batch.num_rows < left and end == portion.batch.num_rows
+                    bad = [one for one in portion.bad if first <= one.at < end or (more and one.at == end)]
+                    bad += [one._replace(at=first + one.at) for one in made.bad]
                     if bad:
-                        where = f"line {bad[0].line}" if bad[0].line is not None else f"record {row - batch.num_rows + bad[0].at + 1}"
+                        where = f"line {bad[0].line}" if bad[0].line is not None else f"record {row - end + bad[0].at + 1}"
                         raise CannotLoad(f"{given.name}, {where}: {bad[0].why}")
                     for one in _read_back(made.batch):
                         yield one
