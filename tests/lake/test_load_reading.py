@@ -119,6 +119,8 @@ def test_fields_of_json_are_taken_out_as_text(tmp_path: Path) -> None:
     assert [(row["k"], row["n"]) for row in rows] == [("é".encode(), b"1.50"), (None, None), (b'{"a":[1]}', b"x")]
     assert [row[WHOLE] for row in read(path, fields=("k",), chosen=("n", "m"))[0]] == [b'{"n":1.50}', b'{"n":null}', b'{"n":"x"}']
     assert read(path, without=("k",))[0][2][WHOLE] == b'{"n":"x"}'
+    texts = read(written(tmp_path, "b.jsonl", b'{"k":"\\u00e9\\n","n":1}\n{"k":null}\n{}\n'), fields=("k",))[0]
+    assert [row["k"] for row in texts] == ["é\n".encode(), None, None]
     with pytest.raises(CannotLoad, match="no record has a field 'kk'; did you mean k"):
         read(path, fields=("kk",))
 

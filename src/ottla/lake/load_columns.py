@@ -11,7 +11,8 @@ from ottla.lake.load_files import STDIN, CannotLoad, Input
 from ottla.lake.load_read import PORTION_BYTES, Reader, Rows, shape_of
 
 ARROW_FILE, FEATHER_1 = b"ARROW1", b"FEA1"
-ROWS_MAX = 128 * 1024
+#: Rows in a portion, so that what is made of them stays in the processor's caches.
+ROWS_MAX = 32 * 1024
 
 
 @contextmanager

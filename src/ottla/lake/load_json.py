@@ -30,11 +30,15 @@ class JsonReader:
         self._slots = [f"f{number}" for number in range(len(how.fields))]
         names = dict(zip(self._slots, how.fields, strict=True))
         row: Any = msgspec.Raw
+        #: Takes fields that are texts in all rows; None where there are none, or some are something else.
+        self._texts: msgspec.json.Decoder[Any] | None = None
         if self._as_dict:
             row = dict[str, msgspec.Raw]
         elif names:
-            fields: list[Any] = [(slot, msgspec.Raw, msgspec.field(default=msgspec.Raw())) for slot in self._slots]
-            row = msgspec.defstruct("Row", fields, rename=names.__getitem__, gc=False)
+            raw: list[Any] = [(slot, msgspec.Raw, msgspec.field(default=msgspec.Raw())) for slot in self._slots]
+            row = msgspec.defstruct("Row", raw, rename=names.__getitem__, gc=False)
+            texts: list[Any] = [(slot, str | None, None) for slot in self._slots]
+            self._texts = msgspec.json.Decoder(msgspec.defstruct("Texts", texts, rename=names.__getitem__, gc=False))
         self._decoder = msgspec.json.Decoder(row)
 
     def portions(self, skip: int) -> Iterator[Rows]:
@@ -59,12 +63,21 @@ class JsonReader:
             lines = lines.filter(pc.greater(pc.binary_length(lines), 0))
         try:
             block.decode()
-            found = self._decoder.decode_lines(block)
+            found = self._decoded(block)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
         if len(found) != len(lines):
             return None
         return pa.RecordBatch.from_arrays(*self._columns(found, lines))
+
+    def _decoded(self, block: bytes) -> list[Any]:
+        """Raises: MsgspecError."""
+        if self._texts is not None:
+            try:
+                return self._texts.decode_lines(block)
+            except msgspec.ValidationError:
+                self._texts = None
+        return self._decoder.decode_lines(block)
 
     def _slowly(self, first_line: int, block: bytes) -> Rows:
         import pyarrow as pa
@@ -114,8 +127,10 @@ class JsonReader:
                 raise CannotLoad(f"no record has a field {name!r}{suggestion(name, there)}; there are {', '.join(there)}")
 
 
-def _text(raw: msgspec.Raw) -> bytes | None:
+def _text(raw: msgspec.Raw | str | None) -> bytes | str | None:
     """A field as text: strings as they are, others as they are written; None for null, and where it is missing."""
+    if not isinstance(raw, msgspec.Raw):
+        return raw
     data = bytes(raw)
     if data[:1] != b'"':
         return None if not data or data == b"null" else data
