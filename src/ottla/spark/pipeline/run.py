@@ -13,7 +13,6 @@ offsets each batch has, so it is the same batch again, and sinks that can tell l
 """
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,11 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark import log_access
 from ottla.spark.offsets import LATEST, from_json
-from ottla.spark.pipeline.decode import SOURCE_SCHEMA, decoded
 from ottla.spark.pipeline.delta import DeltaAppend
-from ottla.spark.pipeline.model import RECORDS, Pipeline, Sink
+from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import Progress, progress_of
+from ottla.spark.pipeline.refusals import reason, spark_errors
 from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, Target, TopicTarget, write_batch
+from ottla.spark.pipeline.views import options_of
+from ottla.spark.pipeline.views import views as made_views
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +77,7 @@ class RunningPipeline:
         """Starts every query. Raises: PipelineError when Spark refuses a step or a sink."""
         session = self.session
         session.dataSource.register(DeltaAppend)
-        views = self._views()
+        views = made_views(self.pipeline, session)
         groups: dict[tuple[str, str], list[Sink]] = {}
         for sink in self.pipeline.sinks:
             groups.setdefault((sink.view, self._output(sink, views[sink.view])), []).append(sink)
@@ -112,7 +113,7 @@ class RunningPipeline:
         from ottla.spark.options import SourceOptions
         from ottla.spark.positions import newest
 
-        options = SourceOptions.of(self._source_options(), streaming=True)
+        options = SourceOptions.of(options_of(self.pipeline), streaming=True)
         return newest(log_access.open_log(options.bootstrap, options.client), options)
 
     def stop(self) -> None:
@@ -125,39 +126,6 @@ class RunningPipeline:
                     break
                 time.sleep(POLL_S)
             running.query.stop()
-
-    def _source_options(self) -> dict[str, str]:
-        return {"kafka.bootstrap.servers": self.pipeline.bootstrap, **self.pipeline.source.options}
-
-    def _views(self) -> dict[str, Any]:
-        """Every view by name: the records, then each step's. Raises: PipelineError."""
-        pipeline = self.pipeline
-        reader = self.session.readStream.format("ottla").schema(SOURCE_SCHEMA).options(**self._source_options())
-        try:
-            frame = decoded(reader.load(), pipeline)
-        except _spark_errors() as error:
-            raise pipeline.error("source", reason(error)) from None
-        if pipeline.source.watermark is not None:
-            frame = self._watermarked(frame, pipeline.source.watermark, "source.watermark.column")
-        frame.createOrReplaceTempView(RECORDS)
-        views = {RECORDS: frame}
-        for step in pipeline.steps:
-            try:
-                frame = self.session.sql(step.sql)
-            except _spark_errors() as error:
-                raise pipeline.error(step.key, reason(error)) from None
-            if step.watermark is not None:
-                frame = self._watermarked(frame, step.watermark, step.key.removesuffix("sql") + "watermark.column")
-            frame.createOrReplaceTempView(step.name)
-            views[step.name] = frame
-        return views
-
-    def _watermarked(self, frame: Any, watermark: Any, key: str) -> Any:
-        kinds = dict(frame.dtypes)
-        if not kinds.get(watermark.column, "").startswith("timestamp"):
-            said = f"is {kinds[watermark.column]}" if watermark.column in kinds else f"is not among {', '.join(kinds)}"
-            raise self.pipeline.error(key, f"column {watermark.column} {said}; a watermark needs a column of type timestamp")
-        return frame.withWatermark(watermark.column, watermark.delay)
 
     def _output(self, sink: Sink, frame: Any) -> str:
         """The form in which a sink wants its view: as it says, else as other sinks of the view do, else what the view can give."""
@@ -175,7 +143,7 @@ class RunningPipeline:
             for sql in target.extras.values():
                 try:
                     frame.selectExpr(sql)
-                except _spark_errors() as error:
+                except spark_errors() as error:
                     raise pipeline.error(f"{target.sink.key}key", reason(error)) from None
         gather = output != "append" or aggregates(frame)
         running = RunningQuery(view if len({sink.view for sink in pipeline.sinks}) > 1 else pipeline.name, None)
@@ -192,7 +160,7 @@ class RunningPipeline:
             writer = writer.trigger(processingTime=pipeline.trigger)
         try:
             running.query = writer.start()
-        except _spark_errors() as error:
+        except spark_errors() as error:
             raise pipeline.error(f"{sinks[0].key}mode", reason(error)) from None
         return running
 
@@ -212,30 +180,8 @@ def aggregates(frame: Any) -> bool:
     return any(f"{node} [" in plan for node in ("Aggregate", "Deduplicate", "Distinct"))
 
 
-def reason(error: BaseException) -> str:
-    """The sentence in an error of Spark: what was raised in a Python process, or else Spark's first line without its plan."""
-    text = str(getattr(error, "getMessage", str)() or error)
-    raised, within = [], False
-    for line in text.splitlines():
-        if within and line and not line[0].isspace():
-            raised.append(line)
-            within = False
-        elif line.endswith("Traceback (most recent call last):"):
-            within = True
-    ours = [line.partition(": ")[2] or line for line in raised if not line.startswith("py4j.")]
-    sentence = ours[-1] if ours else text.split(";\n")[0].splitlines()[0].strip()
-    return re.sub(r"\.? SQLSTATE: \w+$", "", sentence).removeprefix("[USER_RAISED_EXCEPTION] ")
-
-
 def _offsets_of(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
-
-
-def _spark_errors() -> type[Exception]:
-    from pyspark.errors import PySparkException
-
-    base: type[Exception] = PySparkException
-    return base
 
 
 __all__ = ["LATEST", "QueryFailed", "RunningPipeline", "RunningQuery", "aggregates", "reason"]
