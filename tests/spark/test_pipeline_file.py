@@ -64,13 +64,13 @@ def test_a_whole_file_is_read() -> None:
         "/d/checkpoint",
         "5 seconds",
     )
-    assert pipeline.source.options == {
+    assert pipeline.sources[0].options == {
         "subscribe": "access",
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": "100",
         "failOnDataLoss": "false",
     }
-    assert pipeline.decode.fields["at"] == Field("timestamp", "dd/MMM/yyyy:HH:mm:ss Z")
+    assert pipeline.sources[0].decode.fields["at"] == Field("timestamp", "dd/MMM/yyyy:HH:mm:ss Z")
     assert [step.name for step in pipeline.steps] == ["sized", "by_host"]
     assert [(sink.type, sink.view, sink.mode) for sink in pipeline.sinks] == [("delta", "by_host", "merge"), ("topic", "sized", None)]
     assert pipeline.spark == {"spark.sql.shuffle.partitions": "3"}
@@ -78,7 +78,7 @@ def test_a_whole_file_is_read() -> None:
 
 def test_the_smallest_pipeline_is_named_after_its_file_and_shows_text() -> None:
     pipeline = read(SMALL)
-    assert (pipeline.name, pipeline.decode.format, pipeline.sinks[0].view) == ("p", "text", "records")
+    assert (pipeline.name, pipeline.sources[0].decode.format, pipeline.sinks[0].view) == ("p", "text", "records")
     assert pipeline.trigger == "1 second"
 
 
