@@ -1,0 +1,97 @@
+"""Delta tables on disk: columns that change, batches that are written once, files that are joined and removed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+
+import pyarrow as pa
+
+from ottla.lake.delta import Overtaken, TableMismatch, append, commit_properties_of, compact, evolve, opened, transact, vacuum, write
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return sorted(pa.table(opened(str(path)).scan().read_all()).to_pylist(), key=str)
+
+
+def put(path: Path, data: dict[str, Any], *, batch: int, **others: Any) -> bool:
+    given: dict[str, Any] = {"mode": "append", "keys": (), "application": "q", **others}
+    return write(str(path), pa.table(data), batch_id=batch, **given)
+
+
+def test_new_columns_are_added_and_null_before(tmp_path: Path) -> None:
+    put(tmp_path, {"a": [1]}, batch=0)
+    assert put(tmp_path, {"a": [2], "b": ["x"]}, batch=1, evolving=True)
+    assert rows(tmp_path) == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
+
+
+def test_rows_may_lack_columns_that_the_table_has(tmp_path: Path) -> None:
+    put(tmp_path, {"a": [1], "b": ["x"]}, batch=0)
+    put(tmp_path, {"a": pa.array([2], pa.int16())}, batch=1, evolving=True)
+    assert rows(tmp_path) == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
+
+
+def test_members_of_structs_are_added(tmp_path: Path) -> None:
+    put(tmp_path, {"s": [{"x": 1}]}, batch=0)
+    put(tmp_path, {"s": [{"y": "q"}]}, batch=1, evolving=True)
+    assert rows(tmp_path) == [{"s": {"x": 1, "y": None}}, {"s": {"x": None, "y": "q"}}]
+
+
+def test_a_type_becomes_wider_by_writing_the_table_anew_if_told_to(tmp_path: Path) -> None:
+    put(tmp_path, {"p": ["a", "b"], "n": [1, 2]}, batch=0, partition_by=["p"])
+    wider = pa.schema([("n", pa.float64()), ("p", pa.string())])
+    with pytest.raises(TableMismatch, match="n long, not double: cast the column"):
+        evolve(str(tmp_path), wider)
+    assert [str(one) for one in evolve(str(tmp_path), wider, rewrite=True)] == ["n long, not double"]
+    put(tmp_path, {"p": ["a"], "n": [0.5]}, batch=1)
+    assert [row["n"] for row in rows(tmp_path)] == [0.5, 1.0, 2.0]
+    table = opened(str(tmp_path))
+    assert table.metadata().partition_columns == ["p"] and table.transaction_version("q") == 1
+
+
+def test_a_number_that_the_wider_type_cannot_hold_is_not_changed(tmp_path: Path) -> None:
+    put(tmp_path, {"n": [2**60 + 1]}, batch=0)
+    with pytest.raises(TableMismatch, match="do not fit n long, not double"):
+        evolve(str(tmp_path), pa.schema([("n", pa.float64())]), rewrite=True)
+    assert rows(tmp_path) == [{"n": 2**60 + 1}]
+
+
+def test_a_type_that_is_another_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    put(tmp_path, {"n": [1]}, batch=0)
+    with pytest.raises(TableMismatch, match="has n long, not string: cast the column to the type that the table has, give it another name"):
+        put(tmp_path, {"n": ["x"]}, batch=1, evolving=True)
+
+
+def test_a_transaction_overtaken_by_the_same_application_writes_nothing(tmp_path: Path) -> None:
+    put(tmp_path, {"a": [1]}, batch=0)
+
+    def once(table: Any) -> None:
+        put(tmp_path, {"a": [2]}, batch=1)
+        append(table, pa.table({"a": [3]}), commit_properties_of("q", 1))
+
+    with pytest.raises(Overtaken, match="another process has written"):
+        transact(str(tmp_path), "q", 1, once)
+    assert rows(tmp_path) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_transaction_beside_another_application_goes_through(tmp_path: Path) -> None:
+    put(tmp_path, {"a": [1]}, batch=0)
+
+    def once(table: Any) -> None:
+        put(tmp_path, {"a": [2]}, batch=7, application="other")
+        append(table, pa.table({"a": [3]}), commit_properties_of("q", 1))
+
+    assert transact(str(tmp_path), "q", 1, once)
+    assert [row["a"] for row in rows(tmp_path)] == [1, 2, 3]
+
+
+def test_small_files_are_joined_and_the_old_ones_removed(tmp_path: Path) -> None:
+    for batch in range(5):
+        put(tmp_path, {"a": [batch]}, batch=batch)
+    assert compact(str(tmp_path)) == (5, 1)
+    assert vacuum(str(tmp_path)) == [], "a week has not passed"
+    assert len(vacuum(str(tmp_path), retention_hours=0)) == 5
+    assert len(list(tmp_path.glob("*.parquet"))) == 1 and [row["a"] for row in rows(tmp_path)] == [0, 1, 2, 3, 4]
+    assert not put(tmp_path, {"a": [4]}, batch=4), "which batches there are is not forgotten"
