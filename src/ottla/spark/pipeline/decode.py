@@ -5,6 +5,8 @@ is left out (`"drop"`) or ends the query (`"fail"`). A tombstone, a record witho
 
     fields of [decode] ...  _malformed  _key (text)  _topic  _partition  _offset  _timestamp (the record's own)
 
+For dead letters (rejects.py) the record's key and value go along as they were, in columns that leave before anybody sees the view.
+
 A regular expression is run once per value, not once per group: it rewrites the value into its groups with a separator between that cannot
 occur in text (a Unicode noncharacter), which is then split.
 """
@@ -14,6 +16,7 @@ from typing import Any
 
 from ottla.spark.pipeline.file import named_groups
 from ottla.spark.pipeline.model import Decode, Field, Pipeline
+from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE
 
 #: Unicode reserves it for use inside programs; it is not for interchange.
 SEPARATOR = "\ufdd0"
@@ -21,7 +24,14 @@ CORRUPT = "_corrupt"
 EPOCHS = {"epoch_ms": "timestamp_millis", "epoch_s": "timestamp_seconds"}
 #: All of the source's columns but the one that pipelines do not show.
 SOURCE_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
-METADATA = ("CAST(key AS STRING) AS _key", "topic AS _topic", "partition AS _partition", "offset AS _offset", "timestamp AS _timestamp")
+METADATA: tuple[str, ...] = (
+    "make_valid_utf8(CAST(key AS STRING)) AS _key",
+    "topic AS _topic",
+    "partition AS _partition",
+    "offset AS _offset",
+    "timestamp AS _timestamp",
+)
+METADATA += (f"key AS {RAW_KEY}", f"value AS {RAW_VALUE}")
 
 
 def decoded(frame: Any, pipeline: Pipeline) -> Any:
@@ -37,7 +47,7 @@ def decoded(frame: Any, pipeline: Pipeline) -> Any:
         case "regex":
             frame = _regex(frame, decode)
         case "text":
-            frame = frame.selectExpr("CAST(value AS STRING) AS value", "FALSE AS _malformed", *METADATA)
+            frame = frame.selectExpr("make_valid_utf8(CAST(value AS STRING)) AS value", "FALSE AS _malformed", *METADATA)
     if decode.bad_records == "drop":
         return frame.where("NOT _malformed")
     if decode.bad_records == "fail":
@@ -90,7 +100,7 @@ def _regex(frame: Any, decode: Decode) -> Any:
     pattern = re.sub(r"(?<!\\)\(\?P?<(?=[A-Za-z_])[^>]*>", "(", decode.pattern)
     rewritten = SEPARATOR + SEPARATOR.join(f"${number}" for number in groups.values())
     whole = f"regexp_replace(CAST(value AS STRING), {_quoted(f'(?s)^.*?(?:{pattern}).*$')}, '{rewritten}')"
-    frame = frame.selectExpr(f"split({whole}, '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *METADATA)
+    frame = frame.selectExpr(f"split(make_valid_utf8({whole}), '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *METADATA)
     # A value that does not match is left as it is: one part, without a separator.
     matched = f"size(parts) = {len(groups) + 1}"
     texts = {

@@ -20,7 +20,7 @@ from typing import Any
 
 from ottla.base.options import suggestion
 from ottla.spark.pipeline.model import DURATION, NAME, RECORDS, Decode, Field, Pipeline, Source, Step, Watermark
-from ottla.spark.pipeline.sink_file import read_sinks
+from ottla.spark.pipeline.sink_file import read_dead_letters, read_rules, read_sinks, read_trigger, refuse_lost_letters
 from ottla.spark.pipeline.table import PipelineError, Table
 
 
@@ -47,20 +47,24 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     source = _source(table.table("source", required="say which topic is read: [source] and topic = ..."))
     decode = _decode(table.table("decode"))
     steps = _steps(table)
+    views = (RECORDS, *(step.name for step in steps))
     pipeline = Pipeline(
         file=path,
         text=text,
         name=name,
         bootstrap=bootstrap,
         checkpoint=table.text("checkpoint", f".ottla/{name}"),
-        trigger=_trigger(table),
+        trigger=read_trigger(table),
         source=source,
         decode=decode,
         steps=steps,
-        sinks=read_sinks(table, (RECORDS, *(step.name for step in steps))),
+        sinks=read_sinks(table, views),
         spark=_spark(table.table("spark")),
+        rules=read_rules(table, views),
+        dead_letters=read_dead_letters(table),
     )
     table.finish()
+    refuse_lost_letters(pipeline)
     return pipeline
 
 
@@ -117,7 +121,7 @@ def _decode(table: Table) -> Decode:
         raise table.fail("pattern", 'is only for regex; set format = "regex"')
     if form == "text" and fields:
         raise table.fail("fields", 'text has one column, value; set format = "json" or "regex"')
-    bad = table.choice("bad_records", ("keep", "drop", "fail"), "keep")
+    bad = table.choice("bad_records", ("keep", "drop", "fail", "dead_letter"), "keep")
     table.finish()
     return Decode(form, fields, schema, pattern, nulls, bad)
 
@@ -162,13 +166,6 @@ def named_groups(pattern: str) -> dict[str, int]:
     Raises: re.error.
     """
     return dict(re.compile(re.sub(r"(?<!\\)\(\?<(?=[A-Za-z_])", "(?P<", pattern)).groupindex)
-
-
-def _trigger(table: Table) -> str:
-    trigger = str(table.text("trigger", "1 second"))
-    if trigger != "available-now" and not DURATION.fullmatch(trigger):
-        raise table.fail("trigger", f'expected available-now, or a time between batches such as "5 seconds", not {trigger!r}')
-    return trigger
 
 
 def _steps(table: Table) -> tuple[Step, ...]:

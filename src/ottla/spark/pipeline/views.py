@@ -5,18 +5,28 @@ from typing import Any
 from ottla.spark.pipeline.decode import SOURCE_SCHEMA, decoded
 from ottla.spark.pipeline.model import RECORDS, Pipeline, Watermark
 from ottla.spark.pipeline.refusals import reason, spark_errors
+from ottla.spark.pipeline.rejects import Judged, judge
 
 
-def views(pipeline: Pipeline, session: Any) -> dict[str, Any]:
-    """Every view by name, in the order of the file; each is also a temporary view of the session.
+def views(pipeline: Pipeline, session: Any, judged: dict[str, Judged] | None = None) -> dict[str, Any]:
+    """Every view by name, in the order of the file; each is also a temporary view of the session. `judged` is filled with those that bad
+    rows leave, as they were before.
 
     Raises: PipelineError when Spark refuses a step.
     """
+
+    def kept(view: str, frame: Any) -> Any:
+        frame, whole = judge(pipeline, view, frame)
+        if whole is not None and judged is not None:
+            judged[view] = whole
+        return frame
+
     reader = session.readStream.format("ottla").schema(SOURCE_SCHEMA).options(**options_of(pipeline))
     try:
         frame = decoded(reader.load(), pipeline)
     except spark_errors() as error:
         raise pipeline.error("source", reason(error)) from None
+    frame = kept(RECORDS, frame)
     if pipeline.source.watermark is not None:
         frame = _watermarked(pipeline, frame, pipeline.source.watermark, "source.watermark.column")
     frame.createOrReplaceTempView(RECORDS)
@@ -26,6 +36,7 @@ def views(pipeline: Pipeline, session: Any) -> dict[str, Any]:
             frame = session.sql(step.sql)
         except spark_errors() as error:
             raise pipeline.error(step.key, reason(error)) from None
+        frame = kept(step.name, frame)
         if step.watermark is not None:
             frame = _watermarked(pipeline, frame, step.watermark, step.key.removesuffix("sql") + "watermark.column")
         frame.createOrReplaceTempView(step.name)
