@@ -24,10 +24,36 @@ def write(cluster: MemoryCluster, *values: bytes, topic: str = "t", partition: i
 
 def test_a_group_that_saw_nothing_goes_on_where_it_was(cluster: MemoryCluster) -> None:
     write(cluster, b"before")
-    assert consume("t", "-g", "g", "-e").stdout == ""
+    assert consume("t", "-g", "g", "-O", "end", "-e").stdout == ""
     write(cluster, b"between")
     assert consume("t", "-g", "g", "-e").stdout == "between\n"
     assert consume("t", "-g", "g", "-e").stdout == ""
+
+
+def test_a_group_without_offsets_begins_at_the_start_and_says_so_once(cluster: MemoryCluster) -> None:
+    write(cluster, b"before")
+    first = consume("t", "-g", "g", "-e")
+    assert (first.stdout, first.stderr) == (
+        "before\n",
+        "Group g has no offsets yet: it begins at the start of what is there (-O end: with what comes from now on)\n",
+    )
+    write(cluster, b"after")
+    second = consume("t", "-g", "g", "-e")
+    assert (second.stdout, second.stderr) == ("after\n", "")
+
+
+@pytest.mark.parametrize("how", [("-O", "end"), ("-X", "auto.offset.reset=latest")])
+def test_a_group_without_offsets_begins_where_it_is_told(cluster: MemoryCluster, how: tuple[str, ...]) -> None:
+    write(cluster, b"before")
+    told = consume("t", "-g", "g", "-e", *how)
+    assert (told.stdout, told.stderr) == ("", "Group g has no offsets yet: it begins with what comes from now on\n")
+
+
+def test_of_new_partitions_of_a_group_it_says_which_begin_at_the_start(cluster: MemoryCluster) -> None:
+    cluster.groups.offsets["many", 1] = (0, -1, "")
+    write(cluster, b"a", topic="many", partition=2)
+    result = consume("many", "-g", "g", "-n", "1")
+    assert "Group g has no offsets of many-0, many-2 yet: it begins at the start" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -123,7 +149,7 @@ def test_a_commit_that_fails_is_told_and_made_again(cluster: MemoryCluster, monk
     cluster.accidents["OffsetCommit"].append(refuse)
     result = consume("t", "-g", "g", "--from-beginning", "-n", "2")
     assert (result.exit_code, result.stdout) == (0, "a\nb\n")
-    assert result.stderr.startswith("Warning: what was printed is not committed yet: committing t-0")
+    assert "Warning: what was printed is not committed yet: committing t-0" in result.stderr
     assert cluster.groups.offsets["t", 0][0] == 2
 
 

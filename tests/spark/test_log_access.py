@@ -12,8 +12,9 @@ from ottla.base.options import ConfigError
 from ottla.records.errors import CorruptBatch
 from ottla.spark.columns import arrow_schema, record_batch
 from ottla.spark.log_access import Log, open_log
+from ottla.spark.loss import DataLoss, Losses
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetRange
-from ottla.spark.positions import DataLoss, NoSuchData
+from ottla.spark.positions import NoSuchData
 
 from .conftest import Topic
 
@@ -23,7 +24,7 @@ Topics = Callable[..., Topic]
 
 
 def read(log: Log, topic: Topic, start: int, end: int, **options: Any) -> list[tuple[int, bytes]]:
-    given = {"with_headers": False, "fail_on_data_loss": True, "timeout_ms": 3000, **options}
+    given = {"with_headers": False, "losses": Losses(), "timeout_ms": 3000, **options}
     schema = arrow_schema(("offset", "value"))
     parts = log.read(OffsetRange(topic.name, 0, start, end), **given)
     return [tuple(row.values()) for part in parts for row in record_batch(part, schema, topic.name, 0).to_pylist()]
@@ -67,8 +68,8 @@ def test_records_that_are_gone_are_loss_or_passed_over(log: Log, a_topic: Topics
         admin.delete_records({(topic.name, 0): 6})
     with pytest.raises(DataLoss, match="offset 2 is gone, the log begins at 6"):
         read(log, topic, 2, 10)
-    assert [offset for offset, _ in read(log, topic, 2, 10, fail_on_data_loss=False)] == [6, 7, 8, 9]
-    assert read(log, topic, 2, 5, fail_on_data_loss=False) == []
+    assert [offset for offset, _ in read(log, topic, 2, 10, losses=Losses("warn"))] == [6, 7, 8, 9]
+    assert read(log, topic, 2, 5, losses=Losses("warn")) == []
 
 
 def test_a_range_that_the_log_never_fills_ends_with_a_time_out(log: Log, a_topic: Topics) -> None:
@@ -110,5 +111,5 @@ def test_a_damaged_batch_is_refused_before_it_is_decoded(log: Log, a_topic: Topi
 
 def test_offsets_of_no_partition_ask_nobody(log: Log) -> None:
     assert log.end_offsets([], EARLIEST) == {}
-    parts: Iterator[Any] = log.read(OffsetRange("t", 0, 5, 5), with_headers=False, fail_on_data_loss=True, timeout_ms=1)
+    parts: Iterator[Any] = log.read(OffsetRange("t", 0, 5, 5), with_headers=False, losses=Losses(), timeout_ms=1)
     assert list(parts) == []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 #: How old what is known of topics may be, before new partitions are noticed.
 METADATA_MS = 30_000
-#: Where a group begins that has no offsets.
+#: Where a group begins that has no offsets: at the start unless told, as in `ottla.consume`, since a group is there to miss nothing.
 RESETS = {"beginning": "earliest", "start": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
 #: All partitions together may have about so many bytes fetched that were not printed yet.
 FETCHED_BYTES, FETCHED_LEAST, FETCHED_MOST = 64 << 20, 64 << 10, 1 << 20
@@ -61,7 +61,9 @@ Exit codes: 0 done (also by Ctrl-C where there is no end, and when whoever read 
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC[/PARTITIONS][@FROM:TO]...", shell_complete=topic_names)
 @click.option("-r", "--regex", is_flag=True, help="Topics are regular expressions that whole names must match.")
 @click.option("--from-beginning", is_flag=True, help="Begin at the start of the log; the same as -O beginning.")
-@click.option("-O", "--offset", metavar="RANGE", help="Where to begin, and perhaps to stop: a range, see below.  [default: end]")
+@click.option(
+    "-O", "--offset", metavar="RANGE", help="Where to begin, and perhaps to stop: a range, see below.  [default: end; with -g: beginning]"
+)
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N records of all partitions together, by their times.")
 @click.option("-F", "--follow", is_flag=True, help="With --tail: go on with what comes then.")
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(min=0), help="Only this partition; may be repeated.")
@@ -103,7 +105,8 @@ def command(
 ) -> None:
     """Print the records of topics as they come.
 
-    With -g, begin where the group is; -O beginning or end says where it begins that has no offset yet.
+    Without -g, begin at the end: what comes from now on. With -g, begin where the group is, and at the start of partitions that it has no
+    offsets of yet, unless -O end says otherwise.
     """
     from ottla.client.options import ConsumerOptions
 
@@ -172,7 +175,7 @@ def _with_group(
 ) -> None:
     from ottla.cli.consume_group import consume
 
-    where = "beginning" if asked["from_beginning"] else asked["offset"] or "end"
+    where = "beginning" if asked["from_beginning"] else asked["offset"] or "beginning"
     if not group:
         raise click.UsageError("-g needs the name of a group")
     if asked["partitions"] or where not in RESETS or any("@" in topic or "/" in topic for topic in topics if not regex):
@@ -186,7 +189,9 @@ def _with_group(
                 for topic in named:
                     asking.describe_topic(topic)
         with _closing(printer.output):
-            consume(named, group, printer, to_end, {**settings, "auto_offset_reset": RESETS[where]})
+            if asked["offset"] or asked["from_beginning"] or "auto_offset_reset" not in settings:
+                settings = {**settings, "auto_offset_reset": RESETS[where]}
+            consume(named, group, printer, to_end, settings)
 
 
 def _printer(asked: dict[str, Any]) -> Printer:

@@ -28,6 +28,8 @@ from ottla.wire.errors import KafkaError, RequestTimedOut
 
 #: How often what was printed is committed.
 COMMIT_S = 1.0
+#: Where a group without offsets begins, in words.
+BEGINS = {"earliest": "at the start of what is there (-O end: with what comes from now on)", "latest": "with what comes from now on"}
 #: How soon it is looked again where partitions begin and end.
 LOOK_MS = 50
 #: How long one look at the ends of partitions may hold up what others have to print, and how long all of them may take.
@@ -37,9 +39,13 @@ ENDS_MS, LOOK_S = 1_000, 30.0
 class _Printed(RebalanceListener):
     """What was printed of the partitions that are read, and where to stop in them."""
 
-    def __init__(self, to_end: bool) -> None:
+    def __init__(self, group: str, to_end: bool) -> None:
         self.consumer: Consumer
+        self._group = group
         self._to_end = to_end
+        #: Partitions of which it is not known yet whether the group has offsets; of those it has not, the user is told once.
+        self._unasked: set[TopicPartition] = set()
+        self._told: set[TopicPartition] = set()
         #: The next offset to print of each partition.
         self.offsets: dict[TopicPartition, int] = {}
         #: Where to stop; None before the first assignment, and for who reads on and on.
@@ -51,6 +57,7 @@ class _Printed(RebalanceListener):
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         self._new.update(partitions)
+        self._unasked.update(set(partitions) - self._told)
         self._new_since = time.monotonic()
         if self._to_end:
             self.ends = self.ends or {}
@@ -62,6 +69,7 @@ class _Printed(RebalanceListener):
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
         self._new.difference_update(partitions)
+        self._unasked.difference_update(partitions)
         for tp in partitions:
             self.offsets.pop(tp, None)
             if self.ends is not None:
@@ -71,6 +79,24 @@ class _Printed(RebalanceListener):
     def looking(self) -> bool:
         """Whether something is not known yet that there is to wait for."""
         return bool(self._new) or (self._to_end and self.ends is None)
+
+    def tell_of_begin(self) -> None:
+        """Say where partitions begin that the group has no offsets of: whoever expected otherwise should not have to find out."""
+        asked = sorted(self._unasked)
+        if not asked:
+            return
+        try:
+            kept = self.consumer.committed(asked, timeout_ms=ENDS_MS)
+        except RequestTimedOut:
+            # It is asked again with the next poll.
+            return
+        self._unasked.difference_update(asked)
+        self._told.update(asked)
+        fresh = [tp for tp in asked if kept[tp] is None]
+        if fresh:
+            reset = self.consumer.options.auto_offset_reset
+            which = "" if len(fresh) == len(asked) else f" of {', '.join(map(str, fresh[:5]))}{', ...' if len(fresh) > 5 else ''}"
+            click.echo(f"Group {self._group} has no offsets{which} yet: it begins {BEGINS.get(reset, f'where {reset} says')}", err=True)
 
     def look(self) -> None:
         """Find out where new partitions begin and end. One that has no leader now is looked at again with each poll: it holds up nobody but
@@ -146,7 +172,7 @@ def _tell(offsets: Any, error: KafkaError | None) -> None:
 
 def consume(topics: Sequence[str] | re.Pattern[str], group: str, printer: Printer, to_end: bool, settings: dict[str, Any]) -> None:
     """Print records until there were enough, or until Ctrl-C. Raises: KafkaError."""
-    printed = _Printed(to_end)
+    printed = _Printed(group, to_end)
     with Consumer(group_id=group, enable_auto_commit=False, **settings) as consumer:
         printed.consumer = consumer
         consumer.subscribe(topics, listener=printed)
@@ -158,6 +184,7 @@ def consume(topics: Sequence[str] | re.Pattern[str], group: str, printer: Printe
 def _print(consumer: Consumer, topics: Sequence[str], printed: _Printed, printer: Printer) -> None:
     while not printer.enough and not printed.at_end():
         polled = consumer.poll(LOOK_MS if printed.looking else POLL_MS, printer.poll_records)
+        printed.tell_of_begin()
         printed.look()
         records = [record for record in polled if printed.wanted(record)]
         if records:

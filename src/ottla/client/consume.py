@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from ottla.base.ids import TopicPartition
 from ottla.client.consumer import Consumer
+from ottla.client.giving import LOOP_RECORDS
 from ottla.client.ranges import Kind, Part, Range, parse_part, parse_range
 from ottla.client.record import ConsumerRecord
 
@@ -85,13 +86,13 @@ class Course:
 
     async def turn(self) -> bool:
         """Wait until there are records; False when it is over. Raises: what a poll raises."""
-        consumer, options = self.consumer, self.consumer.options
+        consumer = self.consumer
         if self._left == 0:
             return False
         if not self._begun:
             await self._begin()
             self._begun = True
-        limit = options.max_poll_records if self._left is None else min(options.max_poll_records, self._left)
+        limit = LOOP_RECORDS if self._left is None else min(LOOP_RECORDS, self._left)
         left_ms = timeout_ms = float("inf") if self._timeout_ms is None else self._timeout_ms
         began_ms = consumer.clock_ms()
         while not self._ends or self._unfinished():
@@ -184,6 +185,7 @@ class Records:
         self.consumer = course.consumer
 
     async def __aenter__(self) -> Self:
+        await self.consumer.start()
         self._entered = True
         return self
 

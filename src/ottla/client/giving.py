@@ -22,6 +22,9 @@ from ottla.client.record import ConsumerRecord, Deserializers, RecordDeserializa
 
 #: So often at least, who iterates sees to the group between two records: for commits, rebalances, and to show that it is alive.
 CHECK_IN_S = 1.0
+#: So many records are taken out of the fetcher at once for who iterates: it is the clock that says when to see to the group, and each
+#: taking is a call into another thread for the blocking consumer.
+LOOP_RECORDS = 10_000
 
 
 class Giving:

@@ -22,6 +22,7 @@ from ottla.base.ids import TopicPartition
 from ottla.client import consumer as aio
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
 from ottla.client.errors import AlreadyClosed
+from ottla.client.giving import LOOP_RECORDS
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.moving import Figures
 from ottla.client.offsets import OffsetAndTime
@@ -75,6 +76,7 @@ class Consumer:
         close_at_exit(self)
 
     def __enter__(self) -> Self:
+        self._raise_if_closed()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -99,14 +101,16 @@ class Consumer:
                 self._closed = True
                 self._thread.stop()
 
-    def _call(self, work: Callable[[], T]) -> T:
+    def _raise_if_closed(self) -> None:
         if self._closed:
-            raise AlreadyClosed("the consumer is closed")
+            raise AlreadyClosed("the consumer is closed; make another one")
+
+    def _call(self, work: Callable[[], T]) -> T:
+        self._raise_if_closed()
         return self._thread.run(work)
 
     def _await(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        if self._closed:
-            raise AlreadyClosed("the consumer is closed")
+        self._raise_if_closed()
         return self._thread.call(work())
 
     # -- calls into the user's code
@@ -126,8 +130,7 @@ class Consumer:
 
     def wait_for(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run something on the loop, and meanwhile here what it has to call."""
-        if self._closed:
-            raise AlreadyClosed("the consumer is closed")
+        self._raise_if_closed()
         self._raise_if_waiting()
         self._waiting = threading.get_ident()
         try:
@@ -306,7 +309,7 @@ class Consumer:
         one is asked for.
         """
         while True:
-            self.wait_for(lambda: self.core.turn(self.options.max_poll_records, None))
+            self.wait_for(lambda: self.core.turn(LOOP_RECORDS, None))
             yield from self.core.giving.each()
 
     def wakeup(self) -> None:

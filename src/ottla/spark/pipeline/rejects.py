@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.spark.pipeline.model import RECORDS, Decode, Pipeline, Rule
+from ottla.spark.pipeline.model import Decode, Pipeline, Rule
 from ottla.spark.pipeline.refusals import reason, spark_errors
 
 #: Columns that a judged frame has besides those of its view.
@@ -78,7 +78,9 @@ def judge(pipeline: Pipeline, view: str, frame: Any) -> tuple[Any, Judged | None
     Raises: PipelineError when Spark refuses a check.
     """
     rules = [rule for rule in pipeline.rules if rule.view == view]
-    undecoded = view == RECORDS and pipeline.decode.bad_records == "dead_letter"
+    source = pipeline.source_of(view)
+    decode = None if source is None else source.decode
+    undecoded = decode is not None and decode.bad_records == "dead_letter"
     if not rules and not undecoded:
         return frame.drop(*HIDDEN), None
     for rule in rules:
@@ -89,8 +91,8 @@ def judge(pipeline: Pipeline, view: str, frame: Any) -> tuple[Any, Judged | None
     place = _place(frame.columns)
     cases = [_case(rule, place) for rule in rules]
     broken = [f"WHEN NOT coalesce({rule.check}, FALSE) THEN '{rule.name}'" for rule in rules]
-    if undecoded:
-        cases.insert(0, f"WHEN _malformed THEN {literal(undecodable(pipeline.decode))}")
+    if decode is not None and undecoded:
+        cases.insert(0, f"WHEN _malformed THEN {literal(undecodable(decode))}")
         broken.insert(0, "WHEN _malformed THEN CAST(NULL AS STRING)")
     whole = frame.selectExpr("*", f"CASE {' '.join(cases)} END AS {VERDICT}", f"CASE {' '.join(broken)} END AS {BROKEN}")
     judged = Judged(view, whole, undecoded)

@@ -78,18 +78,27 @@ class RunningPipeline:
             last = query.query.lastProgress
             if last is None:
                 return False
-            done = from_json(_offsets_of(last["sources"][0]["endOffset"]))
+            done: dict[TopicPartition, int] = {}
+            for source in last["sources"]:
+                offsets = _offsets_of(source["endOffset"])
+                # Those of files are no offsets of partitions.
+                if isinstance(offsets, dict) and all(isinstance(one, dict) for one in offsets.values()):
+                    done |= from_json(offsets)
             if any(done.get(tp, 0) < end for tp, end in ends.items()):
                 return False
         return True
 
     def ends(self) -> "dict[TopicPartition, int]":
-        """The ends of the source's topics now."""
+        """The ends of the sources' topics now."""
         from ottla.spark.options import SourceOptions
         from ottla.spark.positions import newest
 
-        options = SourceOptions.of(options_of(self.pipeline), streaming=True)
-        return newest(log_access.open_log(options.bootstrap, options.client), options)
+        ends: dict[TopicPartition, int] = {}
+        for source in self.pipeline.sources:
+            if source.type == "topic":
+                options = SourceOptions.of(options_of(self.pipeline, source), streaming=True)
+                ends |= newest(log_access.open_log(options.bootstrap, options.client), options)
+        return ends
 
     def stop(self) -> None:
         """Stops every query: a batch at work may end, for a while; what is cut off is run again at the next start."""

@@ -155,8 +155,8 @@ def read_dead_letters(table: Table) -> DeadLetters | None:
 def refuse_lost_letters(pipeline: Pipeline) -> None:
     """Raises: PipelineError when rows should go to dead letters and nothing says where these are, or none should and something does."""
     sent = [f"{rule.key}action" for rule in pipeline.rules if rule.action == "dead_letter"]
-    if pipeline.decode.bad_records == "dead_letter":
-        sent.insert(0, "decode.bad_records")
+    decodes = [source.decode for source in pipeline.sources if source.decode is not None]
+    sent = [f"{decode.key}bad_records" for decode in decodes if decode.bad_records == "dead_letter"] + sent
     if sent and pipeline.dead_letters is None:
         raise pipeline.error(sent[0], 'dead letters go nowhere; say where: [dead_letters] with path = "..." or topic = "..."')
     if pipeline.dead_letters is not None and not sent:
