@@ -41,7 +41,7 @@ def read_decode(table: Table) -> Decode:
     separator = table.text("separator", ",", blank=True)
     if len(separator) != 1:
         raise table.fail("separator", f"expected one character, such as ';', not {separator!r}")
-    bad = table.choice("bad_records", ("keep", "drop", "fail"), "keep")
+    bad = table.choice("bad_records", ("keep", "drop", "fail", "dead_letter"), "keep")
     key, headers = _key(table), table.flag("headers", False)
     table.finish()
     return Decode(form, fields, schema, pattern, nulls, bad, separator, key, headers, table.prefix)

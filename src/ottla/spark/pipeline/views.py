@@ -6,30 +6,40 @@ delta   a table, read anew by every batch
 step    SQL over earlier views, then its watermark, then its deduplication
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ottla.spark.pipeline import functions, refusals
 from ottla.spark.pipeline.decode import decoded, source_schema
 from ottla.spark.pipeline.model import Pipeline, Source, Step, Watermark
 from ottla.spark.pipeline.refusals import reason, spark_errors
+from ottla.spark.pipeline.rejects import Judged, judge
 from ottla.spark.pipeline.table_source import TableSource
 
 
-def views(pipeline: Pipeline, session: Any) -> dict[str, Any]:
-    """Every view by name, in the order of the file; each is also a temporary view of the session.
+def views(pipeline: Pipeline, session: Any, judged: dict[str, Judged] | None = None) -> dict[str, Any]:
+    """Every view by name, in the order of the file; each is also a temporary view of the session. `judged` is filled with those that bad
+    rows leave, as they were before.
 
     Raises: PipelineError when Spark refuses a source or a step.
     """
+
+    def kept(view: str, frame: Any) -> Any:
+        frame, whole = judge(pipeline, view, frame)
+        if whole is not None and judged is not None:
+            judged[view] = whole
+        return frame
+
     functions.register(pipeline, session)
     made: dict[str, Any] = {}
     for source in pipeline.sources:
-        frame = _loaded(pipeline, source, session)
+        frame = kept(source.name, _loaded(pipeline, source, session))
         if source.watermark is not None:
             frame = _watermarked(pipeline, frame, source.watermark, f"{source.key}watermark.column")
         frame.createOrReplaceTempView(source.name)
         made[source.name] = frame
     for step in pipeline.steps:
-        made[step.name] = _step(pipeline, step, session, made)
+        made[step.name] = _step(pipeline, step, session, made, kept)
         made[step.name].createOrReplaceTempView(step.name)
     return made
 
@@ -72,12 +82,13 @@ def _refused_source(pipeline: Pipeline, source: Source, error: Exception) -> Exc
     return pipeline.error(f"{source.key}path", said)
 
 
-def _step(pipeline: Pipeline, step: Step, session: Any, made: dict[str, Any]) -> Any:
+def _step(pipeline: Pipeline, step: Step, session: Any, made: dict[str, Any], kept: Callable[[str, Any], Any]) -> Any:
     prefix = step.key.removesuffix("sql")
     try:
         frame = session.sql(step.sql)
     except spark_errors() as error:
         raise refusals.refused_sql(pipeline, step, error, {name: frame.columns for name, frame in made.items()}) from None
+    frame = kept(step.name, frame)
     if step.watermark is not None:
         frame = _watermarked(pipeline, frame, step.watermark, f"{prefix}watermark.column")
     if step.deduplicate:
