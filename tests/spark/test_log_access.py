@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from ottla import Admin, Consumer
@@ -12,7 +11,7 @@ from ottla.base.options import ConfigError
 from ottla.records.errors import CorruptBatch
 from ottla.spark.columns import arrow_schema, record_batch
 from ottla.spark.log_access import Log, open_log
-from ottla.spark.offsets import EARLIEST, LATEST, OffsetRange
+from ottla.spark.offsets import EARLIEST, OffsetRange
 from ottla.spark.positions import DataLoss, NoSuchData
 
 from .conftest import Topic
@@ -49,15 +48,6 @@ def test_a_range_begins_and_ends_within_batches(log: Log, a_topic: Topics) -> No
     topic.add(*[b"%d" % number for number in range(10)])
     topic.add(*[b"%d" % number for number in range(10, 20)])
     assert read(log, topic, 7, 13) == [(number, b"%d" % number) for number in range(7, 13)]
-
-
-def test_rows_that_are_sent_are_in_the_log_after_a_flush(log: Log, a_topic: Topics) -> None:
-    topic = a_topic()
-    for number, codec in enumerate(("none", "lz4", "none")):
-        log.send(topic.name, pa.table({"value": [str(number)]}), codec, value="value")
-        log.flush()
-    assert log.end_offsets([TopicPartition(topic.name, 0)], LATEST) == {TopicPartition(topic.name, 0): 3}
-    assert [value for _, value in read(log, topic, 0, 3)] == [b"0", b"1", b"2"]
 
 
 def test_records_that_are_gone_are_loss_or_passed_over(log: Log, a_topic: Topics) -> None:

@@ -1,4 +1,4 @@
-"""The seam to the log: offsets, ranges of records in, tables out, over ottla.client. Blocking, because Spark's workers are.
+"""The seam to the log: offsets and ranges of records, over ottla.client (`sending` is the way out). Blocking, because Spark's workers are.
 
 One `Log` per process and cluster, kept for as long as the process lives: Spark reuses its Python workers, so the next batch finds the
 connections made. Its loop runs in a thread of its own, which receives the next bytes of a range while the caller turns the last ones into
@@ -9,34 +9,23 @@ import asyncio
 import os
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ottla.base.ids import TopicPartition
-from ottla.base.units import MiB
 from ottla.client.consumer import Consumer
 from ottla.client.loop_thread import LoopThread
 from ottla.client.network import Network
 from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, RangeReader
 from ottla.client.raw_fetch import RawFetch
-from ottla.client.sync import Producer
 from ottla.records.columns import Columns
 from ottla.spark.offsets import EARLIEST, OffsetRange
 from ottla.spark.positions import DataLoss, NoSuchData, logger
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages import MetadataRequest, MetadataRequestTopic
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ottla.client.arrow_send import BlockingTableDelivery
-
 T = TypeVar("T")
 
-#: Bytes of records on their way before `send` waits for acknowledgements.
-SEND_BYTES = 64 * MiB
-#: Most bytes of one batch: under the brokers' default of message.max.bytes (1,048,588).
-BATCH_BYTES = 1_000_000
 #: Metadata with a list of topics or null for all, and without creating any.
 METADATA_VERSION_MIN = 4
 
@@ -61,8 +50,7 @@ class Log:
         given.pop("group_id", None)
         self._client = _known(ClientOptions, given)
         self._consuming = {"max_partition_fetch_bytes": FETCH_BYTES, **_known(ConsumerOptions, given)}
-        self._producing = {"buffer_memory": SEND_BYTES, "batch_size_backlog": BATCH_BYTES, **_known(ProducerOptions, given)}
-        unknown = set(given) - set(self._consuming) - set(self._producing)
+        unknown = set(given) - set(self._consuming) - set(_known(ProducerOptions, given))
         if unknown:
             from_keywords(ConsumerOptions, {name: given[name] for name in unknown})
         self._ranges = RangeReader(
@@ -72,10 +60,7 @@ class Log:
         )
         self._thread = LoopThread("ottla-log")
         self._consumer: Consumer | None = None
-        #: By codec.
-        self._producers: dict[str, Producer] = {}
         self._network: Network | None = None
-        self._sent: list[BlockingTableDelivery] = []
 
     # -- what there is
 
@@ -132,23 +117,6 @@ class Log:
 
     def _fetch(self, tp: TopicPartition, position: int) -> "Future[RawFetch]":
         return asyncio.run_coroutine_threadsafe(self._fetch_raw(tp, position), self._thread.loop)
-
-    # -- writing
-
-    def send(self, topic: str, table: "pa.Table", compression: str, **columns: Any) -> None:
-        """Puts rows on their way; waits while too much is. What went wrong is told by `flush`. Raises: what `send_table` raises."""
-        producer = self._producers.get(compression)
-        if producer is None:
-            producer = self._producers[compression] = Producer(**{**self._producing, "compression_type": compression})
-        self._sent.append(producer.send_table(topic, table, **columns))
-
-    def flush(self) -> None:
-        """Waits until every row sent since the last call is acknowledged. Raises: KafkaError of the first that was not."""
-        sent, self._sent = self._sent, []
-        for producer in self._producers.values():
-            producer.flush()
-        for delivery in sent:
-            delivery.result()
 
     # -- in the loop
 

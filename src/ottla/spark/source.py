@@ -20,8 +20,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from ottla.base.options import suggestion
 from ottla.spark import columns, positions
 from ottla.spark.offsets import OffsetRange, admit, from_json, plan_tasks, ranges_between, to_json
-from ottla.spark.options import SinkOptions, SourceOptions
+from ottla.spark.options import SourceOptions
 from ottla.spark.positions import Offsets
+from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.lake import delta
-from ottla.spark.options import SinkOptions
 from ottla.spark.pipeline.delta import DeltaAppend, schema_of_frame
 from ottla.spark.pipeline.model import Pipeline, Sink
+from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
