@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pyarrow
 import pytest
-from memory_cluster import CUT, CUT_AFTER, MemoryCluster
+from memory_cluster import CUT, CUT_AFTER, MemoryCluster, MemoryLog, MemoryNode
 
 from ottla.aio import Admin, Consumer, Producer
 from ottla.base.ids import TopicPartition
@@ -282,8 +283,34 @@ async def test_records_with_a_key_go_where_the_key_says_and_a_partition_override
         places = {(await (await producer.send("many", b"v", key=b"same"))).partition for _ in range(5)}
         assert len(places) == 1
         assert (await (await producer.send("many", b"v", key=b"same", partition=2))).partition == 2
-        with pytest.raises(ValueError, match="count from 0"):
+        with pytest.raises(ValueError, match="partition is 0 or more, not -1"):
             await producer.send("many", b"v", partition=-1)
+
+
+async def test_a_partition_that_is_not_there_is_told_without_waiting_for_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        for send in (
+            lambda: producer.send("many", b"v", partition=3),
+            lambda: producer.send_batch("many", 3, bytes(build_batch([(5, b"k", b"v", ())]))),
+            lambda: producer.send_table("many", pyarrow.table({"a": [1]}), partition=3),
+        ):
+            async with asyncio.timeout(20):
+                with pytest.raises(UnknownTopicOrPartition, match="topic many has 3 partitions, counted from 0, no partition 3"):
+                    await send()
+
+
+async def test_a_partition_that_was_just_added_is_waited_for_where_a_broker_does_not_know_it_yet(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    def asked(node: MemoryNode, request: Any) -> None:
+        if len(cluster.sent(m.MetadataRequest)) == 4:
+            cluster.logs["t"].append(MemoryLog())
+            cluster.leaders["t", 1] = 1
+
+    async with Producer(**quick) as producer:
+        await producer.partitions_for("t")
+        cluster.accidents["Metadata"].append(asked)
+        assert (await (await producer.send("t", b"v", partition=1))).partition == 1
 
 
 async def test_an_encoded_batch_is_written_as_it_is(cluster: MemoryCluster, quick: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from memory_cluster import MemoryCluster
 import ottla
 from ottla.aio import Consumer
 from ottla.base.ids import TopicPartition
-from ottla.client.consumer_metrics import Consumed, ConsumerMetrics, PartitionStanding
+from ottla.client.consumer_metrics import Consumed, ConsumedChunk, ConsumerMetrics, PartitionStanding
 from ottla.records.build import build_batch
 from ottla.wire import messages as m
 from ottla.wire.messages import HeartbeatRequest, JoinGroupRequest
@@ -25,9 +25,13 @@ def figures(metrics: ConsumerMetrics, now_ms: float = NOW, **partitions: Partiti
     return metrics.figures(standing, {}, 1, True, now_ms)
 
 
+def chunk(tp: TopicPartition, records: int, size: int, lag: int, lead: int) -> Consumed:
+    return Consumed(tp, records, ConsumedChunk(records, size, lag, lead))
+
+
 def test_what_was_consumed_is_counted_by_topic() -> None:
     metrics = ConsumerMetrics()
-    metrics.consumed([Consumed(A, 10, 1000, 5, 3), Consumed(B, 30, 3000, 50, 3)], NOW)
+    metrics.consumed([chunk(A, 10, 1000, 5, 3), chunk(B, 30, 3000, 50, 3)], NOW)
     found = figures(metrics)
     own, topics = found["consumer-fetch-manager-metrics"], found["consumer-topic-metrics"]
     assert (own["records-consumed-total"], own["bytes-consumed-total"], own["records-per-request-avg"]) == (40, 4000, 20)
@@ -37,7 +41,7 @@ def test_what_was_consumed_is_counted_by_topic() -> None:
 
 def test_lag_and_lead_are_those_of_the_moment_and_not_a_number_while_they_are_not_known() -> None:
     metrics = ConsumerMetrics()
-    metrics.consumed([Consumed(A, 10, 1000, 4, 0), Consumed(A, 10, 1000, 8, 0)], NOW)
+    metrics.consumed([chunk(A, 10, 1000, 4, 0), chunk(A, 10, 1000, 8, 0)], NOW)
     found = figures(metrics, a=PartitionStanding(2, 7), b=PartitionStanding(None, None))
     partitions = found["consumer-partition-metrics"]
     assert (partitions["a-0"]["records-lag"], partitions["a-0"]["records-lag-avg"], partitions["a-0"]["records-lag-max"]) == (2, 6, 8)
@@ -123,3 +127,25 @@ def test_who_is_in_no_group_has_no_figures_of_one(cluster: MemoryCluster, quick:
         found: Any = consumer.metrics()
     assert "consumer-coordinator-metrics" not in found
     assert found["consumer-partition-metrics"]["t-0"]["records-lead"] == 10
+
+
+async def test_records_count_with_the_poll_that_takes_them_and_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.logs["t"][0].append(bytes(build_batch([(0, None, b"%d" % number, ()) for number in range(10)])))
+    async with Consumer(auto_offset_reset="earliest", **quick) as consumer:
+        consumer.assign([("t", 0)])
+        totals = []
+        for limit in (4, 3, 3):
+            await consumer.poll(max_records=limit)
+            totals.append(told(consumer, "records-consumed-total"))
+        await consumer.poll(0)
+        assert (totals, told(consumer, "records-consumed-total")) == ([4, 7, 10], 10)
+        consumer.seek(("t", 0), 2)
+        await consumer.poll(max_records=4)
+        await consumer.poll_table(1000)
+        assert told(consumer, "records-consumed-total") == 18
+        assert told(consumer, "records-per-request-avg") == 9
+
+
+def told(consumer: Consumer, name: str) -> Any:
+    found: Any = consumer.metrics()["consumer-fetch-manager-metrics"]
+    return found[name]

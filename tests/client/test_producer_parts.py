@@ -24,6 +24,10 @@ from ottla.records import partition_for_key
 # -- serializers
 
 
+class Blob(msgspec.Struct):
+    data: bytes
+
+
 def both(given: Any) -> tuple[Any, Any]:
     write, read = as_serializer(given, {}, is_key=False), as_deserializer(given, {}, is_key=False)
     assert write is not None and read is not None
@@ -69,6 +73,17 @@ def test_bytes_of_another_format_are_refused_with_topic_and_format(given: Any, w
     _, read = both(given)
     with pytest.raises(SerializationFailed, match=r"bytes of topic t cannot be read as"):
         read(wrong)
+
+
+@pytest.mark.parametrize("given", [b"{}", {"a": [1, (b"x",)]}, {b"k": 1}, [bytearray(b"x")], {"a": memoryview(b"x")}])
+def test_json_has_no_bytes_and_says_what_to_do_with_them(given: Any) -> None:
+    with pytest.raises(SerializationFailed, match=r"JSON has no bytes: decode them first.*without a serializer"):
+        Json().serialize("t", [], given)
+
+
+def test_a_class_that_declares_bytes_has_them_as_base64_in_json() -> None:
+    form = Json(type=Blob)
+    assert form.decode(form.encode(Blob(b"\xff"))) == Blob(b"\xff")
 
 
 def test_json_may_be_read_into_a_class_and_is_checked() -> None:

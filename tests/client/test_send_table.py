@@ -57,7 +57,7 @@ async def test_each_column_becomes_its_part_of_the_record(cluster: MemoryCluster
     headers = pa.array([[("a", b"1"), ("a", None)], None, []], pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])))
     times = pa.array([T0 * 1000 + 999, (T0 + 1) * 1000, (T0 + 2) * 1000], pa.timestamp("us", tz="UTC"))
     table = pa.table({"k": ["x", None, ""], "v": pa.array([b"1", None, b""], pa.binary()), "h": headers, "t": times})
-    assert await sent(cluster, quick, table, key="k", value="v", headers="h", timestamp="t") == [
+    assert await sent(cluster, quick, table, key="k", value="v", headers="h", timestamp_ms="t") == [
         [(T0, b"x", b"1", [("a", b"1"), ("a", None)]), (T0 + 1, None, None, []), (T0 + 2, b"", b"", [])]
     ]
 
@@ -141,7 +141,14 @@ async def test_avro_values_are_those_of_the_serializer(cluster: MemoryCluster, q
 
 async def test_one_partition_time_or_headers_for_all_rows(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     found = await sent(
-        cluster, quick, pa.table({"v": ["a", "b"]}), topic="many", value="v", partition=2, timestamp=5, headers=[("n", b"1"), ("m", None)]
+        cluster,
+        quick,
+        pa.table({"v": ["a", "b"]}),
+        topic="many",
+        value="v",
+        partition=2,
+        timestamp_ms=5,
+        headers=[("n", b"1"), ("m", None)],
     )
     assert found == [[], [], [(5, None, value, [("n", b"1"), ("m", None)]) for value in (b"a", b"b")]]
 
@@ -153,7 +160,7 @@ async def test_times_of_every_unit_are_milliseconds_and_null_is_now(cluster: Mem
     factor = {"s": 0.001, "ms": 1, "us": 1000, "ns": 1_000_000}[getattr(kind, "unit", "ms")]
     times = pa.array([0, None, int(T0 * factor)], pa.int64()).cast(kind)
     table = pa.table({"v": ["-", "a", "b"], "t": times}).slice(1)
-    ((now, then),) = await sent(cluster, quick, table, value="v", timestamp="t")
+    ((now, then),) = await sent(cluster, quick, table, value="v", timestamp_ms="t")
     assert then[0] == T0 and now[0] > 1_700_000_000_000
 
 
@@ -275,7 +282,8 @@ async def test_a_stream_is_read_as_there_is_room(cluster: MemoryCluster, quick: 
         ({"value": ["v", "x"]}, ValueError, "no column 'x'"),
         ({"value": "v", "headers": "n"}, TypeError, "headers are lists"),
         ({"value": "v", "partition": "v"}, TypeError, "partition: column v is string; expected whole numbers"),
-        ({"value": "v", "timestamp": "v"}, TypeError, "timestamp: column v is string; expected whole numbers or timestamps"),
+        ({"value": "v", "timestamp_ms": 1, "timestamp": 2}, TypeError, "timestamp= and timestamp_ms= are the same"),
+        ({"value": "v", "timestamp_ms": "v"}, TypeError, "timestamp_ms: column v is string; expected whole numbers or timestamps"),
         ({"value": "v", "value_format": "jsn"}, ValueError, "no format of columns is called 'jsn'; did you mean json?"),
         ({"value_format": "str"}, ValueError, "a row of columns is written as json or avro"),
         ({"value": "v", "key_format": "int"}, ValueError, "key_format needs"),
@@ -395,7 +403,7 @@ async def test_a_table_becomes_the_records_that_send_makes_of_its_rows(
     for name, size in (("table", 3), ("records", 3)):
         cluster.create(name, size)
     async with Producer(**quick, batch_size=data.draw(st.sampled_from([100, 1000, 65536]))) as producer:
-        await (await producer.send_table("table", table, key="k", value="v", headers="h", timestamp="t"))
+        await (await producer.send_table("table", table, key="k", value="v", headers="h", timestamp_ms="t"))
         for key, value, headers, time in rows[first:]:
             await producer.send("records", value, key, headers or [], timestamp_ms=time)
     keyed = [[record for record in log if record[1] is not None] for log in stored(cluster, "table")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ import pytest
 from memory_cluster import MemoryCluster
 
 import ottla
+from ottla import NewTopic, aio
 from ottla.base.options import ConfigError
 from ottla.client.errors import AlreadyClosed
 from ottla.records.build import build_batch
@@ -141,3 +144,96 @@ def test_a_topic_to_be_made_is_more_than_a_name(cluster: MemoryCluster, quick: d
     name: Any = "made"
     with ottla.Admin(**quick) as admin, pytest.raises(TypeError, match="such as NewTopic"):
         admin.create_topic(name)
+
+
+CLIENTS: list[tuple[Any, Callable[[Any], Awaitable[Any]]]] = [
+    (aio.Producer, lambda client: client.send("t", b"x")),
+    (aio.Producer, lambda client: client.partitions_for("t")),
+    (aio.Consumer, lambda client: client.partitions_for("t")),
+    (aio.Admin, lambda client: client.list_topics()),
+]
+
+
+@pytest.mark.parametrize(("kind", "use"), CLIENTS)
+def test_a_client_for_asyncio_says_that_it_belongs_to_another_loop(
+    cluster: MemoryCluster, quick: dict[str, Any], kind: Any, use: Callable[[Any], Awaitable[Any]]
+) -> None:
+    client = kind(**quick)
+
+    async def once() -> None:
+        await use(client)
+
+    asyncio.run(once())
+    said = (
+        rf"ottla.aio.{kind.__name__} belongs to the event loop in which it was first used, which is closed by now.*within each asyncio.run"
+    )
+    with pytest.raises(RuntimeError, match=said):
+        asyncio.run(once())
+    with pytest.raises(RuntimeError, match=said):
+        asyncio.run(client.close())
+    asyncio.run(client.close())
+
+
+def test_a_client_for_asyncio_says_that_no_loop_runs(quick: dict[str, Any]) -> None:
+    with pytest.raises(RuntimeError, match=r"ottla\.aio\.Consumer is used from coroutines, and ottla.Consumer from anywhere"):
+        aio.Consumer(group_id="g", **quick).subscribe("t")
+
+
+@pytest.mark.parametrize("kind", [ottla.Producer, ottla.Consumer, ottla.Admin])
+def test_a_closed_client_is_not_entered(cluster: MemoryCluster, quick: dict[str, Any], kind: Any) -> None:
+    client = kind(**quick)
+    client.close()
+    with pytest.raises(AlreadyClosed, match="closed; make another one"), client:
+        pass
+
+
+@pytest.mark.parametrize("kind", [aio.Producer, aio.Consumer, aio.Admin])
+async def test_a_closed_client_for_asyncio_is_not_entered(cluster: MemoryCluster, quick: dict[str, Any], kind: Any) -> None:
+    client = kind(**quick)
+    await client.close()
+    with pytest.raises(AlreadyClosed, match="closed; make another one"):
+        async with client:
+            pass
+
+
+async def test_a_loop_over_records_that_is_over_is_not_entered(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    over = ottla.consume("t@:end", **quick)
+    assert list(over) == []
+    with pytest.raises(AlreadyClosed), over:
+        pass
+    over_too = aio.consume("t@:end", **quick)
+    assert [record async for record in over_too] == []
+    with pytest.raises(AlreadyClosed):
+        async with over_too:
+            pass
+
+
+def test_an_outcome_is_waited_for_in_seconds_or_in_milliseconds(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    with ottla.Producer(**quick) as producer:
+        for delivery in (producer.send("t", b"x"), producer.send_table("t", pa.table({"a": [1]}))):
+            assert delivery.result(20) == delivery.result(timeout=20.0) == delivery.result(timeout_ms=20_000) == delivery.result()
+            assert delivery.exception(20) is None
+            with pytest.raises(TypeError, match="timeout= is in seconds, timeout_ms= in milliseconds"):
+                delivery.result(20, timeout_ms=20_000)
+            with pytest.raises(TypeError, match="timeout= of seconds or timeout_ms= of milliseconds, not '20'"):
+                delivery.result("20")  # type: ignore[arg-type]
+        cluster.nodes[1].up = False
+        for late in (producer.send("t", b"y"), producer.send_table("t", pa.table({"a": [1]}))):
+            with pytest.raises(TimeoutError, match="after 10 ms"):
+                late.result(0.01)
+        producer.close(timeout_ms=0)
+
+
+def test_a_new_topic_has_partitions_by_either_name() -> None:
+    assert NewTopic("t", partitions=3) == NewTopic("t", num_partitions=3) == NewTopic("t", 3)
+    with pytest.raises(TypeError, match="partitions= and num_partitions= are the same"):
+        NewTopic("t", 3, partitions=3)
+    for wrong in (
+        {"partitions": "3"},
+        {"replication_factor": 1.0},
+        {"configs": ["a"]},
+        {"assignments": [[1]]},
+        {"assignments": {"0": [1]}},
+    ):
+        with pytest.raises(TypeError, match=r"is a whole number, not|are given in a dict, such as"):
+            NewTopic("t", **wrong)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """The admin client for asyncio: topics, partitions, records, settings, brokers, groups.
 
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
-        await admin.create_topic(NewTopic("orders", num_partitions=6))
+        await admin.create_topic(NewTopic("orders", partitions=6))
 
 Methods in the plural answer for each item: its result, or the `KafkaError` that befell it (`Outcome`); nothing is raised for an item.
 `create_topic` and other methods in the singular raise it. Requests go to the controller, a partition's leader or the broker concerned,

@@ -13,6 +13,7 @@ from ottla.client.backoff import Backoff
 from ottla.client.coordinator_lookup import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_PASSES, Coordinators
 from ottla.client.errors import AlreadyClosed
 from ottla.client.network import Network
+from ottla.client.one_loop import OneLoop
 from ottla.client.options import AdminOptions, from_keywords
 from ottla.client.routing import NOT_CONTROLLER, ask_controller
 from ottla.wire.errors import (
@@ -43,12 +44,14 @@ class AdminCalls:
         self._rng = rng or Random()
         self._network_: Network | None = None
         self._coordinators_: Coordinators | None = None
+        self._own = OneLoop("Admin")
         self._closed = False
 
     @property
     def _network(self) -> Network:
         if self._closed:
-            raise AlreadyClosed("the admin client is closed")
+            raise AlreadyClosed("the admin client is closed; make another one")
+        self._own.check()
         if self._network_ is None:
             self._network_ = Network(self.options, rng=self._rng, allow_auto_create=False)
         return self._network_
@@ -60,6 +63,7 @@ class AdminCalls:
         return self._coordinators_
 
     async def __aenter__(self) -> Self:
+        _ = self._network
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -67,8 +71,10 @@ class AdminCalls:
 
     async def close(self) -> None:
         """Close the connections. Closing twice is no error."""
-        self._closed = True
-        if self._network_ is not None:
+        closed, self._closed = self._closed, True
+        if not closed and self._own.elsewhere():
+            raise self._own.wrong()
+        if not closed and self._network_ is not None:
             await self._network_.close()
 
     # -- ways to ask

@@ -5,7 +5,7 @@
                  several columns, or all: the row as an object in ``value_format``: json or avro
     headers      a column of lists of (name, value), or a map; or one list of pairs for all rows
     partition    a column of whole numbers, where null leaves it to the key; or one number for all rows
-    timestamp    a column of timestamps, or whole numbers of ms since 1970; or one such number; null is now
+    timestamp_ms a column of timestamps, or whole numbers of ms since 1970; or one such number; null is now
 
 A null key is a record without one, a null value a tombstone. So is a row of several columns that are all null.
 """
@@ -89,6 +89,8 @@ class TableColumns(TypedDict, total=False):
     value: str | Sequence[str] | None
     headers: str | Sequence[tuple[str, bytes | None]] | None
     partition: str | int | None
+    timestamp_ms: str | int | None
+    #: The same, by the name that a column of times mostly has.
     timestamp: str | int | None
     #: "bytes", "str", "int", "float", "json", "avro", or an object of `ottla.serializers`.
     key_format: Any
@@ -102,13 +104,17 @@ class TableRows:
 
     def __init__(self, table: Any, *, now_ms: int, **columns: Unpack[TableColumns]) -> None:
         key, value, headers = columns.get("key"), columns.get("value"), columns.get("headers")
-        partition, timestamp, schema = columns.get("partition"), columns.get("timestamp"), columns.get("schema")
+        partition, timestamp, schema = columns.get("partition"), columns.get("timestamp_ms"), columns.get("schema")
         key_format, value_format = columns.get("key_format"), columns.get("value_format")
         unknown = set(columns) - set(TableColumns.__annotations__)
         if unknown:
             name = min(unknown)
             known = list(TableColumns.__annotations__)
             raise TypeError(f"a table has no {name}={suggestion(name, known)}; it has {', '.join(known)}")
+        if columns.get("timestamp") is not None:
+            if timestamp is not None:
+                raise TypeError("timestamp= and timestamp_ms= are the same; give one of them")
+            timestamp = columns["timestamp"]
         self._schema, self._batches = batches_of(table)
         self._now_ms = now_ms
         self._key, self._partition, self._timestamp = key, partition, timestamp
@@ -150,14 +156,14 @@ class TableRows:
             kind = self._schema.field(self._headers).type
             if not is_headers(kind) and not types.is_null(kind):
                 raise TypeError(f"headers are lists of (name, value) or maps of text to bytes, and column {self._headers} is {kind}")
-        for what, given in (("partition", self._partition), ("timestamp", self._timestamp)):
+        for what, given in (("partition", self._partition), ("timestamp_ms", self._timestamp)):
             if not isinstance(given, str):
                 continue
             kind = self._schema.field(given).type
-            right = types.is_integer(kind) or types.is_null(kind) or (what == "timestamp" and types.is_timestamp(kind))
+            right = types.is_integer(kind) or types.is_null(kind) or (what == "timestamp_ms" and types.is_timestamp(kind))
             if not right:
                 raise TypeError(
-                    f"{what}: column {given} is {kind}; expected whole numbers{' or timestamps' if what == 'timestamp' else ''}"
+                    f"{what}: column {given} is {kind}; expected whole numbers{' or timestamps' if what == 'timestamp_ms' else ''}"
                 )
 
     @property

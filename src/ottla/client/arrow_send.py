@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.arrow_columns import needed_arrow
 from ottla.client.arrow_rows import ANY, Portion, TableRows
-from ottla.client.batches import Batch
+from ottla.client.batches import Batch, wait_limit_ms
 from ottla.records.build import column_encoder, rows_by_partition, seal_encoded
 from ottla.records.codec import Builder
 from ottla.records.compression import Codec
@@ -197,15 +197,18 @@ class TableDelivery:
 class BlockingTableDelivery(TableDelivery):
     """The promise of a table, for threads: ``result()`` waits for the ``TableMetadata``."""
 
-    def result(self, *, timeout_ms: float | None = None) -> TableMetadata:
-        """Wait for the outcome. Raises: the error of the first batch that failed; TimeoutError, and the rows are still on their way."""
-        self._wait(timeout_ms)
+    def result(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> TableMetadata:
+        """Wait for the outcome, at most `timeout` seconds or `timeout_ms` milliseconds.
+
+        Raises: the error of the first batch that failed; TimeoutError, and the rows are still on their way.
+        """
+        self._wait(wait_limit_ms(timeout, timeout_ms))
         return self._outcome()
 
-    def exception(self, *, timeout_ms: float | None = None) -> KafkaError | None:
-        """Wait for the outcome; None when all rows were written. Raises: TimeoutError."""
+    def exception(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> KafkaError | None:
+        """Wait for the outcome as `result` does; None when all rows were written. Raises: TimeoutError."""
         try:
-            self.result(timeout_ms=timeout_ms)
+            self.result(timeout, timeout_ms=timeout_ms)
         except KafkaError as error:
             return error
         return None

@@ -291,16 +291,17 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 class BlockingDelivery(Delivery, gc=False, eq=False):
     """The promise of one record, for threads: `result()` waits for the `RecordMetadata`."""
 
-    def result(self, *, timeout_ms: float | None = None) -> RecordMetadata:
-        """Wait for the outcome. Raises: the KafkaError that ended it, TimeoutError when it is not known in time (the record is still on
-        its way).
+    def result(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> RecordMetadata:
+        """Wait for the outcome, at most `timeout` seconds, as futures of `concurrent.futures` have it, or `timeout_ms` milliseconds.
+
+        Raises: the KafkaError that ended it, TimeoutError when it is not known in time (the record is still on its way).
         """
-        self._wait(timeout_ms)
+        self._wait(wait_limit_ms(timeout, timeout_ms))
         return self._batch.outcome(self._index, self._timestamp_ms)
 
-    def exception(self, *, timeout_ms: float | None = None) -> KafkaError | None:
-        """Wait for the outcome; None when the record was written. Raises: TimeoutError."""
-        self._wait(timeout_ms)
+    def exception(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> KafkaError | None:
+        """Wait for the outcome as `result` does; None when the record was written. Raises: TimeoutError."""
+        self._wait(wait_limit_ms(timeout, timeout_ms))
         return self._batch.error_of(self._index)
 
     def _wait(self, timeout_ms: float | None) -> None:
@@ -310,6 +311,16 @@ class BlockingDelivery(Delivery, gc=False, eq=False):
         self._batch.when_done(event.set)
         if not event.wait(None if timeout_ms is None else timeout_ms / 1000):
             raise TimeoutError(f"the record for {self._batch.topic}-{self._batch.partition} is not acknowledged after {timeout_ms:.0f} ms")
+
+
+def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | None:
+    """How long to wait for an outcome, said in one of two units. Raises: TypeError."""
+    if timeout_s is not None and timeout_ms is not None:
+        raise TypeError("how long to wait is said once: timeout= is in seconds, timeout_ms= in milliseconds")
+    given = timeout_ms if timeout_s is None else timeout_s
+    if given is not None and not isinstance(given, int | float):
+        raise TypeError(f"a time to wait is a number, timeout= of seconds or timeout_ms= of milliseconds, not {given!r}")
+    return timeout_ms if timeout_s is None else timeout_s * 1000
 
 
 def failures(deliveries: Sequence[Delivery]) -> list[tuple[int, KafkaError]]:

@@ -16,7 +16,7 @@ from ottla.records.read import records
 class Chunk:
     """The batches of one answer for one partition; at least one."""
 
-    __slots__ = ("_hiding", "aborted", "batches", "buffer", "decoded", "given", "next")
+    __slots__ = ("_hiding", "aborted", "batches", "buffer", "counted", "decoded", "given", "next")
 
     def __init__(self, buffer: memoryview, batches: list[tuple[int, BatchHeader]], aborted: Sequence[tuple[int, int]]) -> None:
         self.buffer = buffer
@@ -27,6 +27,8 @@ class Chunk:
         self.decoded: list[ConsumerRecord] = []
         #: How many were decoded so far.
         self.given = 0
+        #: How many of them were told to whoever counts.
+        self.counted = 0
         #: (producer id, first offset) of the aborted transactions that are to be left out.
         self.aborted = aborted
         #: Has seen the batches before `next`; None: nobody asked yet.
@@ -68,6 +70,7 @@ class Chunk:
 
     def begin_at(self, offset: int) -> None:
         """Go on with the batch in which this offset is, or would be."""
+        self.given -= len(self.decoded)
         self.decoded, self._hiding = [], None
         self.next = next(index for index, (_, header) in enumerate(self.batches) if header.last_offset >= offset)
 

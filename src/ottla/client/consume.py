@@ -185,6 +185,7 @@ class Records:
         self.consumer = course.consumer
 
     async def __aenter__(self) -> Self:
+        await self.consumer.start()
         self._entered = True
         return self
 

@@ -31,7 +31,8 @@ from ottla.client.giving import LOOP_RECORDS, Giving
 from ottla.client.group import GroupPostman
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.moving import Figures
-from ottla.client.network import Network
+from ottla.client.network import Network, monotonic_ms
+from ottla.client.one_loop import OneLoop
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.client.positions import Positions
 from ottla.client.questions import Partition
@@ -84,6 +85,7 @@ class Consumer(Positions):
         self.tables = TablePolls(self.options, self._fetcher, self.giving, self.turn, self._reads_several, self.clock_ms)
         self._metrics = ConsumerMetrics()
         self._network_: Network | None = None
+        self._own = OneLoop("Consumer")
         self._fetching: Fetching | None = None
         self._user: UserSide | None = None
         self._group: GroupPostman | None = None
@@ -109,7 +111,8 @@ class Consumer(Positions):
     @property
     def _network(self) -> Network:
         if self._closed:
-            raise AlreadyClosed("the consumer is closed")
+            raise AlreadyClosed("the consumer is closed; make another one")
+        self._own.check()
         if self._network_ is None:
             network = Network(self.options, rng=self._rng, allow_auto_create=self.options.allow_auto_create_topics)
             self._network_, self._news = network, asyncio.Event()
@@ -139,8 +142,8 @@ class Consumer(Positions):
         return self._group is None or self._subscribed is None or self._group.machine.settled
 
     def clock_ms(self) -> float:
-        """The time that waits go by."""
-        return self._network.clock_ms()
+        """The time that waits go by; for any thread."""
+        return monotonic_ms() if self._network_ is None else self._network_.clock_ms()
 
     @property
     def _members(self) -> tuple[GroupPostman, UserSide]:
@@ -168,6 +171,9 @@ class Consumer(Positions):
         if self._closed:
             return
         limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms
+        if self._own.elsewhere():
+            self._closed = True
+            raise self._own.wrong()
         try:
             if self._user is not None and self._group is not None:
                 await self._part(limit_ms, "the consumer was closed", leave_group)
@@ -342,6 +348,8 @@ class Consumer(Positions):
         brokers stand under theirs. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
         """
         network, fetcher = self._network, self._fetcher
+        # What was read as tables is given back after its poll.
+        self._count(network.clock_ms())
         standing = fetcher.standing(self.giving.first_offsets())
         return self._metrics.figures(standing, fetcher.near.replicas, network.connections, self.in_group, network.clock_ms())
 
@@ -363,9 +371,13 @@ class Consumer(Positions):
         finally:
             now_ms = network.clock_ms()
             self._metrics.polled(began_ms, now_ms)
-            if consumed := self._fetcher.taking.consumed:
-                self._metrics.consumed(consumed, now_ms)
-                consumed.clear()
+            self._count(now_ms)
+
+    def _count(self, now_ms: float) -> None:
+        """Have what was taken counted."""
+        if consumed := self._fetcher.taking.consumed:
+            self._metrics.consumed(consumed, now_ms)
+            consumed.clear()
 
     async def _as_member(self, take: Callable[[], bool], timeout_ms: float | None) -> None:
         network = self._network
@@ -435,7 +447,7 @@ class Consumer(Positions):
         """Begin all that can begin now."""
         if self._closed or self._network_ is None or self._fetching is None:
             return
-        network, now_ms = self._network_, self._network_.clock_ms()
+        network, now_ms = self._network, self._network_.clock_ms()
         times = []
         if self._group is not None and self._user is not None:
             times.append(self._group.pump(now_ms))

@@ -1,8 +1,9 @@
 """What a consumer counts, under Kafka's names.
 
-Counted is by request and by chunk, which is what one answer brought of one partition, never by record: a chunk counts as consumed when the
-last of it was taken, as in Kafka. Averages, maxima and rates are of the last minute, as `moving` has it; totals are of all time. Lags and
-leads are those of the moment, but for `-avg` and `-max`.
+Counted is by request and by chunk, which is what one answer brought of one partition, never by record. A chunk's bytes count as consumed
+when the last of it was taken, as in Kafka; its records with the poll that takes them, also where a limit leaves some for the next.
+Averages, maxima and rates are of the last minute, as `moving` has it; totals are of all time. Lags and leads are those of the moment, but
+for `-avg` and `-max`.
 
     consumer-metrics                      polls, commits that were waited for, connections
     consumer-fetch-manager-metrics        fetches, and what they brought
@@ -41,15 +42,22 @@ CALLBACKS = {
 }
 
 
-class Consumed(NamedTuple):
+class ConsumedChunk(NamedTuple):
     """A chunk of which nothing is left."""
 
-    tp: TopicPartition
     records: int
     size: int
     #: From its last record to the end of the log, and from the start of the log to it.
     lag: int
     lead: int
+
+
+class Consumed(NamedTuple):
+    """Records of a chunk that were taken, and the whole of it when they were its last."""
+
+    tp: TopicPartition
+    records: int
+    chunk: ConsumedChunk | None = None
 
 
 class PartitionStanding(NamedTuple):
@@ -69,10 +77,11 @@ class _Read:
         self.per_chunk = Moving()
 
     def add(self, one: Consumed, now_ms: float) -> None:
-        self.bytes.add(one.size, now_ms)
         self.records.add(one.records, now_ms)
-        self.size.add(one.size, now_ms)
-        self.per_chunk.add(one.records, now_ms)
+        if one.chunk is not None:
+            self.bytes.add(one.chunk.size, now_ms)
+            self.size.add(one.chunk.size, now_ms)
+            self.per_chunk.add(one.chunk.records, now_ms)
 
     def figures(self, now_ms: float) -> Figures:
         return {
@@ -128,16 +137,17 @@ class ConsumerMetrics:
         for scope in (self._fetch, self._nodes.setdefault(node_id, _Timed())):
             scope.add(took_ms, now_ms)
 
-    def consumed(self, chunks: Iterable[Consumed], now_ms: float) -> None:
-        """Nothing is left of these."""
-        for one in chunks:
+    def consumed(self, taken: Iterable[Consumed], now_ms: float) -> None:
+        """Records were taken."""
+        for one in taken:
             topic = self._topics.get(one.tp.topic)
             if topic is None:
                 topic = self._topics[one.tp.topic] = _Read()
             self._all.add(one, now_ms)
             topic.add(one, now_ms)
-            self._lag.add(one.lag, now_ms)
-            self._lags.setdefault(one.tp, Moving()).add(one.lag, now_ms)
+            if one.chunk is not None:
+                self._lag.add(one.chunk.lag, now_ms)
+                self._lags.setdefault(one.tp, Moving()).add(one.chunk.lag, now_ms)
 
     # -- polls
 

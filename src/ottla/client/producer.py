@@ -23,17 +23,22 @@ from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
 from ottla.client.batches import Batch, Delivery, DeliveryCallback
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
+from ottla.client.given import whole_number
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.loop_thread import FORKED, tell_of_forks
 from ottla.client.network import Network, monotonic_ms
+from ottla.client.one_loop import OneLoop
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers
 from ottla.client.sender import Sender
+from ottla.wire.errors import UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from ottla.client.arrow_rows import TableColumns
     from ottla.client.arrow_send import TableDelivery
 
+#: How long after partitions were added some broker may not know of them yet.
+ADDED_MS = 500
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
 log = logging.getLogger("ottla.client")
@@ -74,6 +79,7 @@ class Producer:
         self._network: Network | None = None
         self._sender: Sender | None = None
         self._room: asyncio.Event | None = None
+        self._own = OneLoop("Producer")
         self._closed = False
         self._forked = False
         tell_of_forks(self)
@@ -89,7 +95,8 @@ class Producer:
         if self._forked:
             raise RuntimeError(FORKED)
         if self._closed:
-            raise AlreadyClosed("the producer is closed")
+            raise AlreadyClosed("the producer is closed; make another one")
+        self._own.check()
         if self._sender is None:
             self._network = Network(self.options, rng=self._rng)
             self._sender = Sender(self._network, self._accumulator, self.options, nullcontext())
@@ -128,6 +135,10 @@ class Producer:
         if self._closed or self._forked:
             return
         sender, network = self._sender, self._network
+        if self._own.elsewhere():
+            self._closed = True
+            tell_of_loss(self._accumulator.incomplete(), "the event loop of their producer is gone")
+            raise self._own.wrong()
         if sender is None or network is None:
             self._closed = True
             self._outgoing.close()
@@ -163,9 +174,11 @@ class Producer:
         Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given.
         `on_delivery(metadata, error)`, one of them None, is called with the outcome.
 
-        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
-        be had; what serializers raise.
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that is
+        not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
         """
+        if self._own.loop is not asyncio.get_running_loop():
+            self._begin()
         if on_delivery is None:
             delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
             if delivery is not None:
@@ -232,7 +245,7 @@ class Producer:
         where they were written.
 
         `table` is a pyarrow Table, RecordBatch or reader, or anything that gives Arrow data: polars, pandas, DuckDB. Its columns are named
-        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=` and `timestamp=`; `key_format=`, `value_format=` and `schema=`
+        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=`, `timestamp_ms=`; `key_format=`, `value_format=` and `schema=`
         say how they become bytes (`client.arrow_rows`, `client.arrow_values`). Waits while `buffer_memory` is full, at most `max_block_ms`
         at a time. What it raises it raises before the row at fault; rows before it are on their way.
 
@@ -310,17 +323,31 @@ class Producer:
 
 
 async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float) -> int:
-    """Wait until the topic's partitions are known, and enough of them. Raises: MetadataTimedOut, or the error that makes it pointless."""
+    """Wait until the topic's partitions are known, and this one among them.
+
+    Raises: UnknownTopicOrPartition when brokers say, and go on saying, that there are fewer partitions; MetadataTimedOut, or the error
+    that makes it pointless.
+    """
+    cluster, version, short_since_ms = network.cluster, network.cluster.version, float("inf")
 
     def known() -> int | None:
-        count = network.cluster.partition_count(topic)
-        fatal = network.cluster.fatal(topic) or network.cluster.deleted(topic, None, network.clock_ms())
-        if count is None and fatal is not None:
-            raise fatal
-        return count if count is not None and (partition is None or partition < count) else None
+        nonlocal short_since_ms
+        count, now_ms = cluster.partition_count(topic), network.clock_ms()
+        if count is None:
+            fatal = cluster.fatal(topic) or cluster.deleted(topic, None, now_ms)
+            if fatal is not None:
+                raise fatal
+            return None
+        if partition is None or partition < count:
+            return count
+        if cluster.version > version:
+            short_since_ms = min(short_since_ms, now_ms)
+        if now_ms - short_since_ms >= ADDED_MS:
+            raise UnknownTopicOrPartition(f"topic {topic} has {count} partitions, counted from 0, no partition {partition}")
+        return None
 
-    if partition is not None and partition < 0:
-        raise ValueError(f"partition {partition}: partitions count from 0")
+    if partition is not None:
+        whole_number("partition", partition)
     network.cluster.want(topic, network.clock_ms())
     return await network.until(known, timeout_ms=timeout_ms, doing=lambda: network.cluster.why_not(topic, partition))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
 import msgspec
 
 from ottla.base.ids import topic_id_text
+from ottla.client.given import mapping, topic_name, whole_number
 from ottla.wire.messages.metadata import NOT_ASKED
 
 #: A setting's value as users may write it: Kafka's text, or Python's numbers and truth values. None: the default.
@@ -133,14 +135,40 @@ class Resource(msgspec.Struct, frozen=True, order=True):
         return cls(ResourceType.CLIENT_METRICS, name)
 
 
-class NewTopic(msgspec.Struct):
-    """A topic to create. -1 takes the cluster's default; `assignments`, replicas by partition, stands in for both numbers."""
+@dataclass(init=False, slots=True)
+class NewTopic:
+    """A topic to create: `NewTopic("orders", partitions=6)`. -1 takes the cluster's default; `assignments`, replicas by partition, stands
+    in for both numbers. `num_partitions`, as Java calls it, and `partitions` are the same.
+
+    Raises: TypeError, ValueError.
+    """
 
     name: str
-    num_partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, ConfigValue] = {}
-    assignments: Mapping[int, list[int]] = {}
+    num_partitions: int
+    replication_factor: int
+    configs: Mapping[str, ConfigValue]
+    assignments: Mapping[int, Sequence[int]]
+
+    def __init__(
+        self,
+        name: str,
+        num_partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, ConfigValue] | None = None,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        *,
+        partitions: int | None = None,
+    ) -> None:
+        if partitions is not None and num_partitions != -1:
+            raise TypeError("partitions= and num_partitions= are the same; give one of them")
+        self.name = topic_name(name)
+        self.num_partitions = whole_number("partitions", num_partitions if partitions is None else partitions, at_least=-1)
+        self.replication_factor = whole_number("replication_factor", replication_factor, at_least=-1)
+        self.configs = mapping("configs", configs or {}, "{'retention.ms': 3600000}")
+        self.assignments = {
+            whole_number("a partition of assignments", index): [whole_number("a broker's id", node) for node in nodes]
+            for index, nodes in mapping("assignments", assignments or {}, "{0: [1, 2], 1: [2, 3]}").items()
+        }
 
 
 class NewPartitions(msgspec.Struct):

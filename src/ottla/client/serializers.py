@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from io import BytesIO
 from typing import Any, Protocol
@@ -173,8 +173,34 @@ class Uuid(Format):
         return uuid.UUID(data.decode())
 
 
+#: What is in JSON as it is.
+PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
+def refuse_bytes(data: Any) -> None:
+    """Raises: TypeError for bytes in what is to be JSON: msgspec would write base64, which nobody takes for that who reads it."""
+    kind = data.__class__
+    inner: Iterable[Any] = ()
+    if kind is dict:
+        inner = (*data, *data.values())
+    elif kind in (list, tuple, set, frozenset):
+        inner = data
+    elif isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"JSON has no bytes: decode them first, {bytes(data[:20])!r}.decode() if they are text, base64.b64encode(...).decode() if not;"
+            " or, if they are JSON already, send them without a serializer"
+        )
+    for value in inner:
+        if value.__class__ not in PLAIN:
+            refuse_bytes(value)
+
+
 class Json(Format):
-    """JSON, as msgspec reads and writes it; with `type`, a class that msgspec knows, what is read is checked and made into that."""
+    """JSON, as msgspec reads and writes it; with `type`, a class that msgspec knows, what is read is checked and made into that.
+
+    Bytes are refused, as JSON has none, in whatever lists and dicts they are. A field of a class (dataclass, Struct) that is declared to
+    be bytes is written as base64, and read as that.
+    """
 
     name = "JSON"
     failures = (TypeError, ValueError, msgspec.MsgspecError)
@@ -184,6 +210,8 @@ class Json(Format):
         self._decoder = msgspec.json.Decoder(type)
 
     def encode(self, data: Any) -> bytes:
+        if data.__class__ not in PLAIN:
+            refuse_bytes(data)
         return self._encoder.encode(data)
 
     def decode(self, data: bytes) -> Any:

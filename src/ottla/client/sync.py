@@ -124,6 +124,8 @@ class Producer:
         self._sender.wake()
 
     def __enter__(self) -> Self:
+        if self._closed:
+            raise AlreadyClosed("the producer is closed; make another one")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -146,8 +148,8 @@ class Producer:
         `on_delivery(metadata, error)`, one of them None, is called with the outcome in the producer's own thread; it may send, and must not
         wait. Waits only for metadata of a topic not seen before, and while `buffer_memory` is full, at most `max_block_ms` together.
 
-        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError; TopicAuthorizationFailed and the like when the topic cannot
-        be had; what serializers raise.
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that is
+        not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
         """
         if on_delivery is None:
             delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
@@ -197,7 +199,7 @@ class Producer:
 
         with self._lock:
             if self._closed:
-                raise AlreadyClosed("the producer is closed")
+                raise AlreadyClosed("the producer is closed; make another one")
             given = attempt()
         if given is None:
             given = self._when_room(attempt, left_ms)
@@ -222,7 +224,7 @@ class Producer:
         returns waits until all are written and tells where.
 
         `table` is a pyarrow Table, RecordBatch or reader, or anything that gives Arrow data: polars, pandas, DuckDB. Its columns are named
-        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=` and `timestamp=`; `key_format=`, `value_format=` and `schema=`
+        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=`, `timestamp_ms=`; `key_format=`, `value_format=` and `schema=`
         say how they become bytes (`client.arrow_rows`, `client.arrow_values`). Waits while `buffer_memory` is full, at most `max_block_ms`
         at a time. What it raises it raises before the row at fault; rows before it are on their way.
 
@@ -256,7 +258,7 @@ class Producer:
 
         with self._lock:
             if self._closed:
-                raise AlreadyClosed("the producer is closed")
+                raise AlreadyClosed("the producer is closed; make another one")
             made = attempt()
         if made is None:
             made = self._when_room(attempt, self.options.max_block_ms)
@@ -272,7 +274,7 @@ class Producer:
         """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError; AlreadyClosed."""
         with self._lock:
             if self._closed:
-                raise AlreadyClosed("the producer is closed")
+                raise AlreadyClosed("the producer is closed; make another one")
             waiting = self._accumulator.close_open()
         self._wake()
         began_ns = time.monotonic_ns()
@@ -347,7 +349,7 @@ class Producer:
                         metrics.buffer_exhausted += 1
                         raise buffer_exhausted(self._accumulator, self.options)
                     if self._closed:
-                        raise AlreadyClosed("the producer is closed")
+                        raise AlreadyClosed("the producer is closed; make another one")
                     added = append()
                     if added is not None:
                         return added

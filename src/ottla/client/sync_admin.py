@@ -42,6 +42,7 @@ class Admin:
         close_at_exit(self)
 
     def __enter__(self) -> Self:
+        self._raise_if_closed()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -59,9 +60,12 @@ class Admin:
                 self._thread.stop()
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        if self._closed:
-            raise AlreadyClosed("the admin client is closed")
+        self._raise_if_closed()
         return self._thread.call(work())
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("the admin client is closed; make another one")
 
     def create_topics(
         self, topics: Iterable[r.NewTopic], *, validate_only: bool = False, timeout_ms: float | None = None

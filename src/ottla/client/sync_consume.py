@@ -25,6 +25,7 @@ class Records:
         self.consumer = consumer
 
     def __enter__(self) -> Self:
+        self.consumer.__enter__()
         self._entered = True
         return self
 

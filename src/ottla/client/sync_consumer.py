@@ -76,6 +76,7 @@ class Consumer:
         close_at_exit(self)
 
     def __enter__(self) -> Self:
+        self._raise_if_closed()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -100,14 +101,16 @@ class Consumer:
                 self._closed = True
                 self._thread.stop()
 
-    def _call(self, work: Callable[[], T]) -> T:
+    def _raise_if_closed(self) -> None:
         if self._closed:
-            raise AlreadyClosed("the consumer is closed")
+            raise AlreadyClosed("the consumer is closed; make another one")
+
+    def _call(self, work: Callable[[], T]) -> T:
+        self._raise_if_closed()
         return self._thread.run(work)
 
     def _await(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        if self._closed:
-            raise AlreadyClosed("the consumer is closed")
+        self._raise_if_closed()
         return self._thread.call(work())
 
     # -- calls into the user's code
@@ -127,8 +130,7 @@ class Consumer:
 
     def wait_for(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run something on the loop, and meanwhile here what it has to call."""
-        if self._closed:
-            raise AlreadyClosed("the consumer is closed")
+        self._raise_if_closed()
         self._raise_if_waiting()
         self._waiting = threading.get_ident()
         try:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from ottla.base.ids import TopicPartition
 from ottla.client.chunk import Chunk, Lent
-from ottla.client.consumer_metrics import Consumed
+from ottla.client.consumer_metrics import Consumed, ConsumedChunk
 from ottla.client.fetch_position import Position
 from ottla.client.options import ConsumerOptions
 from ottla.client.record import ConsumerRecord
@@ -31,7 +31,7 @@ class Taking:
         self._read_committed = options.isolation_level == "read_committed"
         #: Partitions with chunks, in the order in which they are served.
         self.row: deque[TopicPartition] = deque()
-        #: Chunks of which nothing is left, for whoever counts them.
+        #: What was taken, for whoever counts it.
         self.consumed: list[Consumed] = []
 
     def arrived(self, tp: TopicPartition) -> None:
@@ -63,6 +63,7 @@ class Taking:
             while position.chunks and len(taken) < records_max and position.error is None:
                 self._take_from(position, position.chunks[0], taken, records_max)
             if len(taken) >= records_max and position.chunks:
+                self._begun(position, position.chunks[0])
                 break
             self.row.popleft()
         if not taken:
@@ -122,13 +123,24 @@ class Taking:
             if lent.tp not in self.row:
                 self.row.appendleft(lent.tp)
         else:
-            chunk.given = sum(header.count for _, header in chunk.batches)
+            read = [header for _, header in chunk.batches if header.last_offset >= lent.start_offset]
+            passed = min(max(lent.start_offset - read[0].base_offset, 0), read[0].count)
+            chunk.given += sum(header.count for header in read) - passed
             self._consumed(position, chunk)
         return True
 
+    def _begun(self, position: Position, chunk: Chunk) -> None:
+        """A part of the chunk was taken, and the limit reached."""
+        taken = chunk.given - len(chunk.decoded)
+        if taken > chunk.counted:
+            self.consumed.append(Consumed(position.tp, taken - chunk.counted))
+            chunk.counted = taken
+
     def _consumed(self, position: Position, chunk: Chunk) -> None:
+        """Nothing is left of the chunk."""
         at = position.standing(None, self._read_committed)
-        self.consumed.append(Consumed(position.tp, chunk.given, len(chunk.buffer), at.lag or 0, at.lead or 0))
+        whole = ConsumedChunk(chunk.given, len(chunk.buffer), at.lag or 0, at.lead or 0)
+        self.consumed.append(Consumed(position.tp, chunk.given - chunk.counted, whole))
 
     def _take_from(self, position: Position, chunk: Chunk, taken: list[ConsumerRecord], records_max: int) -> None:
         """Move records of the chunk's next batch; drop the chunk when it is empty."""

@@ -1,6 +1,6 @@
 """The admin client's part about topics.
 
-    await admin.create_topics([NewTopic("orders", num_partitions=6)])
+    await admin.create_topics([NewTopic("orders", partitions=6)])
     await admin.describe_topics(["orders"])
 
 Names are strings; 16 bytes are a topic's id, which only that very topic has, and not one made later under the same name (KIP-516).
@@ -45,7 +45,7 @@ class TopicAdmin(ConfigAdmin):
         wanted: dict[str, r.NewTopic] = {}
         for topic in topics:
             if not isinstance(topic, r.NewTopic):
-                raise TypeError(f"a topic to be made is a NewTopic, such as NewTopic('orders', num_partitions=3), not {topic!r}")
+                raise TypeError(f"a topic to be made is a NewTopic, such as NewTopic('orders', partitions=3), not {topic!r}")
             wanted[topic.name] = topic
 
         async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[r.CreatedTopic]]:
@@ -188,7 +188,9 @@ def _creatable(topic: r.NewTopic) -> m.CreatableTopic:
         name=topic.name,
         num_partitions=-1 if topic.assignments else topic.num_partitions,
         replication_factor=-1 if topic.assignments else topic.replication_factor,
-        assignments=[m.CreatableReplicaAssignment(partition_index=index, broker_ids=nodes) for index, nodes in topic.assignments.items()],
+        assignments=[
+            m.CreatableReplicaAssignment(partition_index=index, broker_ids=list(nodes)) for index, nodes in topic.assignments.items()
+        ],
         configs=[m.CreatableTopicConfig(name=name, value=r.config_text(value)) for name, value in topic.configs.items()],
     )
 

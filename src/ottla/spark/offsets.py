@@ -15,7 +15,7 @@ From the log to tasks::
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -41,6 +41,8 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    #: Of the topic for which it was planned; empty when that is not known.
+    topic_id: str = ""
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -75,9 +77,12 @@ def from_json(nested: Any) -> dict[TopicPartition, int]:
     return offsets
 
 
-def ranges_between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-    """The non-empty ranges from `start` to `end`, in the fixed order; `start` must know every partition of `end`."""
-    return [OffsetRange(tp.topic, tp.partition, start[tp], end[tp]) for tp in sorted(end) if start[tp] < end[tp]]
+def ranges_between(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None
+) -> list[OffsetRange]:
+    """The non-empty ranges from `start` to `end`, in the fixed order; `start` must know every partition of `end`. `ids`: of topics."""
+    known = ids or {}
+    return [OffsetRange(tp.topic, tp.partition, start[tp], end[tp], known.get(tp.topic, "")) for tp in sorted(end) if start[tp] < end[tp]]
 
 
 def admit(
@@ -127,7 +132,7 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """`whole` in at most `parts` non-empty pieces whose sizes differ by one at most."""
     parts = max(1, min(parts, len(whole)))
     bounds = [whole.start + len(whole) * index // parts for index in range(parts + 1)]
-    return [OffsetRange(whole.topic, whole.partition, low, high) for low, high in pairwise(bounds)]
+    return [replace(whole, start=low, end=high) for low, high in pairwise(bounds)]
 
 
 def _pack(pieces: list[OffsetRange], share: int) -> list[tuple[OffsetRange, ...]]:

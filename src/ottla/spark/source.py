@@ -12,6 +12,7 @@ Source: Spark's Python data source API (SPARK-44076), admission control for Pyth
 import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,10 +20,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from ottla.base.options import suggestion
 from ottla.spark import columns, positions
+from ottla.spark.identity import TopicIdentity
+from ottla.spark.loss import Losses, logger
 from ottla.spark.offsets import OffsetRange, admit, from_json, plan_tasks, ranges_between, to_json
 from ottla.spark.options import SourceOptions
 from ottla.spark.positions import Offsets
+from ottla.spark.progress_group import ProgressGroup, ids_committed
 from ottla.spark.sink_options import SinkOptions
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,9 +103,14 @@ class _Reader:
 
         return log_access.open_log(self.options.bootstrap, self.options.client)
 
+    @cached_property
+    def losses(self) -> Losses:
+        return Losses(self.options.on_data_loss, self.options.loss_report_to)
+
     def tasks(self, start: Mapping[Any, int], end: Offsets) -> list[LogPartition]:
         options = self.options
-        ranges = ranges_between(start, end)
+        ids = self.log().topic_ids(frozenset(tp.topic for tp in end))
+        ranges = ranges_between(start, end, ids)
         planned = plan_tasks(
             ranges, tasks_min=options.tasks_min, records_per_task_max=options.records_per_task_max, cores=os.cpu_count() or 1
         )
@@ -113,7 +123,7 @@ class _Reader:
             found = log.read(
                 wanted,
                 with_headers="headers" in self.names,
-                fail_on_data_loss=options.fail_on_data_loss,
+                losses=self.losses,
                 timeout_ms=options.poll_timeout_ms,
             )
             for part in found:
@@ -124,7 +134,7 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
     """A read of what the topics hold now, or of the part between two positions."""
 
     def partitions(self) -> list[LogPartition]:
-        start = positions.starting(self.log(), self.options)
+        start = positions.starting(self.log(), self.options, self.losses)
         end = positions.ending(self.log(), self.options)
         return self.tasks(start, {tp: max(offset, start[tp]) for tp, offset in end.items()})
 
@@ -134,7 +144,9 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """An endless read, batch after batch. Its state beside the options is a cache and the target of Trigger.AvailableNow."""
+    """An endless read, batch after batch. Its state beside the options is a cache, the target of Trigger.AvailableNow, and what it knows of
+    the topics that it reads.
+    """
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
         super().__init__(options, names)
@@ -143,9 +155,17 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self.latest: Offsets = {}
         self.latest_read_ms = -LATEST_MAX_AGE_MS
         self.last_trigger_ms: int | None = None
+        self.identity = TopicIdentity()
+        self.group = ProgressGroup(options.group) if options.commits and options.group else None
+        #: What the query began with: that is no progress.
+        self.initial: Offsets = {}
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
-        return to_json(positions.starting(self.log(), self.options))
+        self.initial = positions.starting(self.log(), self.options, self.losses)
+        if self.target is not None:
+            # The log may have grown since the target was set.
+            self.target |= {tp: max(offset, self.target.get(tp, 0)) for tp, offset in self.initial.items()}
+        return to_json(self.initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self.options
@@ -156,15 +176,22 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
-        known = from_json(start)
-        latest = self._newest()
-        if self.target is not None:
-            # Partitions that the checkpoint knows and the target does not have nothing to read before the target.
-            latest = {tp: max(self.target.get(tp, 0), known.get(tp, 0)) for tp in {**self.target, **known}}
-        begin = positions.carried_over(self.log(), self.options, known, latest)
-        if self._waits_for_more(begin, latest, limit):
+        known, log = from_json(start), self.log()
+        latest = self._newest(known) if self.target is None else self.target
+        ids = log.topic_ids(frozenset(tp.topic for tp in (*known, *latest)))
+        if not self.identity.known:
+            self.identity.remember(self._ids_committed(known))
+        same = self.identity.compared(known, ids)
+        # Spark asks for the next batch when the last one is done, and it ended here.
+        if self.group is not None and known != self.initial:
+            self.group.publish(log, known, self.identity.ids)
+        carried = positions.carried_over(log, self.options, known, latest, self.losses, same)
+        latest = latest | {tp: carried.begin[tp] for tp in carried.anew}
+        if not carried.anew and self._waits_for_more(carried.begin, latest, limit):
             return to_json(known)
-        return to_json(admit(begin, latest, records_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+        end = admit(carried.begin, latest, records_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        self.identity.planned(end, ids)
+        return to_json(end)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         return to_json(self._newest()) or None
@@ -175,17 +202,32 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[LogPartition]:
         known, wanted = from_json(start), from_json(end)
         appeared = sorted(set(wanted) - set(known))
-        return self.tasks({**known, **positions.first_seen(self.log(), self.options, appeared)}, wanted)
+        first = positions.first_seen(self.log(), self.options, appeared, self.losses)
+        return self.tasks({**known, **first}, wanted)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return self.read_ranges(partition.value)
 
-    def _newest(self) -> Offsets:
-        now_ms = time.monotonic_ns() // 1_000_000
-        if now_ms - self.latest_read_ms >= LATEST_MAX_AGE_MS:
+    def _newest(self, known: Offsets | None = None) -> Offsets:
+        """The end of the logs, asked for some ms ago at most. Where that is `known` already, later: an idle stream waits here."""
+        age_ms = time.monotonic_ns() // 1_000_000 - self.latest_read_ms
+        if age_ms < LATEST_MAX_AGE_MS and self.latest == known:
+            time.sleep((LATEST_MAX_AGE_MS - age_ms) / 1000)
+            age_ms = LATEST_MAX_AGE_MS
+        if age_ms >= LATEST_MAX_AGE_MS:
             self.latest = positions.newest(self.log(), self.options)
-            self.latest_read_ms = now_ms
+            self.latest_read_ms = time.monotonic_ns() // 1_000_000
         return self.latest
+
+    def _ids_committed(self, known: Offsets) -> dict[str, str]:
+        """The ids that topics had when the group was told of what is `known`."""
+        if self.options.group is None:
+            return {}
+        try:
+            return ids_committed(self.log(), self.options.group, known)
+        except KafkaError as error:
+            logger.warning("consumer group %s does not tell which topics were read: %s", self.options.group, error)
+            return {}
 
     def _waits_for_more(self, begin: Offsets, latest: Offsets, limit: ReadLimit) -> bool:
         """Whether minOffsetsPerTrigger holds the next batch back. The first batch of a query never waits, as in Spark's Kafka source."""
