@@ -71,6 +71,17 @@ def test_headers_come_row_by_row() -> None:
     ]
 
 
+def test_headers_may_be_a_column_of_lists_or_maps() -> None:
+    lists = pa.array([[("a", b"1"), ("b", None)], None], pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])))
+    maps = pa.array([[("a", "1")], []], pa.map_(pa.string(), pa.string()))
+    batch = pa.RecordBatch.from_arrays([lists, maps, pa.array(["x", "y"])], ["l", "m", "v"])
+    found = {name: shaped(Shape(value="v", headers_column=name), batch, None, 0, "a").batch.column("headers") for name in "lm"}
+    assert found["l"].to_pylist() == [[{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None]
+    assert found["m"].to_pylist() == [[{"key": "a", "value": b"1"}], []]
+    with pytest.raises(CannotLoad, match="headers are lists of"):
+        shaped(Shape(value="v", headers_column="v"), batch, None, 0, "a")
+
+
 @pytest.mark.parametrize(
     "times",
     [

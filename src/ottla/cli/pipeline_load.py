@@ -60,6 +60,7 @@ The same command again goes on where it stopped, and loads what is new.
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="NAME=TEMPLATE", help="A header: text, {column}, {_file}, {_row}; may be repeated."
 )
+@click.option("--headers", "headers_column", metavar="COLUMN", help="A column of lists of (name, value), or of maps, instead.")
 @click.option("--timestamp", metavar="COLUMN", help="The records' time: times, ISO 8601, or milliseconds.  [default: now]")
 @click.option("-p", "--partition", metavar="COLUMN|NUMBER", help="The partition.  [default: the key decides]")
 @click.option("--base64", "base64", metavar="NAME,...", help="Columns of bytes that are written in base64.")

@@ -21,6 +21,8 @@ def shape_asked(asked: Mapping[str, Any], bytes_max: int) -> Shape:
     columns, without = names_of(asked["columns"]), names_of(asked["without"])
     if asked["value"] is not None and (columns or without):
         raise click.UsageError("--value takes one column as it is, --columns and --without make JSON of several: one or the other")
+    if asked["headers"] and asked["headers_column"]:
+        raise click.UsageError("--headers takes them from a column, --header says them: one or the other")
     headers = []
     for text in asked["headers"]:
         name, equals, value = text.partition("=")
@@ -34,6 +36,7 @@ def shape_asked(asked: Mapping[str, Any], bytes_max: int) -> Shape:
         columns=columns or None,
         without=without,
         headers=tuple(headers),
+        headers_column=asked["headers_column"],
         timestamp=asked["timestamp"],
         partition=int(partition) if partition is not None and partition.isdecimal() else partition,
         base64=names_of(asked["base64"]),

@@ -2,7 +2,7 @@
 
     key          a column, as text; or a template: "{country}-{id}". Where one of its columns is null, there is no key
     value        the row as a JSON object, of all columns or of those chosen; or one column as it is; a line as it is
-    headers      NAME=TEMPLATE, whose columns may be null and then make a header without a value
+    headers      NAME=TEMPLATE, whose columns may be null and then make a header without a value; or a column of lists or maps
     timestamp    a column: a time, ISO 8601 as text, or whole numbers of ms since 1970; null is now
     partition    a column, or a number; null, or nothing said: the key decides, and without one the row's number
 
@@ -73,6 +73,8 @@ class Shape:
     columns: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
     headers: tuple[tuple[str, Template | None], ...] = ()
+    #: A column of lists of (name, value), or of maps, instead.
+    headers_column: str | None = None
     timestamp: str | None = None
     partition: str | int | None = None
     base64: tuple[str, ...] = ()
@@ -84,7 +86,7 @@ class Shape:
         """Columns that are named by more than the value."""
         templates = [self.key, *(one for _, one in self.headers)]
         named = [name for one in templates if one is not None for name in one.columns]
-        named += [name for name in (self.timestamp, self.partition, self.value) if isinstance(name, str)]
+        named += [name for name in (self.headers_column, self.timestamp, self.partition, self.value) if isinstance(name, str)]
         return tuple(dict.fromkeys(named))
 
     def check(self, columns: Mapping[str, str] | None, file: str) -> None:
@@ -121,6 +123,8 @@ def shaped(shape: Shape, batch: Any, whole: str | None, first_row: int, file: st
         made["key"] = _filled(shape.key, batch, own)
     if shape.headers:
         made["headers"] = _headers(shape.headers, batch, own)
+    elif shape.headers_column is not None:
+        made["headers"] = _header_column(batch.column(shape.headers_column), shape.headers_column)
     if shape.timestamp is not None:
         made["timestamp"] = _times(batch.column(shape.timestamp), shape.timestamp, bad)
     if isinstance(shape.partition, str):
@@ -260,6 +264,27 @@ def _headers(given: Sequence[tuple[str, Template | None]], batch: Any, own: _Own
     pairs = pa.StructArray.from_arrays([pa.concat_arrays(names).take(order), pa.concat_arrays(values).take(order)], fields=fields)
     ends = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(numbers("i", range(0, (rows + 1) * count, count)))])
     return pa.ListArray.from_arrays(ends, pairs, type=kind)
+
+
+def _header_column(column: Any, name: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ottla.client.arrow_columns import headers_type, is_headers
+
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), headers_type())
+    if not is_headers(column.type):
+        raise CannotLoad(f"headers are lists of (name, value) or maps of text to bytes, and column {name} is {column.type}")
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    if not pa.types.is_map(column.type):
+        names = [column.type.value_type.field(index).name for index in range(2)]
+        column = column.cast(pa.list_(pa.struct([(names[0], pa.string()), (names[1], pa.binary())])))
+        kind = headers_type()
+        pairs = pa.StructArray.from_arrays(column.values.flatten(), fields=list(kind.value_type))
+        made = pa.ListArray.from_arrays(column.offsets, pairs, type=kind)
+        return made if not column.null_count else pc.if_else(column.is_valid(), made, pa.scalar(None, kind))
+    return column.cast(kind).cast(headers_type())
 
 
 @lru_cache(maxsize=4)
