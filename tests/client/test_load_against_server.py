@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,13 +16,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from click.testing import CliRunner
 
 import ottla
 from ottla import Consumer
+from ottla.cli.main import main
 from serving import Serving
 
 pytestmark = pytest.mark.server
 ROWS = 40_000
+PAGE = Path(__file__).parents[2] / "docs" / "load-export.md"
 
 
 def command(server: Serving, topic: str, *arguments: str) -> list[str]:
@@ -92,3 +97,25 @@ def test_an_interrupted_load_says_how_far_it_came_and_goes_on(ottla_server: Serv
     assert (told["found"], 0 < told["records"] < ROWS) == (0, True)
     values = ottla.read_table(topic, columns=["value"], bootstrap_servers=ottla_server.bootstrap).column("value").to_pylist()
     assert sorted(map(int, values)) == list(range(ROWS))
+
+
+def test_the_examples_of_the_page_print_what_it_says(ottla_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    topic = f"people-{uuid.uuid4().hex[:8]}"
+    commands = 0
+    for block in re.findall(r"^```\n(\$ .*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+        for command, _, printed in (one.partition("\n") for one in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]):
+            if not command.startswith("ottla"):
+                subprocess.run(command, shell=True, check=True)
+                continue
+            words = [word.replace("people", topic) if word in ("people", "people@:end") else word for word in shlex.split(command)]
+            done = CliRunner().invoke(main, [*words[1:], "-b", ottla_server.bootstrap])
+            assert without_times(done.stderr if printed.startswith("Error") else done.stdout) == without_times(printed), command
+            commands += 1
+    assert commands == 3
+
+
+def without_times(text: str) -> list[str]:
+    """The lines, without what a clock decides."""
+    lines = [line for line in text.splitlines() if '"event": "progress"' not in line]
+    return [re.sub(r'("seconds"|"records_per_second"): [0-9.]+', r"\1: 0", line) for line in lines]

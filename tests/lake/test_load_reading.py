@@ -177,6 +177,18 @@ def test_row_groups_before_the_first_row_wanted_are_not_read(tmp_path: Path) -> 
     assert (reader.skipped, rows) == (6, [6, 7, 8, 9])
 
 
+def test_directories_that_name_a_column_add_it(tmp_path: Path) -> None:
+    path = tmp_path / "year=2026" / "city=St.%20Veit" / "zone=__HIVE_DEFAULT_PARTITION__" / "code=007" / "a.csv"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"id,code\n1,2\n")
+    assert read(path)[0] == [{"id": 1, "code": 2, "year": 2026, "city": "St. Veit", "zone": None}]
+    path.with_name("b.parquet").write_bytes(b"")
+    pyarrow.parquet.write_table(pa.table({"id": [1]}), path.with_name("b.parquet"))
+    (given,) = inputs([str(path.with_name("b.parquet"))], None)
+    with opened(given, How()) as reader:
+        assert reader.columns == {"id": "number", "year": "number", "city": "text", "zone": "", "code": "text"}
+
+
 # -- which files
 
 

@@ -183,6 +183,7 @@ class FileLoad:
     def _read(self, reader: Reader) -> None:
         first = 0
         for portion in reader.portions(self._row):
+            self._done = portion.done
             first += reader.skipped
             reader.skipped = 0
             batch, last = portion.batch, first + portion.batch.num_rows
@@ -193,8 +194,7 @@ class FileLoad:
                 if self._at_limit:
                     return
             first = last
-            self._watch.on(portion.done, self.outcome.written + self._flying)
-        self._watch.on(self._given.size, self.outcome.written + self._flying)
+            self._watch.on(self._done, self.outcome.written + self._flying)
 
     def _send(self, batch: Any, bad: list[Bad], whole: str | None) -> None:
         """Rows from `_row` on."""
@@ -234,6 +234,7 @@ class FileLoad:
             self._flights.append(Flight(self._put(some, places), end if last else records.rows[at + size].as_py(), dict(self._target.sent)))
             self._handing = False
             self._on()
+            self._watch.on(self._done, self.outcome.written + self._flying)
             self._watch.pause(size)
         if not count:
             self._flights.append(Flight(None, end, dict(self._target.sent)))

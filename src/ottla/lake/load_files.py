@@ -7,7 +7,8 @@
     orders.txt .log .text       each line is a value
 
 Text may be compressed: one more suffix of .gz .zst .bz2 .lz4 .br. Of a directory all files with such names are meant, at any depth, but for
-those that begin with ``.`` or ``_``, as Spark and Hive pass over them; in the order of their paths.
+those that begin with ``.`` or ``_``, as Spark and Hive pass over them; in the order of their paths. Directories called ``name=value`` add a
+column to the tables below them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from glob import glob, has_magic
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from ottla.base.options import suggestion
 
@@ -34,6 +36,8 @@ CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "b
 #: Formats of lines, which may be compressed and may grow.
 LINES = ("csv", "tsv", "json", "text")
 STDIN = "-"
+#: What stands for null in the name of a directory.
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 #: Bytes at the beginning and before the end by which a file is known again.
 PRINT_BYTES = 64 * 1024
 
@@ -51,6 +55,8 @@ class Input(NamedTuple):
     codec: str | None
     size: int
     mtime_ns: int
+    #: Columns that its directories name, as Spark and Hive write them: ``year=2026/city=Graz/part-0.parquet``; None: null.
+    fixed: tuple[tuple[str, str | None], ...] = ()
 
     @property
     def identity(self) -> str:
@@ -121,7 +127,13 @@ def _input(name: str, form: str | None) -> Input:
     if codec is not None and chosen not in LINES:
         raise CannotLoad(f"{name}: {chosen} files are compressed inside; unpack it first")
     stat = Path(name).stat()
-    return Input(name, chosen, codec, stat.st_size, stat.st_mtime_ns)
+    fixed = _fixed(name) if chosen in ("csv", "tsv", "parquet", "arrow") else ()
+    return Input(name, chosen, codec, stat.st_size, stat.st_mtime_ns, fixed)
+
+
+def _fixed(name: str) -> tuple[tuple[str, str | None], ...]:
+    pairs = [part.partition("=") for part in Path(name).parts[:-1] if "=" in part[1:]]
+    return tuple((unquote(column), None if value == HIVE_NULL else unquote(value)) for column, _, value in pairs)
 
 
 def fingerprint(name: str, size: int) -> str:

@@ -8,6 +8,7 @@ however large the file: a file never has to fit into memory.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -93,6 +94,12 @@ class Reader(Protocol):
 @contextmanager
 def opened(given: Input, how: How) -> Iterator[Reader]:
     """The file's reader. Raises: CannotLoad, OSError; ImportError without pyarrow."""
+    with _opened(given, how) as reader:
+        yield WithFixed(reader, given.fixed) if given.fixed else reader
+
+
+@contextmanager
+def _opened(given: Input, how: How) -> Iterator[Reader]:
     from ottla.client.arrow_columns import needed_arrow
 
     pa = needed_arrow()
@@ -122,6 +129,47 @@ def opened(given: Input, how: How) -> Iterator[Reader]:
         if given.codec is not None and error.errno is None:
             raise CannotLoad(f"{given.name}: it cannot be unpacked: {error}") from None
         raise
+
+
+class WithFixed:
+    """A file, with columns that are the same in all of its rows. What the file itself has of these names stands."""
+
+    def __init__(self, reader: Reader, fixed: tuple[tuple[str, str | None], ...]) -> None:
+        import pyarrow as pa
+
+        self._reader = reader
+        there = reader.columns or {}
+        self._values = {name: pa.scalar(_plain(value)) for name, value in fixed if name not in there}
+
+    @property
+    def columns(self) -> Mapping[str, str] | None:
+        return {**(self._reader.columns or {}), **{name: shape_of(value.type) for name, value in self._values.items()}}
+
+    @property
+    def value(self) -> str | None:
+        return self._reader.value
+
+    @property
+    def skipped(self) -> int:
+        return self._reader.skipped
+
+    @skipped.setter
+    def skipped(self, rows: int) -> None:
+        self._reader.skipped = rows
+
+    def portions(self, skip: int) -> Iterator[Rows]:
+        import pyarrow as pa
+
+        for portion in self._reader.portions(skip):
+            batch = portion.batch
+            more = [pa.repeat(value, batch.num_rows) for value in self._values.values()]
+            whole = pa.RecordBatch.from_arrays([*batch.columns, *more], names=[*batch.schema.names, *self._values])
+            yield portion._replace(batch=whole)
+
+
+def _plain(value: str | None) -> int | str | None:
+    """A whole number, where the text is one and nothing is lost."""
+    return int(value) if value is not None and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value) else value
 
 
 def shape_of(kind: Any) -> str:
