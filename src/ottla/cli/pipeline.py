@@ -6,7 +6,8 @@ from ottla.cli.lazy import Entry, Lazy
 
 COMMANDS = {
     "run": Entry("pipeline_run:run", "Run a pipeline file until Ctrl-C; a restart goes on where it stopped."),
-    "validate": Entry("pipeline_run:validate", "Check a pipeline file without running it."),
+    "validate": Entry("pipeline_plan:validate", "Check a pipeline file without running it."),
+    "plan": Entry("pipeline_plan:plan", "Show what a pipeline file would do: views, columns, state, sinks."),
 }
 
 

@@ -12,15 +12,20 @@ Every key is checked before anything runs. An error names the file, the line whe
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ottla.spark.pipeline.functions import check
 from ottla.spark.pipeline.model import DURATION, NAME, Functions, Pipeline, Step
 from ottla.spark.pipeline.sink_file import read_sinks
 from ottla.spark.pipeline.source_file import read_sources, read_watermark
 from ottla.spark.pipeline.table import PipelineError, Table
+
+#: How a query begins, behind comments.
+QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
 
 
 def load(path: Path, variables: Mapping[str, str] | None = None) -> Pipeline:
@@ -78,6 +83,8 @@ def _steps(table: Table, sources: tuple[str, ...]) -> tuple[Step, ...]:
         if name in sources or name in (step.name for step in steps):
             raise inner.fail("name", f"there is already a view {name}; choose another name")
         sql = inner.text("sql", required=f"give the query, such as SELECT * FROM {sources[0]}")
+        if not QUERY.match(sql):
+            raise inner.fail("sql", "is no query: begin with SELECT, WITH, FROM, VALUES or TABLE; sinks write results")
         deduplicate = inner.texts("deduplicate")
         within = inner.choice("within", ("watermark",))
         if within and not deduplicate:
@@ -98,7 +105,9 @@ def _functions(table: Table) -> Functions | None:
         raise inner.fail("module", f"expected a Python file whose name can be imported, such as functions.py, not {module.name!r}")
     files = tuple(_beside(inner, "files", name) for name in inner.texts("files"))
     inner.finish()
-    return Functions(module, files)
+    functions = Functions(module, files)
+    check(functions)
+    return functions
 
 
 def _beside(table: Table, key: str, name: str) -> Path:

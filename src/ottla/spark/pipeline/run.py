@@ -80,7 +80,7 @@ class RunningPipeline:
         views = made_views(self.pipeline, session)
         groups: dict[tuple[str, str], list[Sink]] = {}
         for sink in self.pipeline.sinks:
-            groups.setdefault((sink.view, self._output(sink, views[sink.view])), []).append(sink)
+            groups.setdefault((sink.view, form_of(self.pipeline, sink, views[sink.view])), []).append(sink)
         for (view, output), sinks in groups.items():
             self.queries.append(self._start_query(views[view], view, output, sinks))
 
@@ -136,15 +136,6 @@ class RunningPipeline:
                 time.sleep(POLL_S)
             running.query.stop()
 
-    def _output(self, sink: Sink, frame: Any) -> str:
-        """The form in which a sink wants its view: as it says, else as other sinks of the view do, else what the view can give."""
-        if sink.mode is not None:
-            return OUTPUT_OF[sink.mode]
-        for other in self.pipeline.sinks:
-            if other.view == sink.view and other.mode is not None:
-                return OUTPUT_OF[other.mode]
-        return "update" if aggregates(frame) else "append"
-
     def _start_query(self, frame: Any, view: str, output: str, sinks: list[Sink]) -> RunningQuery:
         pipeline = self.pipeline
         targets = [self._target(sink) for sink in sinks]
@@ -181,6 +172,16 @@ class RunningPipeline:
                 return TopicTarget(sink, self.pipeline)
             case "console":
                 return ConsoleTarget(sink, self._show)
+
+
+def form_of(pipeline: Pipeline, sink: Sink, frame: Any) -> str:
+    """The form in which a sink wants its view: as it says, else as other sinks of the view do, else what the view can give."""
+    if sink.mode is not None:
+        return OUTPUT_OF[sink.mode]
+    for other in pipeline.sinks:
+        if other.view == sink.view and other.mode is not None:
+            return OUTPUT_OF[other.mode]
+    return "update" if aggregates(frame) else "append"
 
 
 def aggregates(frame: Any) -> bool:
