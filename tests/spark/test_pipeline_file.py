@@ -94,7 +94,7 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
     ("text", "where", "key", "sentence"),
     [
         ("nmae = 'x'\n" + SMALL, "p.toml:1", "nmae", "unknown key; did you mean name?"),
-        ("trigger = 'often'\n" + SMALL, "p.toml:1", "trigger", "expected available-now, or a time"),
+        ("trigger = 'often'\n" + SMALL, "p.toml:1", "trigger", "expected continuous, available-now, once, or a time"),
         ("name = 3\n" + SMALL, "p.toml:1", "name", "expected text, not 3"),
         ("bootstrap = '${nobody_set_this}'\n" + SMALL, "p.toml:1", "bootstrap", "give one with --var nobody_set_this=VALUE"),
         (SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT ${c}'\n", "p.toml:7", "step[0].sql", "--var c=VALUE"),

@@ -20,6 +20,7 @@ from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
 from ottla.spark.loss import OnDataLoss
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetsError, from_json
+from ottla.spark.value_options import VALUE_OPTIONS, ValueOptions, value_options
 
 MINUTE_MS = 60_000
 #: Spark's spark.network.timeout, which its Kafka source takes as the default of pollTimeoutMs.
@@ -34,11 +35,10 @@ SOURCE_OPTIONS = (
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", "startingOffsetsByTimestampStrategy",
     "failOnDataLoss", "onDataLoss", "dataLossReportTo", "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "minPartitions", "maxRecordsPerPartition", "groupIdPrefix", "includeHeaders",
+    "minPartitions", "maxRecordsPerPartition", "groupIdPrefix", "includeHeaders", *VALUE_OPTIONS,
 )  # fmt: skip
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsets")
 BATCH_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-SINK_OPTIONS = ("topic", "bootstrap.servers", "kafka.bootstrap.servers", "includeHeaders", "compression", "reportTo")
 #: Spark's own options arrive in the same table.
 SPARKS_OWN = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"}
@@ -121,6 +121,8 @@ class SourceOptions:
     offset_retry_ms: int = OFFSET_RETRY_MS
     #: The consumer group that shows how far the query is, and from which `committed` is taken.
     group: str | None = None
+    #: What values are decoded to; None: they are bytes.
+    value: ValueOptions | None = None
     #: Whether a stream commits its progress for that group.
     commits: bool = False
     #: Properties for the client, in Kafka's dotted names.
@@ -156,6 +158,7 @@ class SourceOptions:
             offset_retries=given.number("fetchOffset.numRetries", least=0, default=OFFSET_RETRIES),
             offset_retry_ms=given.number("fetchOffset.retryIntervalMs", least=0, default=OFFSET_RETRY_MS),
             group=given.text("kafka.group.id"),
+            value=value_options(given),
             commits=streaming and _commits(given),
             client={name: value for name, value in given.client_properties().items() if name != RESET},
         )
@@ -163,34 +166,13 @@ class SourceOptions:
         return parsed
 
 
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """The options of a batch or streaming write, parsed."""
-
-    bootstrap: str
-    #: Beats the column of the same name.
-    topic: str | None = None
-    include_headers: bool = False
-    #: A codec's wire name.
-    compression: str = "none"
-    #: A file in which the driver leaves the number of records that a batch write wrote.
-    report_to: str | None = None
-    client: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """Raises: OptionError for the first option that cannot be used."""
-        given = _Given(options, SINK_OPTIONS, what="write")
-        client = dict(given.client_properties())
-        codec = client.pop("compression.type", None)
-        return cls(
-            bootstrap=given.bootstrap(),
-            topic=given.text("topic"),
-            include_headers=given.boolean("includeHeaders", False),
-            compression=codec or given.choice("compression", ("none", "gzip", "snappy", "lz4", "zstd")),
-            report_to=given.text("reportTo"),
-            client=client,
-        )
+def decoded_value(options: Mapping[str, str]) -> tuple[ValueOptions | None, tuple[str, ...]]:
+    """How values are decoded, and the topics that are named, of options of any kind of query. Raises: OptionError."""
+    if not any(name.lower() == "valueformat" for name in options):
+        return None, ()
+    given = _Given(options, SOURCE_OPTIONS + STREAM_OPTIONS + BATCH_OPTIONS, what="read")
+    subscription = _subscription(given)
+    return value_options(given), subscription.topics or tuple(dict.fromkeys(tp.topic for tp in subscription.partitions))
 
 
 class _Given:
@@ -212,6 +194,10 @@ class _Given:
             if key not in names and not key.startswith("kafka.") and not (what != "write" and key in everywhere):
                 raise OptionError(raw, f"is not an option of a {what}{suggestion(raw, known)}; known are {', '.join(known)} and kafka.*")
             self.values[key] = str(value)
+
+    def refuse(self, name: str, problem: str) -> OptionError:
+        """What to raise over an option."""
+        return OptionError(name, problem)
 
     def refuse_elsewhere(self, names: tuple[str, ...], *, streaming: bool) -> None:
         for name in names:

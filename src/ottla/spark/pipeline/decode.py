@@ -6,6 +6,9 @@ is left out (`"drop"`) or ends the query (`"fail"`). A tombstone, a record witho
     fields of [decode] ...  _malformed  _key (as text, if not told otherwise)  _headers (if asked for)
     _topic  _partition  _offset  _timestamp (the record's own)
 
+For dead letters (rejects.py) the record's key and value go along as they were, in columns that leave before anybody sees the view. Bytes
+that are not UTF-8 become the replacement character in text: tables and topics would hold text that nobody can read.
+
 A regular expression is run once per value, not once per group: it rewrites the value into its groups with a separator between that cannot
 occur in text (a Unicode noncharacter), which is then split.
 """
@@ -18,6 +21,7 @@ from ottla.base.options import suggestion
 from ottla.spark.columns import HEADERS_TYPE
 from ottla.spark.pipeline.decode_file import named_groups
 from ottla.spark.pipeline.model import Decode, Field, Pipeline
+from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE
 
 #: Unicode reserves it for use inside programs; it is not for interchange.
 SEPARATOR = "\ufdd0"
@@ -26,11 +30,13 @@ EPOCHS = {"epoch_ms": "timestamp_millis", "epoch_s": "timestamp_seconds"}
 TYPES = ("string", "int", "bigint", "long", "double", "float", "boolean", "timestamp", "date", "binary", "short", "decimal(10,2)")
 #: All of the source's columns but the one that pipelines do not show.
 SOURCE_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
-METADATA = ("topic AS _topic", "partition AS _partition", "offset AS _offset", "timestamp AS _timestamp")
+METADATA: tuple[str, ...] = ("topic AS _topic", "partition AS _partition", "offset AS _offset", "timestamp AS _timestamp")
+RAW_OF_CORRUPT = f"{CORRUPT} AS {RAW_VALUE}"
+METADATA += (f"key AS {RAW_KEY}", f"value AS {RAW_VALUE}")
 
 
 def source_schema(decode: Decode) -> str:
-    """The columns of ``format("ottla")`` that are read."""
+    """The columns of ``format("ottla")`` that are read of values that are decoded here."""
     return f"{SOURCE_SCHEMA}, headers {HEADERS_TYPE}" if decode.headers else SOURCE_SCHEMA
 
 
@@ -38,7 +44,7 @@ def metadata(decode: Decode) -> tuple[str, ...]:
     """What every record has besides its value, as SQL over the source's columns."""
     match decode.record_key.format:
         case "text":
-            key = "CAST(key AS STRING) AS _key"
+            key = "make_valid_utf8(CAST(key AS STRING)) AS _key"
         case "raw":
             key = "key AS _key"
         case "json":
@@ -61,7 +67,7 @@ def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
         case "csv":
             frame = _csv(frame, decode)
         case "text":
-            frame = frame.selectExpr("CAST(value AS STRING) AS value", "FALSE AS _malformed", *metadata(decode))
+            frame = frame.selectExpr("make_valid_utf8(CAST(value AS STRING)) AS value", "FALSE AS _malformed", *metadata(decode))
         case "raw":
             frame = frame.selectExpr("value", "FALSE AS _malformed", *metadata(decode))
     if decode.bad_records == "drop":
@@ -128,6 +134,12 @@ def _json(frame: Any, decode: Decode) -> Any:
     return frame.selectExpr(*columns, f"present AND ({malformed}) AS _malformed", *_names_of(metadata(decode)))
 
 
+def _by_source(frame: Any, decode: Decode) -> Any:
+    """Values that the source has decoded already: it gives them as a struct, and the bytes of those it could not read."""
+    told = [RAW_OF_CORRUPT if column.startswith("value AS ") else column for column in metadata(decode)]
+    return frame.selectExpr("value.*", f"{CORRUPT} IS NOT NULL AS _malformed", *told)
+
+
 def _regex(frame: Any, decode: Decode) -> Any:
     """One run of the expression per value, then one cast per field."""
     assert decode.pattern is not None, "checked with the file"
@@ -136,7 +148,7 @@ def _regex(frame: Any, decode: Decode) -> Any:
     pattern = re.sub(r"(?<!\\)\(\?P?<(?=[A-Za-z_])[^>]*>", "(", decode.pattern)
     rewritten = SEPARATOR + SEPARATOR.join(f"${number}" for number in groups.values())
     whole = f"regexp_replace(CAST(value AS STRING), {_quoted(f'(?s)^.*?(?:{pattern}).*$')}, '{rewritten}')"
-    frame = frame.selectExpr(f"split({whole}, '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *metadata(decode))
+    frame = frame.selectExpr(f"split(make_valid_utf8({whole}), '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *metadata(decode))
     # A value that does not match is left as it is: one part, without a separator.
     matched = f"size(parts) = {len(groups) + 1}"
     texts = {
@@ -153,7 +165,7 @@ def _csv(frame: Any, decode: Decode) -> Any:
     """Texts first, then one cast per field, as for a regular expression: an empty place is null, another number of places is malformed."""
     written = ", ".join(f"`{name}` STRING" for name in decode.fields)
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}', 'sep', {_quoted(decode.separator)})"
-    parsed = f"from_csv(CAST(value AS STRING), {_quoted(f'{written}, {CORRUPT} STRING')}, {options}) AS parsed"
+    parsed = f"from_csv(make_valid_utf8(CAST(value AS STRING)), {_quoted(f'{written}, {CORRUPT} STRING')}, {options}) AS parsed"
     frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *metadata(decode))
     texts = {name: _without_nulls(f"parsed.`{name}`", decode.nulls) for name in decode.fields}
     columns = [f"{_converted(text, decode.fields[name])} AS `{name}`" for name, text in texts.items()]

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ottla.spark.pipeline.functions import check
-from ottla.spark.pipeline.model import DURATION, NAME, Functions, Pipeline, Step
-from ottla.spark.pipeline.sink_file import read_sinks
+from ottla.spark.pipeline.model import NAME, Functions, Pipeline, Step
+from ottla.spark.pipeline.sink_file import read_dead_letters, read_rules, read_sinks, read_trigger, refuse_lost_letters
 from ottla.spark.pipeline.source_file import read_sources, read_watermark
 from ottla.spark.pipeline.table import PipelineError, Table
 
@@ -50,28 +50,25 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     bootstrap = table.text("bootstrap", "127.0.0.1:9092")
     sources = read_sources(table, bootstrap)
     steps = _steps(table, tuple(source.name for source in sources))
+    views = (*(source.name for source in sources), *(step.name for step in steps))
     pipeline = Pipeline(
         file=path,
         text=text,
         name=name,
         bootstrap=bootstrap,
         checkpoint=table.text("checkpoint", f".ottla/{name}"),
-        trigger=_trigger(table),
+        trigger=read_trigger(table),
         sources=sources,
         steps=steps,
-        sinks=read_sinks(table, (*(source.name for source in sources), *(step.name for step in steps))),
+        sinks=read_sinks(table, views),
         spark=_spark(table.table("spark")),
         functions=_functions(table),
+        rules=read_rules(table, views),
+        dead_letters=read_dead_letters(table),
     )
     table.finish()
+    refuse_lost_letters(pipeline)
     return pipeline
-
-
-def _trigger(table: Table) -> str:
-    trigger = str(table.text("trigger", "1 second"))
-    if trigger != "available-now" and not DURATION.fullmatch(trigger):
-        raise table.fail("trigger", f'expected available-now, or a time between batches such as "5 seconds", not {trigger!r}')
-    return trigger
 
 
 def _steps(table: Table, sources: tuple[str, ...]) -> tuple[Step, ...]:
@@ -100,22 +97,14 @@ def _functions(table: Table) -> Functions | None:
     inner = table.table("functions")
     if not inner.values:
         return None
-    module = _beside(inner, "module", inner.text("module", required='name the Python file, such as module = "functions.py"'))
+    module = inner.beside("module", inner.text("module", required='name the Python file, such as module = "functions.py"'))
     if not module.stem.isidentifier() or module.suffix != ".py":
         raise inner.fail("module", f"expected a Python file whose name can be imported, such as functions.py, not {module.name!r}")
-    files = tuple(_beside(inner, "files", name) for name in inner.texts("files"))
+    files = tuple(inner.beside("files", name) for name in inner.texts("files"))
     inner.finish()
     functions = Functions(module, files)
     check(functions)
     return functions
-
-
-def _beside(table: Table, key: str, name: str) -> Path:
-    """A file that belongs to the pipeline: relative to its file."""
-    path = table.path.parent / name
-    if not path.is_file():
-        raise table.fail(key, f"there is no file {path}; the path is relative to the pipeline's file")
-    return path
 
 
 def _spark(table: Table) -> dict[str, str]:

@@ -13,8 +13,8 @@ RECORDS = "records"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DURATION = re.compile(r"\d+\s+(millisecond|second|minute|hour|day)s?")
 
-DecodeFormat = Literal["json", "regex", "csv", "text", "raw"]
-BadRecords = Literal["keep", "drop", "fail"]
+DecodeFormat = Literal["json", "regex", "csv", "avro", "protobuf", "text", "raw"]
+BadRecords = Literal["keep", "drop", "fail", "dead_letter"]
 SinkMode = Literal["append", "merge", "replace", "update"]
 
 
@@ -49,6 +49,8 @@ class Decode:
     bad_records: BadRecords = "keep"
     #: Of csv.
     separator: str = ","
+    #: Of avro and protobuf: options of ``format("ottla")``, which decodes them itself.
+    options: Mapping[str, str] = field(default_factory=dict)
     #: How the record's key becomes the column ``_key``.
     record_key: "KeyDecode" = field(default_factory=lambda: KeyDecode("text"))
     #: Whether there is a column ``_headers``.
@@ -122,20 +124,62 @@ class Functions:
 
 
 @dataclass(frozen=True, slots=True)
+class Compaction:
+    """When a Delta sink puts the small files of its table together: whichever is reached first."""
+
+    every_batches: int | None = None
+    #: Files that the last batches added.
+    files: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sink:
     """Where a view goes."""
 
-    type: Literal["delta", "topic", "console"]
+    type: Literal["delta", "topic", "parquet", "jdbc", "console"]
     view: str
     mode: SinkMode | None
+    #: The prefix of its keys in the file, such as ``sink[0].``.
     key: str
+    #: Of a table: its directory.
     path: str | None = None
+    #: Of a merge: the columns that identify a row.
     keys: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    schema: Literal["fixed", "evolve"] = "fixed"
+    compaction: Compaction | None = None
     topic: str | None = None
-    #: SQL expression for the record's key.
+    #: SQL expressions for a record's key, value (without one: the row as JSON), partition, and headers by name.
     key_sql: str | None = None
+    value_sql: str | None = None
+    partition_sql: str | None = None
+    headers_sql: Mapping[str, str] = field(default_factory=dict)
     compression: str = "none"
+    #: Of JDBC: the database, its table, the driver's class, and further options of Spark's JDBC writer.
+    url: str | None = None
+    table: str | None = None
+    driver: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
     rows: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must be true of each row of a view; a row for which it is false or null leaves before anything else sees it."""
+
+    name: str
+    view: str
+    check: str
+    action: Literal["dead_letter", "drop", "fail"]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Where rows go that do not decode or break a rule: a Delta table, or a topic."""
+
+    path: str | None = None
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +191,8 @@ class Pipeline:
     name: str
     bootstrap: str
     checkpoint: str
-    #: A duration, or ``available-now``: read what is there and end.
+    #: A duration between batches; ``continuous``: one batch after the other; ``available-now``: read what is there and end; ``once``: the
+    #: same as one batch.
     trigger: str
     sources: tuple[Source, ...]
     steps: tuple[Step, ...]
@@ -155,6 +200,8 @@ class Pipeline:
     #: Settings of the Spark session.
     spark: Mapping[str, str]
     functions: Functions | None = None
+    rules: tuple[Rule, ...] = ()
+    dead_letters: DeadLetters | None = None
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ottla.spark.pipeline import functions, streams
 from ottla.spark.pipeline.model import Pipeline, Sink, Source
+from ottla.spark.pipeline.query import form_of
 from ottla.spark.pipeline.refusals import no_column
-from ottla.spark.pipeline.run import form_of
 from ottla.spark.pipeline.views import views as made_views
 
 
@@ -99,7 +99,7 @@ def _sink(pipeline: Pipeline, sink: Sink, frame: Any) -> dict[str, Any]:
     return {
         "type": sink.type,
         "from": sink.view,
-        "to": sink.topic or sink.path,
+        "to": sink.topic or sink.path or sink.table,
         "mode": sink.mode,
         "output": form_of(pipeline, sink, frame),
     }

@@ -37,6 +37,8 @@ def reason(error: BaseException) -> str:
         elif line.endswith("Traceback (most recent call last):"):
             within = True
     ours = [line.partition(": ")[2] or line for line in raised if not line.startswith("py4j.")]
+    # What Java raised when Python called it, such as a driver of a database.
+    ours = ours or [line[2:].partition(": ")[2] for line in text.splitlines() if line.startswith(": ")][:1]
     sentence = ours[-1] if ours else text.split(";\n")[0].splitlines()[0].strip()
     return re.sub(r"\.? SQLSTATE: \w+$", "", sentence).removeprefix("[USER_RAISED_EXCEPTION] ")
 

@@ -6,31 +6,41 @@ delta   a table, read anew by every batch
 step    SQL over earlier views, then its watermark, then its deduplication
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ottla.spark.pipeline import functions, refusals
 from ottla.spark.pipeline.decode import decoded, source_schema
 from ottla.spark.pipeline.model import Pipeline, Source, Step, Watermark
 from ottla.spark.pipeline.refusals import reason, spark_errors
+from ottla.spark.pipeline.rejects import Judged, judge
 from ottla.spark.pipeline.table_source import TableSource
 
 
-def views(pipeline: Pipeline, session: Any, *, standing: bool = False) -> dict[str, Any]:
-    """Every view by name, in the order of the file; each is also a temporary view of the session. `standing` puts empty frames of the same
-    columns in the place of streams: Spark shows how it would compute these, and not how it would compute a stream.
+def views(pipeline: Pipeline, session: Any, judged: dict[str, Judged] | None = None, *, standing: bool = False) -> dict[str, Any]:
+    """Every view by name, in the order of the file; each is also a temporary view of the session. `judged` is filled with those that bad
+    rows leave, as they were before. `standing` puts empty frames of the same columns in the place of streams: Spark shows how it would
+    compute these, and not how it would compute a stream.
 
     Raises: PipelineError when Spark refuses a source or a step.
     """
+
+    def kept(view: str, frame: Any) -> Any:
+        frame, whole = judge(pipeline, view, frame)
+        if whole is not None and judged is not None:
+            judged[view] = whole
+        return frame
+
     functions.register(pipeline, session)
     made: dict[str, Any] = {}
     for source in pipeline.sources:
-        frame = _loaded(pipeline, source, session, standing=standing)
+        frame = kept(source.name, _loaded(pipeline, source, session, standing=standing))
         if source.watermark is not None:
             frame = _watermarked(pipeline, frame, source.watermark, f"{source.key}watermark.column")
         frame.createOrReplaceTempView(source.name)
         made[source.name] = frame
     for step in pipeline.steps:
-        made[step.name] = _step(pipeline, step, session, made)
+        made[step.name] = _step(pipeline, step, session, made, kept)
         made[step.name].createOrReplaceTempView(step.name)
     return made
 
@@ -38,8 +48,10 @@ def views(pipeline: Pipeline, session: Any, *, standing: bool = False) -> dict[s
 def options_of(pipeline: Pipeline, source: Source) -> dict[str, str]:
     """Options of ``format("ottla")`` for a source of topics."""
     options = {"kafka.bootstrap.servers": source.bootstrap or pipeline.bootstrap, **source.options}
-    if source.decode is not None and source.decode.headers:
-        options["includeHeaders"] = "true"
+    if source.decode is not None:
+        options |= source.decode.options
+        if source.decode.headers:
+            options["includeHeaders"] = "true"
     return options
 
 
@@ -48,9 +60,10 @@ def _loaded(pipeline: Pipeline, source: Source, session: Any, *, standing: bool)
         match source.type:
             case "topic":
                 assert source.decode is not None, "topics have one"
-                schema = source_schema(source.decode)
-                reader = session.readStream.format("ottla").schema(schema).options(**options_of(pipeline, source))
-                return decoded(_empty(session, schema) if standing else reader.load(), pipeline, source.decode)
+                reader = session.readStream.format("ottla").options(**options_of(pipeline, source))
+                # What the source decodes has the columns of its own schema.
+                frame = (reader if source.decode.options else reader.schema(source_schema(source.decode))).load()
+                return decoded(_empty(session, frame.schema) if standing else frame, pipeline, source.decode)
             case "files" if source.stream and standing:
                 return _empty(session, source.schema or "value STRING")
             case "files":
@@ -63,7 +76,7 @@ def _loaded(pipeline: Pipeline, source: Source, session: Any, *, standing: bool)
         raise _refused_source(pipeline, source, error) from None
 
 
-def _empty(session: Any, schema: str) -> Any:
+def _empty(session: Any, schema: Any) -> Any:
     # Not a list: of what is known to be empty, Spark would plan nothing.
     return session.createDataFrame(session.sparkContext.emptyRDD(), schema)
 
@@ -81,12 +94,13 @@ def _refused_source(pipeline: Pipeline, source: Source, error: Exception) -> Exc
     return pipeline.error(f"{source.key}path", said)
 
 
-def _step(pipeline: Pipeline, step: Step, session: Any, made: dict[str, Any]) -> Any:
+def _step(pipeline: Pipeline, step: Step, session: Any, made: dict[str, Any], kept: Callable[[str, Any], Any]) -> Any:
     prefix = step.key.removesuffix("sql")
     try:
         frame = session.sql(step.sql)
     except spark_errors() as error:
         raise refusals.refused_sql(pipeline, step, error, {name: frame.columns for name, frame in made.items()}) from None
+    frame = kept(step.name, frame)
     if step.watermark is not None:
         frame = _watermarked(pipeline, frame, step.watermark, f"{prefix}watermark.column")
     if step.deduplicate:
