@@ -33,7 +33,8 @@ def read_sources(table: Table, bootstrap: str) -> tuple[Source, ...]:
         raise table.fail("decode", "belongs to one source: there are several, so say [source.decode] below the [[source]] it is for")
     sources: list[Source] = []
     for inner in tables:
-        name = inner.text("name", RECORDS, required="several sources need names: steps use them as views" if len(tables) > 1 else "")
+        alone = RECORDS if len(tables) == 1 else None
+        name = inner.text("name", alone, required="several sources need names: steps use them as views")
         if not NAME.fullmatch(name):
             raise inner.fail("name", f"{name!r} is no name for a view; use letters, digits and _")
         if name in (source.name for source in sources):
