@@ -6,6 +6,8 @@ from ottla.cli.lazy import Entry, Lazy
 
 COMMANDS = {
     "run": Entry("pipeline_run:run", "Run a pipeline file until Ctrl-C; a restart goes on where it stopped."),
+    "status": Entry("pipeline_state:status", "Show batches, offsets, lag and dead letters of a pipeline, without Spark."),
+    "reset": Entry("pipeline_state:reset", "Forget what a pipeline has read, so that it starts over."),
     "validate": Entry("pipeline_run:validate", "Check a pipeline file without running it."),
 }
 

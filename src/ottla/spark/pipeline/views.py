@@ -14,6 +14,7 @@ from ottla.spark.pipeline.decode import decoded, source_schema
 from ottla.spark.pipeline.model import Pipeline, Source, Step, Watermark
 from ottla.spark.pipeline.refusals import reason, spark_errors
 from ottla.spark.pipeline.rejects import Judged, judge
+from ottla.spark.pipeline.reset import started_at
 from ottla.spark.pipeline.table_source import TableSource
 
 
@@ -49,7 +50,7 @@ def options_of(pipeline: Pipeline, source: Source) -> dict[str, str]:
     options = {"kafka.bootstrap.servers": source.bootstrap or pipeline.bootstrap, **source.options}
     if source.decode is not None and source.decode.headers:
         options["includeHeaders"] = "true"
-    return options
+    return started_at(pipeline, source, options)
 
 
 def _loaded(pipeline: Pipeline, source: Source, session: Any) -> Any:
