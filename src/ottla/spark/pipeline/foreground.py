@@ -22,6 +22,8 @@ from ottla.spark.session import start_session
 
 #: How often finished batches are looked for.
 LOOK_S = 0.2
+#: Spark's own number for clusters; on one machine it would give up with the first Python process that ends.
+TASK_TRIES = 4
 
 
 def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
@@ -33,14 +35,17 @@ def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
     """
     human = output == "text" or (output == "auto" and sys.stdout.isatty())
     directory = Path(pipeline.checkpoint)
+    log_file = directory / "spark.log"
+    refuse_unfit(pipeline, directory, spark_version())
     with held(directory) as lock, Screen() if human else JsonLines() as out, stopped_by_signals() as stop:
-        log_file = directory / "spark.log"
+        # Once more, now that nobody else changes the checkpoint.
         for sentence in refuse_unfit(pipeline, directory, spark_version()):
             out.say("note", text=sentence)
         out.say("starting", pipeline=pipeline.name, file=str(pipeline.file), log=str(log_file))
-        session = start_session(f"ottla {pipeline.name}", pipeline.spark, log_file=log_file)
+        settings = {"spark.master": f"local[*,{TASK_TRIES}]", **pipeline.spark}
+        session = start_session(f"ottla {pipeline.name}", settings, log_file=log_file)
         # Spark takes Ctrl-C for itself when it starts.
-        with stopped_by_signals(stop):
+        with stopped_by_signals(stop), _told_of_spark(pipeline, session, log_file):
             try:
                 _work(pipeline, session, out, stop, lock)
             finally:
@@ -97,6 +102,8 @@ class Trouble:
 
     def met(self, failed: QueryFailed, out: Screen | JsonLines) -> None:
         """Raises: QueryFailed when it does not pass, or has not passed for long."""
+        if failed.query is None:
+            raise failed
         name, now = failed.query.name, time.monotonic()
         if not failed.passes or now - self._since.setdefault(name, now) > GIVE_UP_S:
             raise failed
@@ -114,6 +121,23 @@ class Trouble:
             if time.monotonic() >= due:
                 del self.waiting[name]
                 query.query = query.launch()
+
+
+@contextmanager
+def _told_of_spark(pipeline: Pipeline, session: Any, log_file: Path) -> Iterator[None]:
+    """What breaks because Spark's own process is gone is told as just that. Raises: QueryFailed."""
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        code = session.sparkContext._gateway.proc.poll()
+        if code is None:
+            raise
+        raise QueryFailed(
+            f"{pipeline.name}: Spark has ended in the middle of it (exit code {code}); what it said is in {log_file}. "
+            "Start the pipeline again, and it goes on where it stopped"
+        ) from error
 
 
 @contextmanager

@@ -41,8 +41,9 @@ STOP_GRACE_S = 10.0
 class QueryFailed(RuntimeError):
     """A query ended with an error; the message says which one and why, in a sentence where one can be found."""
 
-    def __init__(self, sentence: str, query: RunningQuery, *, passes: bool) -> None:
+    def __init__(self, sentence: str, query: RunningQuery | None = None, *, passes: bool = False) -> None:
         super().__init__(sentence)
+        #: None where it was not one of them, but Spark.
         self.query = query
         #: Whether it may go well after a while.
         self.passes = passes
