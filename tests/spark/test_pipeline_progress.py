@@ -5,7 +5,13 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+import pytest
+
+from ottla.spark.pipeline import foreground
+from ottla.spark.pipeline.foreground import Trouble
 from ottla.spark.pipeline.progress import JsonLines, furthest_behind, progress_of
+from ottla.spark.pipeline.query import PlannedQuery, RunningQuery
+from ottla.spark.pipeline.run import QueryFailed
 from ottla.spark.pipeline.trouble import passes, waits_s
 
 TOPICS = {"startOffset": None, "endOffset": {"a": {"0": 3, "1": 7}}, "latestOffset": {"a": {"0": 5, "1": 7, "2": 4}}}
@@ -61,3 +67,31 @@ def test_trouble_with_brokers_and_workers_passes_and_a_bad_record_does_not() -> 
     assert not passes("[USER_RAISED_EXCEPTION] cannot decode the value of a-0 at offset 1")
     waits = waits_s()
     assert [next(waits) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_query_in_trouble_that_passes_is_started_again_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(foreground.time, "monotonic", lambda: now[0])
+    starts: list[float] = []
+    query = RunningQuery("sums", PlannedQuery("sums", "update", (), None), lambda: starts.append(now[0]))
+    out, trouble = io.StringIO(), Trouble()
+
+    def fails(*, passes: bool = True) -> None:
+        trouble.met(QueryFailed("sums failed: no broker answered", query, passes=passes), JsonLines(out))
+
+    for _ in range(3):
+        fails()
+        for _ in range(50):
+            trouble.restart_due()
+            now[0] += 0.1
+    assert [round(at, 0) for at in starts] == [1, 7, 14], "after 1, 2 and 4 seconds"
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(one["event"], one["query"], one["after_s"]) for one in told] == [("retrying", "sums", wait) for wait in (1, 2, 4)]
+    trouble.over("sums")
+    fails()
+    assert trouble.waiting["sums"][1] == now[0] + 1, "a batch that ended well begins anew"
+    now[0] += foreground.GIVE_UP_S + 1
+    with pytest.raises(QueryFailed):
+        fails()
+    with pytest.raises(QueryFailed):
+        Trouble().met(QueryFailed("a record is gone", query, passes=False), JsonLines(out))
