@@ -33,7 +33,7 @@ from chaos.soak import Served
 from ottla import Admin, Consumer, NewTopic
 from ottla.spark.session import start_session
 
-TASKS, ROWS = 4, 20_000
+TASKS, ROWS = 4, 40_000
 #: Of each row. The sink sends 4 MiB at a time.
 ROW_BYTES = 1_000
 #: The row of a task at which things happen.
@@ -42,6 +42,8 @@ SETTINGS = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.memory": "512m",
     "spark.task.maxFailures": "4",
+    # What comes to the sink at once, so that a task has sent something when it is half way.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.speculation": "true",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.interval": "200ms",
@@ -76,7 +78,8 @@ def stumbling(story: str, signs: str) -> Callable[[int], str]:
                     time.sleep(0.05)
         return f"{number:0{ROW_BYTES}}"
 
-    return value
+    # Spark looks at annotations, and takes none that are put off.
+    return lambda number: value(number)
 
 
 def executors() -> list[int]:
