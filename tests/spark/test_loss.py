@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ottla.base.ids import TopicPartition
-from ottla.spark.identity import TopicIdentity
 from ottla.spark.loss import DataLoss, Loss, Losses
 from ottla.spark.positions import carried_over, newest
 
@@ -80,20 +78,3 @@ def test_a_log_that_was_cut_goes_on_at_its_end_and_one_of_another_topic_at_its_b
     known, latest = {T0: 101, T1: 30}, newest(catalog, options())
     assert carried_over(catalog, options(), known, latest, allowed, {"orders": None}).begin == {T0: 100, T1: 30}
     assert carried_over(catalog, options(), known, latest, allowed, {}).begin == {T0: 0, T1: 30}
-
-
-def test_a_topic_is_another_one_when_its_id_has_changed_since_it_was_read() -> None:
-    identity, read = TopicIdentity(), {TopicPartition("t", 0): 7}
-    assert identity.compared({}, {"t": "a"}) == {}
-    identity.planned(read, {"t": "a"})
-    assert identity.compared(read, {"t": "a"}) == {"t": None}
-    assert identity.compared(read, {"t": "b"}) == {"t": "(its id was a and is b)"}
-
-
-def test_a_batch_that_begins_a_topic_anew_makes_its_id_the_known_one() -> None:
-    identity, before, after = TopicIdentity(), {TopicPartition("t", 0): 7}, {TopicPartition("t", 0): 0}
-    identity.remember({"t": "a"})
-    assert identity.compared(before, {"t": "b"})["t"] is not None
-    identity.planned(after, {"t": "b"})
-    assert identity.compared(before, {"t": "b"})["t"] is not None, "the batch was not done"
-    assert identity.compared(after, {"t": "b"}) == {"t": None}

@@ -137,7 +137,7 @@ class Course:
             return
         ranges: dict[TopicPartition, Range] = {}
         for part in self._parts:
-            there = await consumer.partitions_for(part.topic)
+            there = await consumer.partitions_to_read(part.topic)
             wanted = there if part.partitions is None else [TopicPartition(part.topic, index) for index in part.partitions]
             missing = sorted(set(wanted) - set(there))
             if missing:

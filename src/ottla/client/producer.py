@@ -322,8 +322,8 @@ class Producer:
             metrics.buffer_wait_ns += monotonic_ns() - began_ns
 
 
-async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float) -> int:
-    """Wait until the topic's partitions are known, and this one among them.
+async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float, *, create: bool = True) -> int:
+    """Wait until the topic's partitions are known, and this one among them. `create`: brokers may create the topic.
 
     Raises: UnknownTopicOrPartition when brokers say, and go on saying, that there are fewer partitions; MetadataTimedOut, or the error
     that makes it pointless.
@@ -348,7 +348,7 @@ async def partitions_of(network: Network, topic: str, partition: int | None, tim
 
     if partition is not None:
         whole_number("partition", partition)
-    network.cluster.want(topic, network.clock_ms())
+    network.cluster.want(topic, network.clock_ms(), create=create)
     return await network.until(known, timeout_ms=timeout_ms, doing=lambda: network.cluster.why_not(topic, partition))
 
 

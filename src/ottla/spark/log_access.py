@@ -15,9 +15,10 @@ from ottla.base.ids import NO_TOPIC_ID, TopicPartition, topic_id_text
 from ottla.base.units import MINUTE_MS
 from ottla.client.admin import Admin
 from ottla.client.admin_calls import good
-from ottla.client.commits import OffsetAndMetadata
+from ottla.client.commits import Committed, OffsetAndMetadata
 from ottla.client.consumer import Consumer
 from ottla.client.errors import ConnectionFailed
+from ottla.client.group_admin import Partition
 from ottla.client.loop_thread import LoopThread
 from ottla.client.network import Network
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
@@ -40,7 +41,6 @@ RETRY_S = 0.2
 #: Metadata with a list of topics or null for all, and without creating any.
 METADATA_VERSION_MIN = 4
 
-OffsetsToCommit = Mapping[TopicPartition | tuple[str, int], int | OffsetAndMetadata]
 _open: dict[tuple[Any, ...], "Log"] = {}
 
 
@@ -122,17 +122,14 @@ class Log:
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         """The offsets that a group has committed; None where it has not."""
-        found = self.commits(group, partitions)
-        return {tp: found[tp].offset if tp in found else None for tp in partitions}
-
-    def commits(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed of these partitions."""
         found = good(self._run(self._admin().list_consumer_group_offsets({group: partitions}))[group])
-        return {tp: given for tp, one in found.items() if (given := good(one)) is not None}
+        given = {tp: good(one) for tp, one in found.items()}
+        return {tp: None if one is None else one.offset for tp, one in given.items()}
 
-    def commit(self, group: str, offsets: OffsetsToCommit) -> None:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group without members. Raises: KafkaError of the first partition that failed."""
-        done = self._run(self._admin().alter_consumer_group_offsets(group, offsets, timeout_ms=COMMIT_TIMEOUT_MS))
+        given: dict[Partition, Committed] = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+        done = self._run(self._admin().alter_consumer_group_offsets(group, given, timeout_ms=COMMIT_TIMEOUT_MS))
         for result in done.values():
             good(result)
 

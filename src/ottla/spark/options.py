@@ -20,6 +20,7 @@ from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
 from ottla.spark.loss import OnDataLoss
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetsError, from_json
+from ottla.spark.value_options import VALUE_OPTIONS, ValueOptions, value_options
 
 MINUTE_MS = 60_000
 #: Spark's spark.network.timeout, which its Kafka source takes as the default of pollTimeoutMs.
@@ -34,7 +35,7 @@ SOURCE_OPTIONS = (
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", "startingOffsetsByTimestampStrategy",
     "failOnDataLoss", "onDataLoss", "dataLossReportTo", "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "minPartitions", "maxRecordsPerPartition", "groupIdPrefix", "includeHeaders",
+    "minPartitions", "maxRecordsPerPartition", "groupIdPrefix", "includeHeaders", *VALUE_OPTIONS,
 )  # fmt: skip
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsets")
 BATCH_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -120,6 +121,8 @@ class SourceOptions:
     offset_retry_ms: int = OFFSET_RETRY_MS
     #: The consumer group that shows how far the query is, and from which `committed` is taken.
     group: str | None = None
+    #: What values are decoded to; None: they are bytes.
+    value: ValueOptions | None = None
     #: Whether a stream commits its progress for that group.
     commits: bool = False
     #: Properties for the client, in Kafka's dotted names.
@@ -155,11 +158,21 @@ class SourceOptions:
             offset_retries=given.number("fetchOffset.numRetries", least=0, default=OFFSET_RETRIES),
             offset_retry_ms=given.number("fetchOffset.retryIntervalMs", least=0, default=OFFSET_RETRY_MS),
             group=given.text("kafka.group.id"),
+            value=value_options(given),
             commits=streaming and _commits(given),
             client={name: value for name, value in given.client_properties().items() if name != RESET},
         )
         _refuse_contradictions(given, parsed)
         return parsed
+
+
+def decoded_value(options: Mapping[str, str]) -> tuple[ValueOptions | None, tuple[str, ...]]:
+    """How values are decoded, and the topics that are named, of options of any kind of query. Raises: OptionError."""
+    if not any(name.lower() == "valueformat" for name in options):
+        return None, ()
+    given = _Given(options, SOURCE_OPTIONS + STREAM_OPTIONS + BATCH_OPTIONS, what="read")
+    subscription = _subscription(given)
+    return value_options(given), subscription.topics or tuple(dict.fromkeys(tp.topic for tp in subscription.partitions))
 
 
 class _Given:
@@ -181,6 +194,10 @@ class _Given:
             if key not in names and not key.startswith("kafka.") and not (what != "write" and key in everywhere):
                 raise OptionError(raw, f"is not an option of a {what}{suggestion(raw, known)}; known are {', '.join(known)} and kafka.*")
             self.values[key] = str(value)
+
+    def refuse(self, name: str, problem: str) -> OptionError:
+        """What to raise over an option."""
+        return OptionError(name, problem)
 
     def refuse_elsewhere(self, names: tuple[str, ...], *, streaming: bool) -> None:
         for name in names:

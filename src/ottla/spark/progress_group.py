@@ -10,24 +10,19 @@ When a micro-batch is done is known in these places, and nowhere else:
 
 A commit is a note for others: Spark's checkpoint decides where a query goes on. So a commit that fails is a warning, and the next one
 carries what it would have said. The group has no members; while consumers of that name are in it, the brokers refuse.
-
-What is committed carries the topic's id as its metadata, `topic-id=...`, by which a restarted query knows a topic that was deleted and
-created again under the same name.
 """
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ottla.base.ids import TopicPartition
-from ottla.client.commits import OffsetAndMetadata
 from ottla.spark.offsets import from_json
 from ottla.wire.errors import KafkaError
 
 logger = logging.getLogger("ottla.spark")
 
-ID = "topic-id="
 #: In what Spark calls a source in Python in a query's progress.
 PYTHON_SOURCE = "PythonMicroBatchStream"
 
@@ -35,11 +30,7 @@ PYTHON_SOURCE = "PythonMicroBatchStream"
 class Groups(Protocol):
     """What is needed of a cluster."""
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition | tuple[str, int], int | OffsetAndMetadata]) -> None: ...
-
-    def commits(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]: ...
-
-    def topic_ids(self, names: frozenset[str]) -> dict[str, str]: ...
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 
 
 class ProgressGroup:
@@ -49,42 +40,18 @@ class ProgressGroup:
         self.group = group
         self.committed: dict[TopicPartition, int] = {}
 
-    def publish(self, groups: Groups, done: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None) -> bool:
-        """Commit the end of what was read, exclusive, of topics of these ids (None: those they have now); False, and a warning, when that
-        cannot be.
-        """
+    def publish(self, groups: Groups, done: Mapping[TopicPartition, int]) -> bool:
+        """Commit the end of what was read, exclusive; False, and a warning, when that cannot be."""
         news = {tp: offset for tp, offset in done.items() if self.committed.get(tp) != offset}
         if not news:
             return True
         try:
-            if ids is None:
-                ids = groups.topic_ids(frozenset(tp.topic for tp in news))
-            groups.commit(self.group, {tp: OffsetAndMetadata(offset, noted(ids.get(tp.topic))) for tp, offset in news.items()})
+            groups.commit(self.group, news)
         except (KafkaError, OSError) as error:
             logger.warning("consumer group %s is not told how far the query is (%s), which goes on: %s", self.group, to_text(news), error)
             return False
         self.committed.update(news)
         return True
-
-
-def noted(topic_id: str | None) -> str:
-    """A topic's id as the metadata of a committed offset."""
-    return f"{ID}{topic_id}" if topic_id else ""
-
-
-def topic_id_noted(metadata: str) -> str | None:
-    """The topic's id in the metadata of a committed offset that a query has left."""
-    return metadata.removeprefix(ID) if metadata.startswith(ID) else None
-
-
-def ids_committed(groups: Groups, group: str, known: Mapping[TopicPartition, int]) -> dict[str, str]:
-    """The ids of topics, of those partitions whose committed offset is the `known` one. Raises: KafkaError."""
-    found = {}
-    for tp, committed in groups.commits(group, sorted(known)).items():
-        topic_id = topic_id_noted(committed.metadata)
-        if committed.offset == known[tp] and topic_id is not None:
-            found[tp.topic] = topic_id
-    return found
 
 
 def to_text(offsets: Mapping[TopicPartition, int]) -> str:
