@@ -82,6 +82,17 @@ def stumbling(story: str, signs: str) -> Callable[[int], str]:
     return lambda number: value(number)
 
 
+def spark_home(directory: Path) -> Path:
+    """The installed Spark, in a directory of our own: executors work and write below it."""
+    import pyspark
+
+    directory.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "work":
+            (directory / entry.name).symlink_to(entry)
+    return directory
+
+
 def executors() -> list[int]:
     """The executors of this process's cluster."""
     return sorted(
@@ -142,16 +153,11 @@ def numbers_in(bootstrap: str, topic: str) -> Counter[int]:
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
 def main(names: tuple[str, ...], seed: int, json_path: Path | None) -> None:
     """Let tasks of a Spark cluster fail while they write into topics. Exit code 0: no record is missing."""
-    import pyspark
-
-    # Where the executors' launcher is.
-    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     # What was started must not outlive a run that is told to end.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="ottla-tasks-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
-        # Spark's executors work and write below the current directory.
-        os.environ["SPARK_WORKER_DIR"] = str(directory / "work")
+        os.environ["SPARK_HOME"] = str(spark_home(directory / "spark"))
         broker = Served(directory / "data")
         broker.start()
         spark = None
