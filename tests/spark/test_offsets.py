@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.offsets import OffsetRange, admit, from_json, plan_tasks, ranges_between, to_json
+from ottla.spark.offsets import OffsetRange, admit, compared, from_json, ids_in, plan_tasks, ranges_between, to_json
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 11))
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 10_000), max_size=8)
@@ -32,6 +32,18 @@ def test_offsets_survive_their_json_form(offsets: dict[TopicPartition, int]) -> 
 
 def test_partitions_are_written_in_the_order_of_their_numbers() -> None:
     assert list(to_json({TopicPartition("a", 10): 1, TopicPartition("a", 9): 1})["a"]) == ["9", "10"]
+
+
+def test_offsets_carry_the_ids_of_their_topics_which_are_no_topics_to_others() -> None:
+    offsets = {TopicPartition("a", 0): 1, TopicPartition("b", 0): 2}
+    nested = to_json(offsets, {"a": "LIeAabMfRL2txo2zNgl8dw", "c": "?"})
+    assert nested == {"a": {"0": 1}, "b": {"0": 2}, "a@LIeAabMfRL2txo2zNgl8dw": {}}
+    assert from_json(nested) == offsets
+    assert ids_in(nested) == {"a": "LIeAabMfRL2txo2zNgl8dw"}
+
+
+def test_a_topic_is_another_one_when_its_id_is() -> None:
+    assert compared({"a": "1", "b": "1"}, {"a": "1", "b": "2", "c": "3"}) == {"a": None, "b": "(its id was 1 and is 2)"}
 
 
 @given(OFFSETS, st.integers(1, 5_000))

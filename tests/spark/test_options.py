@@ -6,7 +6,7 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.spark.offsets import EARLIEST, LATEST
-from ottla.spark.options import OptionError, SinkOptions, SourceOptions
+from ottla.spark.options import OptionError, Position, SourceOptions
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -40,7 +40,12 @@ def test_bootstrap_servers_need_no_prefix() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "attribute", "expected"),
     [
-        ("failOnDataLoss", "false", "fail_on_data_loss", False),
+        ("failOnDataLoss", "false", "on_data_loss", "warn"),
+        ("onDataLoss", "skip", "on_data_loss", "skip"),
+        ("dataLossReportTo", "/x", "loss_report_to", "/x"),
+        ("fetchOffset.numRetries", "0", "offset_retries", 0),
+        ("fetchOffset.retryIntervalMs", "25", "offset_retry_ms", 25),
+        ("kafka.group.id", "g", "commits", True),
         ("includeHeaders", "TRUE", "include_headers", True),
         ("minPartitions", "12", "tasks_min", 12),
         ("maxRecordsPerPartition", "1000", "records_per_task_max", 1000),
@@ -100,6 +105,11 @@ def test_assign_names_partitions() -> None:
         ({"startingOffsetsByTimestampStrategy": "latest"}, "only has a meaning with startingTimestamp"),
         ({"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "guess"}, "error or latest"),
         ({"kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
+        ({"startingOffsets": "committed"}, "name it with kafka.group.id"),
+        ({"startingOffsets": "committed", "kafka.group.id": "g", "kafka.auto.offset.reset": "first"}, "earliest or latest or none"),
+        ({"commitOffsets": "true"}, "needs the consumer group"),
+        ({"onDataLoss": "ignore"}, "fail or warn or skip"),
+        ({"onDataLoss": "warn", "failOnDataLoss": "true"}, "contradicts failOnDataLoss"),
         ({"path": "/tmp/x"}, "has no path"),
         ({"bootstrap.servers": "elsewhere:1"}, "give only one of them"),
     ],
@@ -118,6 +128,7 @@ def test_a_stream_refuses_what_cannot_be_meant_and_says_what_to_do(options: dict
         ({"endingOffsets": "earliest"}, "would read nothing"),
         ({"endingOffsets": '{"orders": {"0": -2}}'}, "cannot be an end"),
         ({"maxOffsetsPerTrigger": "5"}, "only for a stream"),
+        ({"commitOffsets": "false"}, "only for a stream"),
     ],
 )
 def test_a_batch_refuses_what_only_a_stream_can_do(options: dict[str, str], sentence: str) -> None:
@@ -142,11 +153,14 @@ def test_a_read_needs_a_broker_and_topics(options: dict[str, str], sentence: str
     assert sentence in str(refused.value)
 
 
-def test_a_sink_takes_a_topic_and_a_codec() -> None:
-    parsed = SinkOptions.of({"bootstrap.servers": "h:1", "topic": "out", "kafka.compression.type": "zstd", "checkpointLocation": "/c"})
-    assert (parsed.topic, parsed.compression, dict(parsed.client)) == ("out", "zstd", {})
+def test_a_group_is_told_of_progress_only_by_a_stream_that_may() -> None:
+    assert not stream().commits
+    assert not stream(**{"kafka.group.id": "g", "commitOffsets": "false"}).commits
+    assert not batch(**{"kafka.group.id": "g"}).commits
 
 
-def test_a_sink_refuses_a_sources_option() -> None:
-    with pytest.raises(OptionError, match="not an option of a write"):
-        SinkOptions.of({"bootstrap.servers": "h:1", "subscribe": "t"})
+def test_a_start_where_the_group_stands_says_what_holds_without_an_offset() -> None:
+    asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
+    assert stream(**asked).starting == Position(special=EARLIEST, committed=True)
+    assert batch(**asked, **{"kafka.auto.offset.reset": "latest"}).starting == Position(special=LATEST, committed=True)
+    assert "auto.offset.reset" not in batch(**asked, **{"kafka.auto.offset.reset": "none"}).client

@@ -64,13 +64,13 @@ def test_a_whole_file_is_read() -> None:
         "/d/checkpoint",
         "5 seconds",
     )
-    assert pipeline.source.options == {
+    assert pipeline.sources[0].options == {
         "subscribe": "access",
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": "100",
         "failOnDataLoss": "false",
     }
-    assert pipeline.decode.fields["at"] == Field("timestamp", "dd/MMM/yyyy:HH:mm:ss Z")
+    assert pipeline.sources[0].decode.fields["at"] == Field("timestamp", "dd/MMM/yyyy:HH:mm:ss Z")
     assert [step.name for step in pipeline.steps] == ["sized", "by_host"]
     assert [(sink.type, sink.view, sink.mode) for sink in pipeline.sinks] == [("delta", "by_host", "merge"), ("topic", "sized", None)]
     assert pipeline.spark == {"spark.sql.shuffle.partitions": "3"}
@@ -78,7 +78,7 @@ def test_a_whole_file_is_read() -> None:
 
 def test_the_smallest_pipeline_is_named_after_its_file_and_shows_text() -> None:
     pipeline = read(SMALL)
-    assert (pipeline.name, pipeline.decode.format, pipeline.sinks[0].view) == ("p", "text", "records")
+    assert (pipeline.name, pipeline.sources[0].decode.format, pipeline.sinks[0].view) == ("p", "text", "records")
     assert pipeline.trigger == "1 second"
 
 
@@ -94,7 +94,7 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
     ("text", "where", "key", "sentence"),
     [
         ("nmae = 'x'\n" + SMALL, "p.toml:1", "nmae", "unknown key; did you mean name?"),
-        ("trigger = 'often'\n" + SMALL, "p.toml:1", "trigger", "expected available-now, or a time"),
+        ("trigger = 'often'\n" + SMALL, "p.toml:1", "trigger", "expected continuous, available-now, once, or a time"),
         ("name = 3\n" + SMALL, "p.toml:1", "name", "expected text, not 3"),
         ("bootstrap = '${nobody_set_this}'\n" + SMALL, "p.toml:1", "bootstrap", "give one with --var nobody_set_this=VALUE"),
         (SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT ${c}'\n", "p.toml:7", "step[0].sql", "--var c=VALUE"),

@@ -18,6 +18,7 @@ class MemoryCatalog:
     """Logs as (earliest, latest) per partition, with the time of each record equal to ten times its offset."""
 
     logs: dict[TopicPartition, tuple[int, int]] = field(default_factory=lambda: {T0: (0, 100), T1: (20, 50), U0: (0, 7)})
+    groups: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
         return {
@@ -26,6 +27,9 @@ class MemoryCatalog:
 
     def end_offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
         return {tp: self.logs[tp][0 if at == EARLIEST else 1] for tp in partitions}
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        return {tp: self.groups.get(group, {}).get(tp) for tp in partitions}
 
     def offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         found = {tp: max(self.logs[tp][0], -(-time_ms // 10)) for tp, time_ms in times_ms.items()}
@@ -108,7 +112,7 @@ def test_a_batch_cannot_end_after_the_end() -> None:
 
 def test_a_partition_that_appears_is_read_from_its_beginning() -> None:
     catalog = MemoryCatalog()
-    assert carried_over(catalog, options(), {T1: 30}, newest(catalog, options())) == {T0: 0, T1: 30}
+    assert carried_over(catalog, options(), {T1: 30}, newest(catalog, options())).begin == {T0: 0, T1: 30}
 
 
 def test_a_partition_that_appears_without_its_beginning_is_data_loss() -> None:
@@ -122,7 +126,7 @@ def test_a_topic_that_vanished_is_data_loss_or_is_left_out() -> None:
     known = {T0: 30, T1: 30, TopicPartition("orders", 2): 9}
     with pytest.raises(DataLoss, match="orders-2 was read up to 9 and is gone"):
         carried_over(catalog, options(), known, newest(catalog, options()))
-    assert carried_over(catalog, options(failOnDataLoss="false"), known, newest(catalog, options())) == {T0: 30, T1: 30}
+    assert carried_over(catalog, options(failOnDataLoss="false"), known, newest(catalog, options())).begin == {T0: 30, T1: 30}
 
 
 def test_a_topic_that_was_created_again_is_data_loss_or_is_read_from_its_beginning() -> None:
@@ -130,8 +134,25 @@ def test_a_topic_that_was_created_again_is_data_loss_or_is_read_from_its_beginni
     known = {T0: 101, T1: 30}
     with pytest.raises(DataLoss, match="now ends at 100"):
         carried_over(catalog, options(), known, newest(catalog, options()))
-    assert carried_over(catalog, options(failOnDataLoss="false"), known, newest(catalog, options())) == {T0: 0, T1: 30}
+    assert carried_over(catalog, options(failOnDataLoss="false"), known, newest(catalog, options())).begin == {T0: 0, T1: 30}
 
 
 def test_a_deleted_topic_is_not_an_error_to_a_running_stream_until_loss_is_decided() -> None:
     assert newest(MemoryCatalog(), options(subscribe="gone,users")) == {U0: 7}
+
+
+def test_a_query_begins_where_its_group_stands_and_elsewhere_where_it_was_told() -> None:
+    catalog = MemoryCatalog(groups={"g": {T0: 40}})
+    asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
+    assert starting(catalog, options(**asked)) == {T0: 40, T1: 20}
+    assert starting(catalog, options(**asked, **{"kafka.auto.offset.reset": "latest"})) == {T0: 40, T1: 50}
+    with pytest.raises(NoSuchData, match="group g has committed no offset of orders-1"):
+        starting(catalog, options(**asked, **{"kafka.auto.offset.reset": "none"}))
+
+
+def test_a_committed_offset_that_the_log_has_no_more_is_data_loss() -> None:
+    catalog = MemoryCatalog(groups={"g": {T0: 40, T1: 3}})
+    asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
+    with pytest.raises(DataLoss, match="orders-1 should be read from 3 but begins at 20"):
+        starting(catalog, options(**asked))
+    assert starting(catalog, options(**asked, onDataLoss="skip")) == {T0: 40, T1: 20}

@@ -1,4 +1,4 @@
-"""The seam to the log: offsets, ranges of records in, tables out, over ottla.client. Blocking, because Spark's workers are.
+"""The seam to the log: offsets and ranges of records, over ottla.client (`sending` is the way out). Blocking, because Spark's workers are.
 
 One `Log` per process and cluster, kept for as long as the process lives: Spark reuses its Python workers, so the next batch finds the
 connections made. Its loop runs in a thread of its own, which receives the next bytes of a range while the caller turns the last ones into
@@ -9,34 +9,35 @@ import asyncio
 import os
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from ottla.base.ids import TopicPartition
-from ottla.base.units import MiB
+from ottla.base.ids import NO_TOPIC_ID, TopicPartition, topic_id_text
+from ottla.base.units import MINUTE_MS
+from ottla.client.admin import Admin
+from ottla.client.admin_calls import good
+from ottla.client.commits import Committed, OffsetAndMetadata
 from ottla.client.consumer import Consumer
+from ottla.client.errors import ConnectionFailed
+from ottla.client.group_admin import Partition
 from ottla.client.loop_thread import LoopThread
 from ottla.client.network import Network
-from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
+from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, RangeReader
 from ottla.client.raw_fetch import RawFetch
-from ottla.client.sync import Producer
 from ottla.records.columns import Columns
-from ottla.spark.offsets import EARLIEST, OffsetRange
-from ottla.spark.positions import DataLoss, NoSuchData, logger
+from ottla.spark.loss import Loss, Losses
+from ottla.spark.offsets import EARLIEST, LATEST, OffsetRange
+from ottla.spark.positions import NoSuchData
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages import MetadataRequest, MetadataRequestTopic
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ottla.client.arrow_send import BlockingTableDelivery
-
 T = TypeVar("T")
 
-#: Bytes of records on their way before `send` waits for acknowledgements.
-SEND_BYTES = 64 * MiB
-#: Most bytes of one batch: under the brokers' default of message.max.bytes (1,048,588).
-BATCH_BYTES = 1_000_000
+#: How long a query is held up by a consumer group that cannot be told of its progress.
+COMMIT_TIMEOUT_MS = 5_000
+#: How long a first answer may take: brokers may be starting, and an address may be wrong.
+FIRST_CONTACT_MS = 15_000
+RETRY_S = 0.2
 #: Metadata with a list of topics or null for all, and without creating any.
 METADATA_VERSION_MIN = 4
 
@@ -60,9 +61,9 @@ class Log:
         # A consumer group's id is accepted for the sake of jobs that set it; partitions are assigned by Spark, never by a group.
         given.pop("group_id", None)
         self._client = _known(ClientOptions, given)
+        self._asking = _known(AdminOptions, given)
         self._consuming = {"max_partition_fetch_bytes": FETCH_BYTES, **_known(ConsumerOptions, given)}
-        self._producing = {"buffer_memory": SEND_BYTES, "batch_size_backlog": BATCH_BYTES, **_known(ProducerOptions, given)}
-        unknown = set(given) - set(self._consuming) - set(self._producing)
+        unknown = set(given) - set(self._consuming) - set(_known(ProducerOptions, given))
         if unknown:
             from_keywords(ConsumerOptions, {name: given[name] for name in unknown})
         self._ranges = RangeReader(
@@ -72,16 +73,25 @@ class Log:
         )
         self._thread = LoopThread("ottla-log")
         self._consumer: Consumer | None = None
-        #: By codec.
-        self._producers: dict[str, Producer] = {}
         self._network: Network | None = None
-        self._sent: list[BlockingTableDelivery] = []
+        #: How long brokers may be away, as a reader or a writer is told.
+        self._patience_ms = int(given.get("default_api_timeout_ms", given.get("max_block_ms", MINUTE_MS)))
+        #: A broker has answered before, so whoever is away now will come back.
+        self._reached = False
+        self._admin_: Admin | None = None
+        #: Of every topic that metadata was asked of, where the brokers have ids.
+        self._topic_ids: dict[str, str] = {}
 
     # -- what there is
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
         """The topics that exist, of those named or of all but internal ones, with their numbers of partitions."""
         response = self._run(self._metadata(names))
+        for topic in response.topics:
+            if topic.error_code or topic.topic_id == NO_TOPIC_ID:
+                self._topic_ids.pop(topic.name or "", None)
+            elif topic.name:
+                self._topic_ids[topic.name] = topic_id_text(topic.topic_id)
         return {topic.name: len(topic.partitions) for topic in response.topics if not topic.error_code and (names or not topic.is_internal)}
 
     def partition_count(self, topic: str) -> int:
@@ -102,9 +112,30 @@ class Log:
         found = self._run(self._offsets_at(times_ms))
         return {tp: None if one is None else one.offset for tp, one in found.items()}
 
+    def topic_ids(self, names: frozenset[str]) -> dict[str, str]:
+        """The ids of those of the topics that exist, as they were when `topics` was last asked of them; where the brokers have ids."""
+        if not names <= self._topic_ids.keys():
+            self.topics(sorted(names - self._topic_ids.keys()))
+        return {name: self._topic_ids[name] for name in names if name in self._topic_ids}
+
+    # -- groups
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The offsets that a group has committed; None where it has not."""
+        found = good(self._run(self._admin().list_consumer_group_offsets({group: partitions}))[group])
+        given = {tp: good(one) for tp, one in found.items()}
+        return {tp: None if one is None else one.offset for tp, one in given.items()}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for a group without members. Raises: KafkaError of the first partition that failed."""
+        given: dict[Partition, Committed] = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+        done = self._run(self._admin().alter_consumer_group_offsets(group, given, timeout_ms=COMMIT_TIMEOUT_MS))
+        for result in done.values():
+            good(result)
+
     # -- reading
 
-    def read(self, wanted: OffsetRange, *, with_headers: bool, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Columns]:
+    def read(self, wanted: OffsetRange, *, with_headers: bool, losses: Losses, timeout_ms: int) -> Iterator[Columns]:
         """The records of a range in order, in portions; the next bytes are on their way while a portion is used.
 
         Offsets without a record (compaction, transactions) are passed over. Records that were deleted before they could be read are data
@@ -113,42 +144,44 @@ class Log:
         Raises: DataLoss; TimeoutError when the log has nothing to send for `timeout_ms` before the range is at its end.
         """
         tp = TopicPartition(wanted.topic, wanted.partition)
+        if wanted.topic_id and wanted and not self._is_there(wanted, losses):
+            return
         try:
             for fetched in self._ranges.read(
-                tp, wanted.start, wanted.end, timeout_ms=timeout_ms, gone=lambda at: self._after_loss(wanted, at, fail_on_data_loss)
+                tp, wanted.start, wanted.end, timeout_ms=timeout_ms, gone=lambda at: self._after_loss(wanted, at, losses)
             ):
                 yield from fetched.columns(with_headers=with_headers, timestamps_us=True)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; kafkaConsumer.pollTimeoutMs says how long to wait") from None
 
-    def _after_loss(self, wanted: OffsetRange, position: int, fail: bool) -> int:
+    def _is_there(self, wanted: OffsetRange, losses: Losses) -> bool:
+        """Whether the topic is still the one that the range was planned for. Raises: DataLoss."""
+        there = self.topics([wanted.topic])
+        now = self._topic_ids.get(wanted.topic)
+        place = (wanted.topic, wanted.partition, wanted.start)
+        if wanted.topic not in there:
+            losses.tell(Loss("topic gone", *place, wanted.end, None, f"{wanted} cannot be read: its topic was deleted"))
+            return False
+        if now is not None and now != wanted.topic_id:
+            sentence = f"{wanted} cannot be read: its topic was deleted and created again (its id was {wanted.topic_id} and is {now})"
+            losses.tell(Loss("recreated", *place, wanted.end, None, sentence))
+            return False
+        return True
+
+    def _after_loss(self, wanted: OffsetRange, position: int, losses: Losses) -> int:
         tp = TopicPartition(wanted.topic, wanted.partition)
         earliest = self.end_offsets([tp], EARLIEST)[tp]
-        what = f"{wanted}: offset {position} is gone, the log begins at {earliest}"
-        if fail:
-            raise DataLoss(f"{what}. Set failOnDataLoss to false to go on with what there is, or start with a new checkpoint")
-        logger.warning("data loss: %s", what)
-        return max(earliest, position) if earliest > position else wanted.end
+        if earliest > position:
+            what = f"{wanted}: offset {position} is gone, the log begins at {earliest}"
+            losses.tell(Loss("deleted", tp.topic, tp.partition, position, min(earliest, wanted.end), earliest, what))
+            return earliest
+        latest = self.end_offsets([tp], LATEST)[tp]
+        what = f"{wanted}: offset {position} is gone, the log ends at {latest}"
+        losses.tell(Loss("truncated", tp.topic, tp.partition, min(latest, position), wanted.end, earliest, what))
+        return wanted.end
 
     def _fetch(self, tp: TopicPartition, position: int) -> "Future[RawFetch]":
         return asyncio.run_coroutine_threadsafe(self._fetch_raw(tp, position), self._thread.loop)
-
-    # -- writing
-
-    def send(self, topic: str, table: "pa.Table", compression: str, **columns: Any) -> None:
-        """Puts rows on their way; waits while too much is. What went wrong is told by `flush`. Raises: what `send_table` raises."""
-        producer = self._producers.get(compression)
-        if producer is None:
-            producer = self._producers[compression] = Producer(**{**self._producing, "compression_type": compression})
-        self._sent.append(producer.send_table(topic, table, **columns))
-
-    def flush(self) -> None:
-        """Waits until every row sent since the last call is acknowledged. Raises: KafkaError of the first that was not."""
-        sent, self._sent = self._sent, []
-        for producer in self._producers.values():
-            producer.flush()
-        for delivery in sent:
-            delivery.result()
 
     # -- in the loop
 
@@ -156,7 +189,24 @@ class Log:
         if self._network is None:
             self._network = Network(from_keywords(ClientOptions, self._client), allow_auto_create=False)
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        return await self._network.ask_any(MetadataRequest(topics=topics, allow_auto_topic_creation=False), at_least=METADATA_VERSION_MIN)
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        patience_ms = self._patience_ms if self._reached else min(self._patience_ms, FIRST_CONTACT_MS)
+        deadline_s = self._thread.loop.time() + patience_ms / 1000
+        while True:
+            try:
+                response = await self._network.ask_any(request, at_least=METADATA_VERSION_MIN)
+            except ConnectionFailed:
+                if self._thread.loop.time() >= deadline_s:
+                    raise
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._reached = True
+                return response
+
+    def _admin(self) -> Admin:
+        if self._admin_ is None:
+            self._admin_ = Admin(**self._asking)
+        return self._admin_
 
     async def _reader(self) -> Consumer:
         if self._consumer is None:

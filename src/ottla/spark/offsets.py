@@ -3,7 +3,11 @@
 Offsets of a stream travel through Spark's checkpoint as JSON in the form of Spark's own Kafka source, so that a checkpoint can be read by
 whoever knows that one::
 
-    {"orders": {"0": 42, "1": 7}}          an end offset is exclusive: 42 records of partition 0 have been read
+    {"orders": {"0": 42, "1": 7}, "orders@LIeAabMfRL2txo2zNgl8dw": {}}
+
+An end offset is exclusive: 42 records of partition 0 have been read. The second entry is no topic, for none has @ in its name: it is the id
+of the first, so that a topic that was deleted and created again is not taken for the one that was read. As a topic without partitions it is
+passed over by whoever does not know of ids, Spark's Kafka source among them; and brokers before Kafka 2.8 have none.
 
 The order of topics and partitions is fixed (names, then numbers): Spark compares offsets as text, and an offset that only changed its order
 would start an empty batch.
@@ -15,7 +19,7 @@ From the log to tasks::
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +28,8 @@ from ottla.base.ids import TopicPartition
 #: Special offsets in Kafka's JSON and on the wire (ListOffsets).
 LATEST = -1
 EARLIEST = -2
+#: Between a topic's name and its id.
+ID = "@"
 
 #: A split smaller than this costs more in scheduling (10-20 ms a task) than it saves: 100 k records take about 50 ms to read.
 SPLIT_RECORDS_MIN = 100_000
@@ -41,6 +47,8 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    #: Of the topic for which it was planned; empty when that is not known.
+    topic_id: str = ""
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -49,12 +57,25 @@ class OffsetRange:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """The nested form, in the fixed order."""
+def to_json(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None) -> dict[str, dict[str, int]]:
+    """The nested form, in the fixed order; with the ids of those topics that have one."""
     nested: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(offsets):
         nested.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
+    known = ids or {}
+    nested.update({f"{topic}{ID}{known[topic]}": {} for topic in list(nested) if topic in known})
     return nested
+
+
+def ids_in(nested: Mapping[str, Any]) -> dict[str, str]:
+    """The ids of topics in a nested form."""
+    return dict(name.split(ID, 1) for name in nested if ID in name)
+
+
+def compared(was: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
+    """Of each topic with an id then and now: None for one that is still the same, else in words how it changed."""
+    both = sorted(was.keys() & now.keys())
+    return {topic: None if was[topic] == now[topic] else f"(its id was {was[topic]} and is {now[topic]})" for topic in both}
 
 
 def from_json(nested: Any) -> dict[TopicPartition, int]:
@@ -75,9 +96,12 @@ def from_json(nested: Any) -> dict[TopicPartition, int]:
     return offsets
 
 
-def ranges_between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-    """The non-empty ranges from `start` to `end`, in the fixed order; `start` must know every partition of `end`."""
-    return [OffsetRange(tp.topic, tp.partition, start[tp], end[tp]) for tp in sorted(end) if start[tp] < end[tp]]
+def ranges_between(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None
+) -> list[OffsetRange]:
+    """The non-empty ranges from `start` to `end`, in the fixed order; `start` must know every partition of `end`. `ids`: of topics."""
+    known = ids or {}
+    return [OffsetRange(tp.topic, tp.partition, start[tp], end[tp], known.get(tp.topic, "")) for tp in sorted(end) if start[tp] < end[tp]]
 
 
 def admit(
@@ -127,7 +151,7 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """`whole` in at most `parts` non-empty pieces whose sizes differ by one at most."""
     parts = max(1, min(parts, len(whole)))
     bounds = [whole.start + len(whole) * index // parts for index in range(parts + 1)]
-    return [OffsetRange(whole.topic, whole.partition, low, high) for low, high in pairwise(bounds)]
+    return [replace(whole, start=low, end=high) for low, high in pairwise(bounds)]
 
 
 def _pack(pieces: list[OffsetRange], share: int) -> list[tuple[OffsetRange, ...]]:

@@ -14,34 +14,38 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
+from ottla.spark.loss import OnDataLoss
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetsError, from_json
+from ottla.spark.value_options import VALUE_OPTIONS, ValueOptions, value_options
 
 MINUTE_MS = 60_000
 #: Spark's spark.network.timeout, which its Kafka source takes as the default of pollTimeoutMs.
 POLL_TIMEOUT_MS = 120_000
+#: How often, and how many ms apart, the driver asks for offsets again after brokers have failed to give them.
+OFFSET_RETRIES, OFFSET_RETRY_MS = 3, 10
 
 SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 #: Options of either query type, then those of streams alone and of batches alone.
 SOURCE_OPTIONS = (
     *SUBSCRIPTIONS, "bootstrap.servers", "kafka.bootstrap.servers",
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", "startingOffsetsByTimestampStrategy",
-    "failOnDataLoss", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "minPartitions", "maxRecordsPerPartition", "groupIdPrefix", "includeHeaders",
+    "failOnDataLoss", "onDataLoss", "dataLossReportTo", "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "minPartitions", "maxRecordsPerPartition", "groupIdPrefix", "includeHeaders", *VALUE_OPTIONS,
 )  # fmt: skip
-STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsets")
 BATCH_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-SINK_OPTIONS = ("topic", "bootstrap.servers", "kafka.bootstrap.servers", "includeHeaders", "compression", "reportTo")
 #: Spark's own options arrive in the same table.
 SPARKS_OWN = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"}
 )
 #: Client properties that would break what Spark promises, and what to use instead.
 FORBIDDEN = {
-    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.auto.offset.reset": "use startingOffsets; it has a meaning with startingOffsets=committed alone",
     "kafka.enable.auto.commit": "Spark keeps the offsets in its checkpoint",
     "kafka.key.deserializer": "keys are binary; decode them with SQL",
     "kafka.value.deserializer": "values are binary; decode them with SQL",
@@ -49,6 +53,11 @@ FORBIDDEN = {
     "kafka.value.serializer": "cast the column value to binary or string",
     "kafka.interceptor.classes": "interceptors are Java classes and cannot run here",
 }
+
+#: Value of startingOffsets: where a consumer group stands.
+COMMITTED = "committed"
+#: Kafka's word for where to begin without a committed offset.
+RESET = "auto.offset.reset"
 
 DURATION = re.compile(r"\s*(\d+)\s*(ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?)?\s*", re.IGNORECASE)
 
@@ -80,6 +89,8 @@ class Position:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     timestamp_ms: int | None = None
     timestamps_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Where the consumer group stands; then `special` is for partitions of which it has committed no offset, None: that is an error.
+    committed: bool = False
 
     @property
     def by_time(self) -> bool:
@@ -96,7 +107,9 @@ class SourceOptions:
     ending: Position = Position(special=LATEST)
     #: When no record is as young as a starting time: fail, or begin at the end.
     unmatched_start: Literal["error", "latest"] = "error"
-    fail_on_data_loss: bool = True
+    on_data_loss: OnDataLoss = "fail"
+    #: A file to which each loss is appended as a line of JSON.
+    loss_report_to: str | None = None
     include_headers: bool = False
     poll_timeout_ms: int = POLL_TIMEOUT_MS
     tasks_min: int | None = None
@@ -104,6 +117,14 @@ class SourceOptions:
     records_per_trigger_max: int | None = None
     records_per_trigger_min: int | None = None
     trigger_delay_max_ms: int = 15 * MINUTE_MS
+    offset_retries: int = OFFSET_RETRIES
+    offset_retry_ms: int = OFFSET_RETRY_MS
+    #: The consumer group that shows how far the query is, and from which `committed` is taken.
+    group: str | None = None
+    #: What values are decoded to; None: they are bytes.
+    value: ValueOptions | None = None
+    #: Whether a stream commits its progress for that group.
+    commits: bool = False
     #: Properties for the client, in Kafka's dotted names.
     client: Mapping[str, str] = field(default_factory=dict)
 
@@ -125,7 +146,8 @@ class SourceOptions:
             starting=starting,
             ending=ending,
             unmatched_start=given.choice("startingOffsetsByTimestampStrategy", ("error", "latest")),
-            fail_on_data_loss=given.boolean("failOnDataLoss", True),
+            on_data_loss=_on_data_loss(given),
+            loss_report_to=given.text("dataLossReportTo"),
             include_headers=given.boolean("includeHeaders", False),
             poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS,
             tasks_min=given.number("minPartitions"),
@@ -133,42 +155,24 @@ class SourceOptions:
             records_per_trigger_max=given.number("maxOffsetsPerTrigger"),
             records_per_trigger_min=given.number("minOffsetsPerTrigger"),
             trigger_delay_max_ms=given.duration_ms("maxTriggerDelay", 15 * MINUTE_MS),
-            client=given.client_properties(),
+            offset_retries=given.number("fetchOffset.numRetries", least=0, default=OFFSET_RETRIES),
+            offset_retry_ms=given.number("fetchOffset.retryIntervalMs", least=0, default=OFFSET_RETRY_MS),
+            group=given.text("kafka.group.id"),
+            value=value_options(given),
+            commits=streaming and _commits(given),
+            client={name: value for name, value in given.client_properties().items() if name != RESET},
         )
-        for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"):
-            given.number(name)
         _refuse_contradictions(given, parsed)
         return parsed
 
 
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """The options of a batch or streaming write, parsed."""
-
-    bootstrap: str
-    #: Beats the column of the same name.
-    topic: str | None = None
-    include_headers: bool = False
-    #: A codec's wire name.
-    compression: str = "none"
-    #: A file in which the driver leaves the number of records that a batch write wrote.
-    report_to: str | None = None
-    client: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """Raises: OptionError for the first option that cannot be used."""
-        given = _Given(options, SINK_OPTIONS, what="write")
-        client = dict(given.client_properties())
-        codec = client.pop("compression.type", None)
-        return cls(
-            bootstrap=given.bootstrap(),
-            topic=given.text("topic"),
-            include_headers=given.boolean("includeHeaders", False),
-            compression=codec or given.choice("compression", ("none", "gzip", "snappy", "lz4", "zstd")),
-            report_to=given.text("reportTo"),
-            client=client,
-        )
+def decoded_value(options: Mapping[str, str]) -> tuple[ValueOptions | None, tuple[str, ...]]:
+    """How values are decoded, and the topics that are named, of options of any kind of query. Raises: OptionError."""
+    if not any(name.lower() == "valueformat" for name in options):
+        return None, ()
+    given = _Given(options, SOURCE_OPTIONS + STREAM_OPTIONS + BATCH_OPTIONS, what="read")
+    subscription = _subscription(given)
+    return value_options(given), subscription.topics or tuple(dict.fromkeys(tp.topic for tp in subscription.partitions))
 
 
 class _Given:
@@ -181,7 +185,7 @@ class _Given:
         everywhere = {name.lower() for name in (*SOURCE_OPTIONS, *STREAM_OPTIONS, *BATCH_OPTIONS)}
         for raw, value in options.items():
             key = raw.lower()
-            if key in FORBIDDEN:
+            if key in FORBIDDEN and not (key == f"kafka.{RESET}" and _starts_committed(options)):
                 raise OptionError(raw, f"may not be set; {FORBIDDEN[key]}")
             if key == "path":
                 raise OptionError("path", "a topic has no path; call load() without one and name the topic with subscribe")
@@ -190,6 +194,10 @@ class _Given:
             if key not in names and not key.startswith("kafka.") and not (what != "write" and key in everywhere):
                 raise OptionError(raw, f"is not an option of a {what}{suggestion(raw, known)}; known are {', '.join(known)} and kafka.*")
             self.values[key] = str(value)
+
+    def refuse(self, name: str, problem: str) -> OptionError:
+        """What to raise over an option."""
+        return OptionError(name, problem)
 
     def refuse_elsewhere(self, names: tuple[str, ...], *, streaming: bool) -> None:
         for name in names:
@@ -213,13 +221,17 @@ class _Given:
             raise OptionError(name, f"expected true or false, not {value!r}")
         return value == "true"
 
-    def number(self, name: str) -> int | None:
-        """A positive whole number."""
+    @overload
+    def number(self, name: str) -> int | None: ...
+    @overload
+    def number(self, name: str, *, least: int, default: int) -> int: ...
+    def number(self, name: str, *, least: int = 1, default: int | None = None) -> int | None:
+        """A whole number of at least `least`."""
         value = self.text(name)
         if value is None:
-            return None
-        if not value.isdigit() or int(value) == 0:
-            raise OptionError(name, f"expected a whole number above 0, not {value!r}")
+            return default
+        if not value.isdigit() or int(value) < least:
+            raise OptionError(name, f"expected a whole number above {least - 1}, not {value!r}")
         return int(value)
 
     def duration_ms(self, name: str, default: int) -> int:
@@ -305,6 +317,8 @@ def _starting(given: _Given, *, streaming: bool) -> Position:
     text = (given.text("startingOffsets") or ("latest" if streaming else "earliest")).lower()
     if text == "earliest":
         return Position(special=EARLIEST)
+    if text == COMMITTED:
+        return _committed(given)
     if text == "latest":
         if not streaming:
             raise OptionError("startingOffsets", "latest reads nothing in a batch; use earliest, JSON, or spark.readStream")
@@ -316,6 +330,37 @@ def _starting(given: _Given, *, streaming: bool) -> Position:
         if offset == LATEST and not streaming:
             raise OptionError("startingOffsets", f"{tp}: -1 (latest) reads nothing in a batch; use -2 or an offset")
     return Position(offsets=offsets)
+
+
+def _starts_committed(options: Mapping[str, str]) -> bool:
+    return any(name.lower() == "startingoffsets" and str(value).strip().lower() == COMMITTED for name, value in options.items())
+
+
+def _committed(given: _Given) -> Position:
+    if given.text("kafka.group.id") is None:
+        raise OptionError("startingOffsets", "committed are the offsets of a consumer group; name it with kafka.group.id")
+    resets: dict[str, int | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+    return Position(committed=True, special=resets[given.choice(f"kafka.{RESET}", tuple(resets))])
+
+
+def _commits(given: _Given) -> bool:
+    """A group that was named is told of progress unless the user says otherwise."""
+    group = given.text("kafka.group.id")
+    commits = given.boolean("commitOffsets", group is not None)
+    if commits and group is None:
+        raise OptionError("commitOffsets", "needs the consumer group to commit for; name it with kafka.group.id")
+    return commits
+
+
+def _on_data_loss(given: _Given) -> OnDataLoss:
+    """onDataLoss, or what failOnDataLoss says of the first two of its three."""
+    fails = given.boolean("failOnDataLoss", True)
+    if given.text("onDataLoss") is None:
+        return "fail" if fails else "warn"
+    chosen: OnDataLoss = given.choice("onDataLoss", ("fail", "warn", "skip"))
+    if "failondataloss" in given.values and fails != (chosen == "fail"):
+        raise OptionError("onDataLoss", f"{chosen} contradicts failOnDataLoss {str(fails).lower()}; give only one of them")
+    return chosen
 
 
 def _ending(given: _Given) -> Position:

@@ -1,30 +1,25 @@
 """From what the user asked for to offsets: which partitions, from where, to where. Decides over a `Catalog`; does no I/O of its own.
 
 What may fail: a topic that is not there, offsets that the log does not hold (any more), a time after the last record. Whether data that is
-gone stops the query or is skipped is `failOnDataLoss`; every message says which partition, what was asked for and what there is.
+gone stops the query or is passed over is for `loss` to say; every message says which partition, what was asked for and what there is.
 
     log of one partition      [earliest .............. latest)
     asked to start at 3       ^3 < earliest: records were deleted by retention before they were read = data loss
     asked to start at 900                              latest < 900: the topic was deleted and created again = data loss
 """
 
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
+from ottla.spark.loss import DataLoss, Loss, Losses
 from ottla.spark.offsets import EARLIEST, LATEST
 from ottla.spark.options import Position, SourceOptions, Subscription
 
-logger = logging.getLogger("ottla.spark")
-
 Offsets = dict[TopicPartition, int]
-
-
-class DataLoss(RuntimeError):
-    """Records that should have been read are gone, or were never there."""
 
 
 class NoSuchData(ValueError):
@@ -42,6 +37,9 @@ class Catalog(Protocol):
 
     def offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The first offset whose record is at least as young as its time; None where there is none."""
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The offsets that a consumer group has committed; None where it has not."""
 
 
 def subscribed(catalog: Catalog, subscription: Subscription, *, strict: bool = True) -> list[TopicPartition]:
@@ -71,10 +69,13 @@ def _named(topics: Mapping[str, int], subscription: Subscription) -> list[TopicP
     return [TopicPartition(name, number) for name in sorted(names) for number in range(topics.get(name, 0))]
 
 
-def starting(catalog: Catalog, options: SourceOptions) -> Offsets:
+def starting(catalog: Catalog, options: SourceOptions, losses: Losses | None = None) -> Offsets:
     """Where a new query begins in each partition. Raises: NoSuchData, DataLoss."""
     partitions = subscribed(catalog, options.subscription)
-    found = _resolve(catalog, options.starting, partitions, name="startingOffsets")
+    position = options.starting
+    if position.committed:
+        return _held(catalog, _committed(catalog, options, partitions), losses or Losses(options.on_data_loss))
+    found = _resolve(catalog, position, partitions, name="startingOffsets")
     unmatched = [tp for tp in partitions if found[tp] is None]
     if unmatched and options.unmatched_start == "error":
         raise NoSuchData(
@@ -83,7 +84,21 @@ def starting(catalog: Catalog, options: SourceOptions) -> Offsets:
         )
     ends = catalog.end_offsets(unmatched, LATEST) if unmatched else {}
     offsets = {tp: ends[tp] if offset is None else offset for tp, offset in found.items()}
-    return _held(catalog, offsets, options) if options.starting.offsets else offsets
+    return _held(catalog, offsets, losses or Losses(options.on_data_loss)) if position.offsets else offsets
+
+
+def _committed(catalog: Catalog, options: SourceOptions, partitions: Sequence[TopicPartition]) -> Offsets:
+    """Where the group stands, or where partitions begin that it has not read. Raises: NoSuchData."""
+    assert options.group is not None, "the options were refused without a group"
+    found = catalog.committed(options.group, partitions)
+    without = [tp for tp in partitions if found.get(tp) is None]
+    if without and options.starting.special is None:
+        raise NoSuchData(
+            f"consumer group {options.group} has committed no offset of {', '.join(map(str, without))}; set kafka.auto.offset.reset to "
+            "earliest or latest to begin there"
+        )
+    begun = catalog.end_offsets(without, options.starting.special) if without and options.starting.special is not None else {}
+    return {tp: begun[tp] if tp in begun else found[tp] or 0 for tp in partitions}
 
 
 def ending(catalog: Catalog, options: SourceOptions) -> Offsets:
@@ -102,32 +117,63 @@ def newest(catalog: Catalog, options: SourceOptions) -> Offsets:
     return catalog.end_offsets(subscribed(catalog, options.subscription, strict=False), LATEST)
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Where the next batch of a stream begins."""
+
+    begin: Offsets
+    #: Partitions whose log is not the one that was read, or is shorter: the next batch does no more than to set them to their begin, so
+    #: that the checkpoint has it.
+    anew: frozenset[TopicPartition]
+
+
 def carried_over(
-    catalog: Catalog, options: SourceOptions, known: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
-) -> Offsets:
+    catalog: Catalog,
+    options: SourceOptions,
+    known: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    losses: Losses | None = None,
+    topics: Mapping[str, str | None] | None = None,
+) -> Carried:
     """Where the next batch of a stream begins that has read up to `known`, for each partition of `latest`.
 
-    A partition that vanished or shrunk is data loss; if that is allowed it is left out, or begins again with what there is now.
+    `topics`: those known to be the ones that were read (None), and those known to have been deleted and created again (in words).
+
+    A partition that vanished or shrunk is data loss. If that is allowed, one that vanished is left out; one that was cut goes on at its
+    end; one whose topic was created again, or may have been, begins with what there is now.
 
     Raises: DataLoss.
     """
-    for tp in known:
-        if tp not in latest:
-            _lost(options, f"{tp} was read up to {known[tp]} and is gone; its topic was deleted")
-        elif latest[tp] < known[tp]:
-            _lost(options, f"{tp} was read up to {known[tp]} but now ends at {latest[tp]}; its topic was deleted and created again")
-    shrunk = [tp for tp in known if tp in latest and latest[tp] < known[tp]]
+    tell = (losses or Losses(options.on_data_loss)).tell
+    identity = topics or {}
+    created = {topic: words for topic, words in identity.items() if words is not None}
+    anew = {tp for tp in known if tp in latest and (tp.topic in created or latest[tp] < known[tp])}
+    earliest = catalog.end_offsets(sorted(anew), EARLIEST) if anew else {}
     begin = {tp: offset for tp, offset in known.items() if tp in latest}
-    begin.update(catalog.end_offsets(shrunk, EARLIEST) if shrunk else {})
-    return {**begin, **first_seen(catalog, options, sorted(set(latest) - set(known)))}
+    begin |= {tp: earliest[tp] if identity.get(tp.topic, "?") else latest[tp] for tp in anew}
+    for tp in sorted(known):
+        place = (tp.topic, tp.partition, known[tp])
+        if tp not in latest:
+            gone = f"{tp} was read up to {known[tp]} and is gone; its topic was deleted"
+            tell(Loss("topic gone", *place, None, None, gone))
+        elif tp.topic in created:
+            again = f"{tp} was read up to {known[tp]}, and its topic was deleted and created again {created[tp.topic]}"
+            tell(Loss("recreated", *place, None, earliest[tp], again))
+        elif latest[tp] < known[tp]:
+            why = "it was cut" if tp.topic in identity else "its topic was deleted and created again, or it was cut"
+            cut = f"{tp} was read up to {known[tp]} but now ends at {latest[tp]}; {why}"
+            tell(Loss("truncated", tp.topic, tp.partition, latest[tp], known[tp], earliest[tp], cut))
+    appeared = first_seen(catalog, options, sorted(set(latest) - set(known)), losses)
+    return Carried({**begin, **appeared}, frozenset(anew))
 
 
-def first_seen(catalog: Catalog, options: SourceOptions, partitions: Sequence[TopicPartition]) -> Offsets:
+def first_seen(catalog: Catalog, options: SourceOptions, partitions: Sequence[TopicPartition], losses: Losses | None = None) -> Offsets:
     """Where partitions that appeared after the query started are read from: their beginning, so that nothing is missed."""
     earliest = catalog.end_offsets(partitions, EARLIEST) if partitions else {}
     for tp, offset in earliest.items():
         if offset > 0:
-            _lost(options, f"the new partition {tp} begins at {offset}; what came before was deleted before it could be read")
+            sentence = f"the new partition {tp} begins at {offset}; what came before was deleted before it could be read"
+            (losses or Losses(options.on_data_loss)).tell(Loss("deleted", tp.topic, tp.partition, 0, offset, offset, sentence))
     return earliest
 
 
@@ -160,21 +206,33 @@ def _refuse_other_partitions(name: str, given: Mapping[TopicPartition, int], par
         raise NoSuchData(f"{name} names {', '.join(map(str, surplus))}, which does not exist or is not read")
 
 
-def _held(catalog: Catalog, offsets: Offsets, options: SourceOptions) -> Offsets:
+def _held(catalog: Catalog, offsets: Offsets, losses: Losses) -> Offsets:
     """`offsets`, moved into what the logs hold."""
     partitions = list(offsets)
     earliest, latest = catalog.end_offsets(partitions, EARLIEST), catalog.end_offsets(partitions, LATEST)
     held = {}
     for tp, offset in offsets.items():
-        if offset < earliest[tp]:
-            _lost(options, f"{tp} should be read from {offset} but begins at {earliest[tp]}")
-        elif offset > latest[tp]:
-            _lost(options, f"{tp} should be read from {offset} but ends at {latest[tp]}")
-        held[tp] = min(max(offset, earliest[tp]), latest[tp])
+        first, end = earliest[tp], latest[tp]
+        if offset < first:
+            sentence = f"{tp} should be read from {offset} but begins at {first}"
+            losses.tell(Loss("deleted", tp.topic, tp.partition, offset, first, first, sentence))
+        elif offset > end:
+            sentence = f"{tp} should be read from {offset} but ends at {end}"
+            losses.tell(Loss("truncated", tp.topic, tp.partition, end, offset, first, sentence))
+        held[tp] = min(max(offset, first), end)
     return held
 
 
-def _lost(options: SourceOptions, what: str) -> None:
-    if options.fail_on_data_loss:
-        raise DataLoss(f"{what}. Set failOnDataLoss to false to go on with what there is, or start with a new checkpoint")
-    logger.warning("data loss: %s", what)
+__all__ = [
+    "Carried",
+    "Catalog",
+    "DataLoss",
+    "NoSuchData",
+    "Offsets",
+    "carried_over",
+    "ending",
+    "first_seen",
+    "newest",
+    "starting",
+    "subscribed",
+]

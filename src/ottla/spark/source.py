@@ -12,16 +12,19 @@ Source: Spark's Python data source API (SPARK-44076), admission control for Pyth
 import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 
-from ottla.base.options import suggestion
-from ottla.spark import columns, positions
-from ottla.spark.offsets import OffsetRange, admit, from_json, plan_tasks, ranges_between, to_json
-from ottla.spark.options import SinkOptions, SourceOptions
+from ottla.spark import columns, positions, rows
+from ottla.spark.loss import Losses
+from ottla.spark.offsets import OffsetRange, admit, compared, from_json, ids_in, plan_tasks, ranges_between, to_json
+from ottla.spark.options import SourceOptions, decoded_value
 from ottla.spark.positions import Offsets
+from ottla.spark.progress_group import ProgressGroup
+from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,14 +43,18 @@ class OttlaDataSource(DataSource):  # type: ignore[misc]
     def name(cls) -> str:
         return "ottla"
 
-    def schema(self) -> str:
-        return columns.ddl(headers=str(self.options.get("includeHeaders", "false")).lower() == "true")
+    def schema(self) -> "str | StructType":
+        headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
+        value, topics = decoded_value(dict(self.options))
+        return columns.ddl(headers=headers) if value is None else rows.default_schema(value, topics, headers=headers)
 
     def reader(self, schema: "StructType") -> "BatchReader":
-        return BatchReader(SourceOptions.of(dict(self.options), streaming=False), chosen_columns(schema))
+        options = SourceOptions.of(dict(self.options), streaming=False)
+        return BatchReader(options, rows.RowPlan.of(schema, options.value, decoded_value(dict(self.options))[1]))
 
     def streamReader(self, schema: "StructType") -> "StreamReader":
-        return StreamReader(SourceOptions.of(dict(self.options), streaming=True), chosen_columns(schema))
+        options = SourceOptions.of(dict(self.options), streaming=True)
+        return StreamReader(options, rows.RowPlan.of(schema, options.value, decoded_value(dict(self.options))[1]))
 
     def writer(self, schema: "StructType", overwrite: bool) -> Any:
         from ottla.spark.sink import BatchWriter, sink_columns
@@ -69,27 +76,16 @@ class LogPartition(InputPartition):  # type: ignore[misc]
         super().__init__(ranges)
 
 
-def chosen_columns(schema: "StructType") -> tuple[str, ...]:
-    """The columns to read, from the schema Spark planned with: the source's own, or the user's subset of it.
-
-    Raises: ValueError when a column is unknown or of another type.
-    """
-    known = {**columns.SCHEMA, "headers": columns.HEADERS_TYPE}
-    for field in schema.fields:
-        if field.name not in known:
-            raise ValueError(f"a topic has no column {field.name!r}{suggestion(field.name, known)}; it has {', '.join(known)}")
-        wanted = known[field.name].replace(" ", "").lower()
-        if field.dataType.simpleString().lower() != wanted or not field.nullable:
-            raise ValueError(f"column {field.name} is {known[field.name]}, not {field.dataType.simpleString()}; cast it with SQL")
-    return tuple(field.name for field in schema.fields)
+def topics_of(offsets: Offsets) -> frozenset[str]:
+    return frozenset(tp.topic for tp in offsets)
 
 
 class _Reader:
     """What both readers do alike. Holds only what may travel to a worker."""
 
-    def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
+    def __init__(self, options: SourceOptions, plan: rows.RowPlan) -> None:
         self.options = options
-        self.names = names
+        self.plan = plan
 
     def log(self) -> "Log":
         # Only processes that plan or read need the client.
@@ -97,35 +93,34 @@ class _Reader:
 
         return log_access.open_log(self.options.bootstrap, self.options.client)
 
-    def tasks(self, start: Mapping[Any, int], end: Offsets) -> list[LogPartition]:
+    @cached_property
+    def losses(self) -> Losses:
+        return Losses(self.options.on_data_loss, self.options.loss_report_to)
+
+    def tasks(self, start: Mapping[Any, int], end: Offsets, ids: Mapping[str, str]) -> list[LogPartition]:
         options = self.options
-        ranges = ranges_between(start, end)
+        ranges = ranges_between(start, end, ids)
         planned = plan_tasks(
             ranges, tasks_min=options.tasks_min, records_per_task_max=options.records_per_task_max, cores=os.cpu_count() or 1
         )
         return [LogPartition(task) for task in planned]
 
     def read_ranges(self, ranges: tuple[OffsetRange, ...]) -> "Iterator[pa.RecordBatch]":
-        schema = columns.arrow_schema(self.names)
-        log, options = self.log(), self.options
+        made, log, options = rows.Rows(self.plan), self.log(), self.options
         for wanted in ranges:
-            found = log.read(
-                wanted,
-                with_headers="headers" in self.names,
-                fail_on_data_loss=options.fail_on_data_loss,
-                timeout_ms=options.poll_timeout_ms,
-            )
+            found = log.read(wanted, with_headers="headers" in self.plan.read, losses=self.losses, timeout_ms=options.poll_timeout_ms)
             for part in found:
-                yield columns.record_batch(part, schema, wanted.topic, wanted.partition)
+                yield made.batch(part, wanted.topic, wanted.partition)
 
 
 class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
     """A read of what the topics hold now, or of the part between two positions."""
 
     def partitions(self) -> list[LogPartition]:
-        start = positions.starting(self.log(), self.options)
+        start = positions.starting(self.log(), self.options, self.losses)
         end = positions.ending(self.log(), self.options)
-        return self.tasks(start, {tp: max(offset, start[tp]) for tp, offset in end.items()})
+        ids = self.log().topic_ids(topics_of(end))
+        return self.tasks(start, {tp: max(offset, start[tp]) for tp, offset in end.items()}, ids)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         # Spark makes up a partition without a value when there is nothing to read.
@@ -133,18 +128,27 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """An endless read, batch after batch. Its state beside the options is a cache and the target of Trigger.AvailableNow."""
+    """An endless read, batch after batch. Its state beside the options is a cache, the target of Trigger.AvailableNow, and what its group
+    was told.
+    """
 
-    def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
-        super().__init__(options, names)
+    def __init__(self, options: SourceOptions, plan: rows.RowPlan) -> None:
+        super().__init__(options, plan)
         #: With Trigger.AvailableNow, the end of the log when the query started; nothing later is read.
         self.target: Offsets | None = None
         self.latest: Offsets = {}
         self.latest_read_ms = -LATEST_MAX_AGE_MS
         self.last_trigger_ms: int | None = None
+        self.group = ProgressGroup(options.group) if options.commits and options.group else None
+        #: What the query began with: that is no progress.
+        self.initial: Offsets = {}
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
-        return to_json(positions.starting(self.log(), self.options))
+        self.initial = positions.starting(self.log(), self.options, self.losses)
+        if self.target is not None:
+            # The log may have grown since the target was set.
+            self.target |= {tp: max(offset, self.target.get(tp, 0)) for tp, offset in self.initial.items()}
+        return self._json(self.initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self.options
@@ -155,18 +159,20 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
-        known = from_json(start)
-        latest = self._newest()
-        if self.target is not None:
-            # Partitions that the checkpoint knows and the target does not have nothing to read before the target.
-            latest = {tp: max(self.target.get(tp, 0), known.get(tp, 0)) for tp in {**self.target, **known}}
-        begin = positions.carried_over(self.log(), self.options, known, latest)
-        if self._waits_for_more(begin, latest, limit):
-            return to_json(known)
-        return to_json(admit(begin, latest, records_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+        known, log = from_json(start), self.log()
+        latest = self._newest(known) if self.target is None else self.target
+        same = compared(ids_in(start), log.topic_ids(topics_of(latest)))
+        # Spark asks for the next batch when the last one is done, and it ended here.
+        if self.group is not None and known != self.initial:
+            self.group.publish(log, known)
+        carried = positions.carried_over(log, self.options, known, latest, self.losses, same)
+        latest = latest | {tp: carried.begin[tp] for tp in carried.anew}
+        if not carried.anew and self._waits_for_more(carried.begin, latest, limit):
+            return start
+        return self._json(admit(carried.begin, latest, records_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None))
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
-        return to_json(self._newest()) or None
+        return self._json(self._newest()) or None
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.target = positions.newest(self.log(), self.options)
@@ -174,16 +180,24 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[LogPartition]:
         known, wanted = from_json(start), from_json(end)
         appeared = sorted(set(wanted) - set(known))
-        return self.tasks({**known, **positions.first_seen(self.log(), self.options, appeared)}, wanted)
+        first = positions.first_seen(self.log(), self.options, appeared, self.losses)
+        return self.tasks({**known, **first}, wanted, ids_in(end))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return self.read_ranges(partition.value)
 
-    def _newest(self) -> Offsets:
-        now_ms = time.monotonic_ns() // 1_000_000
-        if now_ms - self.latest_read_ms >= LATEST_MAX_AGE_MS:
+    def _json(self, offsets: Offsets) -> dict[str, dict[str, int]]:
+        return to_json(offsets, self.log().topic_ids(topics_of(offsets)))
+
+    def _newest(self, known: Offsets | None = None) -> Offsets:
+        """The end of the logs, asked for some ms ago at most. Where that is `known` already, later: an idle stream waits here."""
+        age_ms = time.monotonic_ns() // 1_000_000 - self.latest_read_ms
+        if age_ms < LATEST_MAX_AGE_MS and self.latest == known:
+            time.sleep((LATEST_MAX_AGE_MS - age_ms) / 1000)
+            age_ms = LATEST_MAX_AGE_MS
+        if age_ms >= LATEST_MAX_AGE_MS:
             self.latest = positions.newest(self.log(), self.options)
-            self.latest_read_ms = now_ms
+            self.latest_read_ms = time.monotonic_ns() // 1_000_000
         return self.latest
 
     def _waits_for_more(self, begin: Offsets, latest: Offsets, limit: ReadLimit) -> bool:
@@ -201,4 +215,4 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return False
 
 
-__all__ = ["BatchReader", "LogPartition", "OttlaDataSource", "StreamReader", "chosen_columns"]
+__all__ = ["BatchReader", "LogPartition", "OttlaDataSource", "StreamReader"]

@@ -10,12 +10,14 @@ from typing import Any
 
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import JsonLines, Screen
-from ottla.spark.pipeline.run import RunningPipeline
+from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
 from ottla.spark.pipeline.sinks import Batch
 from ottla.spark.session import start_session
 
 #: How often finished batches are looked for.
 LOOK_S = 0.2
+#: Spark's own number for clusters; on one machine it would give up with the first Python process that ends.
+TASK_TRIES = 4
 
 
 def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
@@ -29,9 +31,10 @@ def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
     log_file = directory / "spark.log"
     with Screen() if human else JsonLines() as out, stopped_by_signals() as stop:
         out.say("starting", pipeline=pipeline.name, file=str(pipeline.file), log=str(log_file))
-        session = start_session(f"ottla {pipeline.name}", pipeline.spark, log_file=log_file)
+        settings = {"spark.master": f"local[*,{TASK_TRIES}]", **pipeline.spark}
+        session = start_session(f"ottla {pipeline.name}", settings, log_file=log_file)
         # Spark takes Ctrl-C for itself when it starts.
-        with stopped_by_signals(stop):
+        with stopped_by_signals(stop), _told_of_spark(pipeline, session, log_file):
             try:
                 _work(pipeline, session, out, stop)
             finally:
@@ -57,6 +60,23 @@ def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: threa
     for progress in running.reports():
         out.batch(progress)
     out.say("stopped", pipeline=pipeline.name)
+
+
+@contextmanager
+def _told_of_spark(pipeline: Pipeline, session: Any, log_file: Path) -> Iterator[None]:
+    """What breaks because Spark's own process is gone is told as just that. Raises: QueryFailed."""
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        code = session.sparkContext._gateway.proc.poll()
+        if code is None:
+            raise
+        raise QueryFailed(
+            f"{pipeline.name}: Spark has ended in the middle of it (exit code {code}); what it said is in {log_file}. "
+            "Start the pipeline again, and it goes on where it stopped"
+        ) from error
 
 
 @contextmanager

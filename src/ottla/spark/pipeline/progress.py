@@ -28,17 +28,29 @@ class Progress:
     batch_ms: int
     lag: int
     watermark: str | None = None
+    #: Rows that became dead letters in this batch.
+    dead_letters: int = 0
 
 
-def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, int]) -> Progress:
-    """Spark's report of a batch, with the rows that its sinks took."""
+def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, int], dead: Mapping[int, int] | None = None) -> Progress:
+    """Spark's report of a batch, with the rows that its sinks took, and its dead letters."""
     batch, took_ms = int(report["batchId"]), int(report["batchDuration"])
     out = rows_out.get(batch, 0) if report["numInputRows"] or batch in rows_out else 0
     seconds = max(took_ms, 1) / 1000
     rows = int(report["numInputRows"])
     watermark = dict(report.get("eventTime") or {}).get("watermark")
     return Progress(
-        query, batch, report["timestamp"], rows, out, round(rows / seconds, 1), round(out / seconds, 1), took_ms, lag(report), watermark
+        query=query,
+        batch=batch,
+        at=report["timestamp"],
+        rows_in=rows,
+        rows_out=out,
+        rows_in_per_s=round(rows / seconds, 1),
+        rows_out_per_s=round(out / seconds, 1),
+        batch_ms=took_ms,
+        lag=lag(report),
+        watermark=watermark,
+        dead_letters=(dead or {}).get(batch, 0) if rows else 0,
     )
 
 

@@ -1,0 +1,314 @@
+"""Values as typed columns, format by format, without Spark and without brokers."""
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ottla.client.serializers import Avro
+from ottla.spark import rows, values
+from ottla.spark.ddl import BadDdl, columns_of
+from ottla.spark.options import OptionError, SourceOptions
+from ottla.spark.rows import RowPlan
+from ottla.spark.value_avro import RegistryFailed
+
+BASE = {"bootstrap.servers": "h:1", "subscribe": "orders"}
+
+
+def plan(schema: str | None, **options: str) -> RowPlan:
+    """What a query with this schema reads; None: without one."""
+    value = SourceOptions.of({**BASE, **{name.replace("__", "."): text for name, text in options.items()}}, streaming=False).value
+    assert value is not None
+    found = rows.default_schema(value, ("orders",), headers=False) if schema is None else columns_of(schema)
+    return RowPlan.of(found, value, ("orders",))
+
+
+def decoded(given: list[bytes | None], schema: str | None, **options: str) -> list[dict[str, Any]]:
+    """The columns that come of values, as rows."""
+    made = plan(schema, **options)
+    assert made.value is not None
+    kinds = values.arrow_type(made.schema.json())
+    found, _ = values.decoded_columns(pa.array(given, pa.binary()), made.value, pa.schema(list(kinds)), list(made.decoded))
+    for name, column in found.items():
+        assert column.type == kinds.field(name).type, "Spark compares types"
+    return pa.table(found).to_pylist()
+
+
+def test_json_fields_become_columns_of_their_types() -> None:
+    text = b'{"id": 7, "at": "2026-05-17T10:05:03.250Z", "day": "2026-05-17", "price": 1.25, "tags": ["a"], "who": {"name": "x", "age": 3}}'
+    schema = "id BIGINT, at TIMESTAMP, day DATE, price DECIMAL(10,2), tags ARRAY<STRING>, who STRUCT<name: STRING>"
+    assert decoded([text], schema, valueFormat="json") == [
+        {
+            "id": 7,
+            "at": datetime(2026, 5, 17, 10, 5, 3, 250000, UTC),
+            "day": date(2026, 5, 17),
+            "price": Decimal("1.25"),
+            "tags": ["a"],
+            "who": {"name": "x"},
+        }
+    ]
+
+
+def test_a_value_may_be_a_struct_beside_its_fields_and_its_bytes() -> None:
+    made = plan("value STRUCT<id: INT>, name STRING, offset BIGINT", valueFormat="json")
+    assert (made.decoded, made.read) == (("value", "name"), ("offset", "value"))
+    assert plan("value BINARY, offset BIGINT", valueFormat="json").value is None, "nothing is to be decoded"
+    assert decoded([b'{"id": 1, "name": "n"}'], "value STRUCT<id: INT>, name STRING", valueFormat="json") == [
+        {"value": {"id": 1}, "name": "n"}
+    ]
+
+
+@pytest.mark.parametrize("bad", [b"{", b"", b'{"id": "seven"}', b"[1]", b'{"id": 1} {"id": 2}', b"\xff"])
+def test_json_that_is_not_of_the_schema_is_kept_as_bytes(bad: bytes) -> None:
+    found = decoded([b'{"id": 1}', bad, None], "id INT, _corrupt BINARY", valueFormat="json")
+    assert found == [{"id": 1, "_corrupt": None}, {"id": None, "_corrupt": bad}, {"id": None, "_corrupt": None}]
+
+
+def test_a_read_without_a_schema_has_the_whole_value_and_what_is_corrupt() -> None:
+    names = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    assert plan(None, valueFormat="json", valueSchema="id INT").names == (*names, "_corrupt")
+    assert plan(None, valueFormat="json", valueSchema="id INT", valueMode="failfast").names == names
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "sentence"),
+    [
+        ("ofset BIGINT, id INT", {"valueSchema": "id INT"}, "column 'ofset'"),
+        ("id STRING", {"valueSchema": "id INT"}, "field id of the value is int, not string"),
+        ("value STRING", {}, "a STRUCT of the fields that are wanted, or BINARY"),
+        ("_corrupt STRING", {"valueSchema": "id INT"}, "_corrupt is BINARY"),
+        ("_corrupt BINARY", {}, "valueSchema is missing"),
+        ("offset STRING", {"valueSchema": "id INT"}, "column offset is BIGINT"),
+    ],
+)
+def test_a_schema_that_values_cannot_fill_is_refused(schema: str, options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        plan(schema, valueFormat="json", **options)
+
+
+def test_maps_of_json_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="field m: JSON is not read as map"):
+        decoded([b"{}"], "m MAP<STRING, INT>", valueFormat="json")
+
+
+def test_csv_fields_are_the_columns_of_the_schema_in_their_order() -> None:
+    given = [b"1,a,2026-05-17,1.5,true,2026-05-17T10:00:00", b'2,"b, ""c""",,,,', b'3,"two\nlines",,,false,2026-05-17 12:00:00+02:00', None]
+    found = decoded(
+        given, "name STRING, id INT, _corrupt BINARY, at TIMESTAMP, ok BOOLEAN", valueFormat="csv",
+        valueSchema="id INT, name STRING, day DATE, x DOUBLE, ok BOOLEAN, at TIMESTAMP",
+    )  # fmt: skip
+    at = datetime(2026, 5, 17, 10, tzinfo=UTC)
+    assert [tuple(row.values()) for row in found] == [
+        ("a", 1, None, at, True),
+        ('b, "c"', 2, None, None, None),
+        ("two\nlines", 3, None, at, False),
+        (None, None, None, None, None),
+    ]
+
+
+@pytest.mark.parametrize("bad", [b"1", b"1,a,b", b"x,a", b'1,"a', b"1,a\n2,b", b"\xff,a"])
+def test_a_row_of_csv_that_is_not_of_the_schema_is_kept_as_bytes(bad: bytes) -> None:
+    found = decoded([b"1,a", bad, b"3,c"], "id INT, name STRING, _corrupt BINARY", valueFormat="csv")
+    assert found == [
+        {"id": 1, "name": "a", "_corrupt": None},
+        {"id": None, "name": None, "_corrupt": bad},
+        {"id": 3, "name": "c", "_corrupt": None},
+    ]
+
+
+def test_csv_has_a_separator_and_a_word_for_null_of_its_own() -> None:
+    found = decoded([b"1;-;x"], "a INT, b STRING, c STRING", valueFormat="csv", valueSeparator=";", valueNull="-")
+    assert found == [{"a": 1, "b": None, "c": "x"}]
+
+
+ORDER = {
+    "type": "record", "name": "Order", "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "attributes", "type": {"type": "map", "values": "long"}},
+    ],
+}  # fmt: skip
+ORDER_2 = {**ORDER, "fields": [{**ORDER["fields"][0], "type": "long"}, *ORDER["fields"][2:], {"name": "more", "type": "string"}]}  # type: ignore[dict-item]
+AT = datetime(2026, 5, 17, 10, tzinfo=UTC)
+ONE = {"id": 1, "note": "n", "at": AT, "attributes": {"a": 1}}
+TWO = {"id": 2, "at": AT, "attributes": {}, "more": "m"}
+
+
+def test_avro_gives_the_columns_of_its_schema() -> None:
+    given = [Avro(ORDER).encode(ONE), b"\x02", None]
+    found = decoded(given, None, valueFormat="avro", valueSchema=json.dumps(ORDER))
+    assert found == [
+        {"value": {**ONE, "attributes": [("a", 1)]}, "_corrupt": None},
+        {"value": None, "_corrupt": b"\x02"},
+        {"value": None, "_corrupt": None},
+    ]
+    assert decoded(given[:1], "id INT, value STRUCT<note: STRING>", valueFormat="avro", valueSchema=json.dumps(ORDER)) == [
+        {"id": 1, "value": {"note": "n"}}
+    ]
+
+
+class Registry(BaseHTTPRequestHandler):
+    """Two schemas of one subject, and one of another kind."""
+
+    answers = {
+        "/schemas/ids/1": {"schema": json.dumps(ORDER)},
+        "/schemas/ids/2": {"schema": json.dumps(ORDER_2)},
+        "/subjects/orders-value/versions/latest": {"schema": json.dumps(ORDER_2), "id": 2},
+        "/subjects/json-value/versions/latest": {"schema": "{}", "schemaType": "JSON"},
+    }
+
+    def do_GET(self) -> None:
+        answer = self.answers.get(self.path)
+        self.send_response(404 if answer is None else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Registry) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.server
+def test_framed_avro_is_read_by_the_schema_of_each_value(registry: str) -> None:
+    one, two = Avro(ORDER, schema_id=1).encode(ONE), Avro(ORDER_2, schema_id=2).encode(TWO)
+    unknown, plain = b"\0\0\0\0\x09x", b"{}"
+    found = decoded([two, one, unknown, None, plain, one], None, valueFormat="avro", schema__registry__url=registry)
+    assert [row["_corrupt"] for row in found] == [None, None, unknown, None, plain, None]
+    assert [row["value"] and (row["value"]["id"], row["value"]["more"]) for row in found] == [
+        (2, "m"),
+        (1, None),
+        None,
+        None,
+        None,
+        (1, None),
+    ]
+
+
+@pytest.mark.server
+def test_framed_avro_of_one_schema_is_read_whole(registry: str) -> None:
+    two = Avro(ORDER_2, schema_id=2).encode(TWO)
+    assert decoded([two, two], "more STRING", valueFormat="avro", schema__registry__url=registry) == [{"more": "m"}] * 2
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(("subject", "sentence"), [("none", "no subject none"), ("json-value", "is JSON, and not Avro")])
+def test_a_registry_without_the_schema_is_told_by_name(registry: str, subject: str, sentence: str) -> None:
+    with pytest.raises(RegistryFailed, match=sentence):
+        plan(None, valueFormat="avro", schema__registry__url=registry, valueSubject=subject)
+
+
+@pytest.fixture
+def descriptors(tmp_path: Path) -> Path:
+    """A file of descriptors as protoc writes it."""
+    pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
+    timestamp = pytest.importorskip("google.protobuf.timestamp_pb2")
+    files = pb2.FileDescriptorSet()
+    timestamp.DESCRIPTOR.CopyToProto(files.file.add())
+    order = files.file.add(name="order.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"])
+    kind = order.enum_type.add(name="Kind")
+    kind.value.add(name="NEW", number=0)
+    kind.value.add(name="OLD", number=1)
+    message = order.message_type.add(name="Order")
+    entry = message.nested_type.add(name="CountsEntry")
+    entry.options.map_entry = True
+    field = pb2.FieldDescriptorProto
+    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=field.TYPE_INT32, label=field.LABEL_OPTIONAL)
+    for number, (name, type, label, of) in enumerate(
+        [
+            ("id", field.TYPE_UINT64, field.LABEL_OPTIONAL, ""),
+            ("tags", field.TYPE_STRING, field.LABEL_REPEATED, ""),
+            ("kind", field.TYPE_ENUM, field.LABEL_OPTIONAL, ".shop.Kind"),
+            ("at", field.TYPE_MESSAGE, field.LABEL_OPTIONAL, ".google.protobuf.Timestamp"),
+            ("counts", field.TYPE_MESSAGE, field.LABEL_REPEATED, ".shop.Order.CountsEntry"),
+        ],
+        start=1,
+    ):
+        message.field.add(name=name, number=number, type=type, label=label, type_name=of or None)
+    path = tmp_path / "orders.desc"
+    path.write_bytes(files.SerializeToString())
+    return path
+
+
+def test_protobuf_gives_the_columns_of_its_message(descriptors: Path) -> None:
+    from ottla.spark.value_protobuf import message_class
+
+    made = message_class(descriptors.read_bytes(), "shop.Order")
+    whole = made(id=7, tags=["a", "b"], kind=1, counts={"x": 2})
+    whole.at.FromDatetime(AT)
+    given = [whole.SerializeToString(), b"", b"\xff\xff", None, made(id=1 << 63).SerializeToString()]
+    found = decoded(given, None, valueFormat="protobuf", valueDescriptor=str(descriptors), valueMessage="shop.Order")
+    assert [row["value"] for row in found] == [
+        {"id": 7, "tags": ["a", "b"], "kind": "OLD", "at": AT, "counts": [("x", 2)]},
+        {"id": 0, "tags": [], "kind": "NEW", "at": None, "counts": []},
+        None,
+        None,
+        None,
+    ]
+    assert [row["_corrupt"] for row in found] == [None, None, b"\xff\xff", None, given[4]]
+
+
+def test_a_message_that_the_descriptors_do_not_have_is_refused_with_those_they_have(descriptors: Path) -> None:
+    with pytest.raises(ValueError, match=r"no message Order; they have google.protobuf.Timestamp, shop.Order"):
+        plan(None, valueFormat="protobuf", valueDescriptor=str(descriptors), valueMessage="Order")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"valueSchema": "id INT"}, "say with valueFormat what they are"),
+        ({"valueFormat": "xml"}, "json or avro or csv or protobuf"),
+        ({"valueFormat": "json", "valueMode": "lax"}, "permissive or dropmalformed or failfast"),
+        ({"valueFormat": "json", "valueSeparator": ";"}, "has no meaning for json"),
+        ({"valueFormat": "csv", "valueSeparator": ";;"}, "is one character"),
+        ({"valueFormat": "avro"}, "its schema as JSON, or schema.registry.url"),
+        ({"valueFormat": "protobuf", "valueDescriptor": "x"}, "valueMessage: is missing"),
+    ],
+)
+def test_options_of_values_that_cannot_be_meant_are_refused(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        SourceOptions.of({**BASE, **options}, streaming=True)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "simple"),
+    [
+        ("id BIGINT", "struct<id:bigint>"),
+        ("`a b` INT, c: STRING", "struct<a b:int,c:string>"),
+        ("a DECIMAL(12, 3), b DECIMAL, c ARRAY<STRUCT<d: MAP<STRING, TIMESTAMP_NTZ>>>",
+         "struct<a:decimal(12,3),b:decimal(10,0),c:array<struct<d:map<string,timestamp_ntz>>>>"),
+    ],
+)  # fmt: skip
+def test_columns_are_read_from_their_ddl(text: str, simple: str) -> None:
+    assert columns_of(text).simpleString() == simple
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("id BIGNIT", "did you mean bigint"),
+        ("id", "expected a type behind"),
+        ("id INT)", "expected the end"),
+        ("a ARRAY<INT", "expected '>'"),
+    ],
+)
+def test_ddl_that_is_none_shows_where(text: str, sentence: str) -> None:
+    with pytest.raises(BadDdl, match=sentence):
+        columns_of(text)
