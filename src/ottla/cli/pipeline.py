@@ -11,6 +11,7 @@ COMMANDS = {
     "status": Entry("pipeline_state:status", "Show batches, offsets, lag and dead letters of a pipeline, without Spark."),
     "reset": Entry("pipeline_state:reset", "Forget what a pipeline has read, so that it starts over."),
     "load": Entry("pipeline_load:load", "Load files into a topic: csv, JSON lines, Parquet, Arrow, text."),
+    "export": Entry("pipeline_export", "Export a topic to Delta or Parquet; run again, it adds what is new."),
 }
 
 
