@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.spark import log_access
 from ottla.spark.offsets import LATEST, from_json
 from ottla.spark.pipeline.delta import DeltaAppend
+from ottla.spark.pipeline import streams
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import ParquetFiles
 from ottla.spark.pipeline.progress import Progress
@@ -53,7 +54,12 @@ class RunningPipeline:
         session.dataSource.register(ParquetFiles)
         judged: dict[str, Judged] = {}
         views = made_views(pipeline, session, judged)
-        for planned in planned_queries(pipeline, views, judged):
+        planned_all = planned_queries(pipeline, views, judged)
+        for planned in planned_all:
+            if planned.sinks:
+                # Spark refuses at the start of a query, without a place; this names the step.
+                streams.check(pipeline, session, views, planned.view, planned.form, planned.sinks[0].key)
+        for planned in planned_all:
             name = planned.view if len({sink.view for sink in pipeline.sinks}) > 1 else pipeline.name
             if planned.form == REJECTS:
                 name = f"{planned.view} (dead letters)"
