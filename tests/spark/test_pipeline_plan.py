@@ -108,7 +108,7 @@ sql = "SELECT code, at FROM events"
 deduplicate = ["code"]
 [[step]]
 name = "near"
-sql = "SELECT once.code FROM once JOIN asked ON once.at = asked.w.start"
+sql = "SELECT e.code FROM events e JOIN other o ON e.code = o.code AND e.at = o.seen"
 [[step]]
 name = "sessions"
 sql = "SELECT session_window(at, '5 minutes') AS s, code, count(*) AS n FROM events GROUP BY session_window(at, '5 minutes'), code"
@@ -145,18 +145,18 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
         {"name": "n", "type": "int"},
         {"name": "at", "type": "timestamp"},
     ]
-    assert [views[name]["reads"] for name in ("events", "near")] == [["events"], ["once", "asked"]]
+    assert [views[name]["reads"] for name in ("events", "near")] == [["events"], ["events", "other"]]
     kept = {name: [(state["kind"], state["until"]) for state in view["state"]] for name, view in views.items()}
     assert kept == {
         "events": [],
         "other": [],
         "asked": [("aggregate", "watermark")],
         "once": [("deduplicate", "never")],
-        "near": [("join", "watermark")],
+        "near": [("join", "never")],
         "sessions": [("aggregate", "watermark")],
     }
     assert [(sink["type"], sink["from"], sink["output"]) for sink in document["sinks"]] == [
-        ("console", "near", "update"),
+        ("console", "near", "append"),
         ("delta", "sessions", "update"),
     ]
     assert [one["view"] for one in document["physical"]] == ["near", "sessions"]

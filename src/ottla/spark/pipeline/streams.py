@@ -38,6 +38,10 @@ ADVICE = {
     "Window function is not supported": (
         "OVER (...) needs the whole result: use GROUP BY window(...), or max_by(...) for the newest row of a group"
     ),
+    "possible 'correctness' issue": (
+        "two steps in a row keep state here, and what the first gives late the second would lose: write the first to a topic or a table "
+        'and read that in a pipeline of its own, or let the sink take rows that do not change any more, mode = "append"'
+    ),
     "Union between streaming and batch": (
         "a stream and what does not change cannot be one view by UNION: read the files with stream = true, or join"
     ),
