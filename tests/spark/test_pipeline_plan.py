@@ -115,8 +115,6 @@ sql = "SELECT session_window(at, '5 minutes') AS s, code, count(*) AS n FROM eve
 [[sink]]
 type = "delta"
 path = "tables/sessions"
-mode = "merge"
-keys = ["s", "code"]
 """
 )
 
@@ -157,7 +155,7 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
     }
     assert [(sink["type"], sink["from"], sink["output"]) for sink in document["sinks"]] == [
         ("console", "near", "append"),
-        ("delta", "sessions", "update"),
+        ("delta", "sessions", "append"),
     ]
     assert [one["view"] for one in document["physical"]] == ["near", "sessions"]
     assert "Join" in document["physical"][0]["plan"]
