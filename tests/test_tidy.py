@@ -51,7 +51,7 @@ ONLY: dict[tuple[str, str], str] = {
 DOORS = {
     "server": {"serve", "zookeeper", "cluster_local", "cluster_up", "cluster_down", "cluster_restart", "cluster_status", "log"},
     "sim": {"sim"},
-    "spark": {"pipeline_run", "zookeeper"},
+    "spark": {"pipeline_plan", "pipeline_run", "pipeline_state", "zookeeper"},
     "log": {"log", "log_verify", "complete"},
 }
 
@@ -94,6 +94,7 @@ CATCH_ALL = {
     "client/interceptors.py": "what a user's interceptor raises is logged: it keeps nothing from being sent",
     "client/record.py": "whatever a user's deserializer raises is raised again with the record's place, by the way that knows it",
     "client/sync_consumer.py": "what a listener raises is raised again in the poll that waits for it, by way of the loop",
+    "spark/pipeline/functions.py": "whatever a user's module raises when it is imported is told with the module's line",
     "sim/memory.py": "what runs at once fails in its future, as it would in a thread",
     "sim/sweep.py": "whatever a simulated world raises is a finding, told with its seed",
     "sim/replay.py": "whatever a replayed broker raises is what was looked for",

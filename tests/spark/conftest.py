@@ -11,6 +11,8 @@ from ottla import Admin, NewTopic, Producer
 from ottla.demo.brokers import serving
 from ottla.spark.session import start_session
 
+from .pipelines import runner
+
 #: The thorough compiler of the JVM costs a short run more than it gives.
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
@@ -69,3 +71,9 @@ def a_topic(bootstrap: str) -> Callable[..., Topic]:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def run(spark: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Runs a pipeline over what is in a topic now, below the test's directory; the batches it reported."""
+    return runner(spark, tmp_path)

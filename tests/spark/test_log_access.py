@@ -1,14 +1,16 @@
 """The seam to the log, against a real server, without Spark: ranges, gaps, loss, damage."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from ottla import Admin, Consumer, NewTopic
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
+from ottla.client.errors import ConnectionFailed
 from ottla.client.raw_fetch import RawFetch
 from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
@@ -16,9 +18,10 @@ from ottla.records.errors import CorruptBatch
 from ottla.spark.columns import arrow_schema, record_batch
 from ottla.spark.log_access import Log, open_log
 from ottla.spark.loss import DataLoss, Losses
-from ottla.spark.offsets import EARLIEST, LATEST, OffsetRange
+from ottla.spark.offsets import EARLIEST, OffsetRange
 from ottla.spark.positions import NoSuchData
 from ottla.wire.errors import ClusterAuthorizationFailed
+from serving import Serving
 
 from .conftest import Topic
 
@@ -49,20 +52,29 @@ def test_a_property_that_the_client_does_not_have_is_refused(bootstrap: str) -> 
         open_log(bootstrap, {"clientid": "x"})
 
 
+def test_brokers_that_are_away_for_a_while_are_waited_for(tmp_path: Path) -> None:
+    with Serving(tmp_path / "data") as server:
+        with Admin(bootstrap_servers=server.bootstrap) as admin:
+            admin.create_topic(NewTopic("t", 1))
+        log = Log(server.bootstrap, {})
+        assert log.partition_count("t") == 1
+        server.kill()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(log.partition_count, "t")
+            with pytest.raises(TimeoutError):
+                asked.result(0.5)
+            server.start()
+            assert asked.result(60) == 1
+        server.kill()
+        with pytest.raises(ConnectionFailed, match="is the broker running"):
+            Log(server.bootstrap, {"max.block.ms": "100"}).partition_count("t")
+
+
 def test_a_range_begins_and_ends_within_batches(log: Log, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(*[b"%d" % number for number in range(10)])
     topic.add(*[b"%d" % number for number in range(10, 20)])
     assert read(log, topic, 7, 13) == [(number, b"%d" % number) for number in range(7, 13)]
-
-
-def test_rows_that_are_sent_are_in_the_log_after_a_flush(log: Log, a_topic: Topics) -> None:
-    topic = a_topic()
-    for number, codec in enumerate(("none", "lz4", "none")):
-        log.send(topic.name, pa.table({"value": [str(number)]}), codec, value="value")
-        log.flush()
-    assert log.end_offsets([TopicPartition(topic.name, 0)], LATEST) == {TopicPartition(topic.name, 0): 3}
-    assert [value for _, value in read(log, topic, 0, 3)] == [b"0", b"1", b"2"]
 
 
 def test_records_that_are_gone_are_loss_or_passed_over(log: Log, a_topic: Topics) -> None:

@@ -2,19 +2,16 @@
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ottla.demo.verdict import read_table
-from ottla.spark.pipeline.file import parse
-from ottla.spark.pipeline.progress import Progress
-from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
+from ottla.spark.pipeline.run import QueryFailed
 from ottla.spark.pipeline.table import PipelineError
 
 from .conftest import Topic
+from .pipelines import records, table
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -42,44 +39,6 @@ type = "topic"
 topic = "${out}"
 key = "user"
 """
-
-
-@pytest.fixture
-def run(spark: Any, tmp_path: Path) -> Callable[..., list[Progress]]:
-    """Runs a pipeline over what is in a topic now; the batches it reported."""
-
-    def run(topic: Topic, text: str, **variables: str) -> list[Progress]:
-        head = f'bootstrap = "{topic.bootstrap}"\ncheckpoint = "${{dir}}/checkpoint"\ntrigger = "available-now"\n'
-        source = f'[source]\ntopic = "{topic.name}"\n'
-        pipeline = parse(head + source + text, tmp_path / "p.toml", {"dir": str(tmp_path), **variables})
-        running = RunningPipeline(pipeline, spark, lambda *_: None)
-        reports: list[Progress] = []
-        try:
-            running.start()
-            for query in running.queries:
-                _ended(query.query)
-            reports = running.reports()
-        finally:
-            running.stop()
-        return reports
-
-    return run
-
-
-def _ended(query: Any) -> None:
-    from pyspark.errors import StreamingQueryException
-
-    with suppress(StreamingQueryException):  # It is told by reports().
-        assert query.awaitTermination(60), "the query ends by itself"
-
-
-def table(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = read_table(path).to_pylist()
-    return rows
-
-
-def records(start: int, end: int) -> list[bytes]:
-    return [json.dumps({"user": f"u{n % 3}", "n": n, "at": 1_700_000_000_000 + n}).encode() for n in range(start, end)]
 
 
 def test_every_record_is_appended_once_over_restarts(run: Any, a_topic: Topics, tmp_path: Path) -> None:

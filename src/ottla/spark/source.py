@@ -21,10 +21,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from ottla.spark import columns, positions, rows
 from ottla.spark.loss import Losses
 from ottla.spark.offsets import OffsetRange, admit, compared, from_json, ids_in, plan_tasks, ranges_between, to_json
-from ottla.spark.options import SinkOptions, SourceOptions, decoded_value
+from ottla.spark.options import SourceOptions, decoded_value
 from ottla.spark.positions import Offsets
 from ottla.spark.progress_group import ProgressGroup
 from ottla.spark.retries import Retrying
+from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,41 +3,75 @@
 Every record becomes one row, whatever its value: what cannot be decoded has null fields and `_malformed` = true (`bad_records = "keep"`),
 is left out (`"drop"`) or ends the query (`"fail"`). A tombstone, a record without a value, has null fields and is not malformed.
 
-    fields of [decode] ...  _malformed  _key (text)  _topic  _partition  _offset  _timestamp (the record's own)
+    fields of [decode] ...  _malformed  _key (as text, if not told otherwise)  _headers (if asked for)
+    _topic  _partition  _offset  _timestamp (the record's own)
+
+For dead letters (rejects.py) the record's key and value go along as they were, in columns that leave before anybody sees the view. Bytes
+that are not UTF-8 become the replacement character in text: tables and topics would hold text that nobody can read.
 
 A regular expression is run once per value, not once per group: it rewrites the value into its groups with a separator between that cannot
 occur in text (a Unicode noncharacter), which is then split.
 """
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from ottla.spark.pipeline.file import named_groups
+from ottla.base.options import suggestion
+from ottla.spark.columns import HEADERS_TYPE
+from ottla.spark.pipeline.decode_file import named_groups
 from ottla.spark.pipeline.model import Decode, Field, Pipeline
+from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE
 
 #: Unicode reserves it for use inside programs; it is not for interchange.
 SEPARATOR = "\ufdd0"
 CORRUPT = "_corrupt"
 EPOCHS = {"epoch_ms": "timestamp_millis", "epoch_s": "timestamp_seconds"}
+TYPES = ("string", "int", "bigint", "long", "double", "float", "boolean", "timestamp", "date", "binary", "short", "decimal(10,2)")
 #: All of the source's columns but the one that pipelines do not show.
 SOURCE_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
-METADATA = ("CAST(key AS STRING) AS _key", "topic AS _topic", "partition AS _partition", "offset AS _offset", "timestamp AS _timestamp")
+METADATA: tuple[str, ...] = ("topic AS _topic", "partition AS _partition", "offset AS _offset", "timestamp AS _timestamp")
+RAW_OF_CORRUPT = f"{CORRUPT} AS {RAW_VALUE}"
+METADATA += (f"key AS {RAW_KEY}", f"value AS {RAW_VALUE}")
 
 
-def decoded(frame: Any, pipeline: Pipeline) -> Any:
-    """The view `records`, from a frame with the source's columns.
+def source_schema(decode: Decode) -> str:
+    """The columns of ``format("ottla")`` that are read of values that are decoded here."""
+    return f"{SOURCE_SCHEMA}, headers {HEADERS_TYPE}" if decode.headers else SOURCE_SCHEMA
+
+
+def metadata(decode: Decode) -> tuple[str, ...]:
+    """What every record has besides its value, as SQL over the source's columns."""
+    match decode.record_key.format:
+        case "text":
+            key = "make_valid_utf8(CAST(key AS STRING)) AS _key"
+        case "raw":
+            key = "key AS _key"
+        case "json":
+            assert decode.record_key.schema is not None, "checked with the file"
+            key = f"from_json(CAST(key AS STRING), {_quoted(decode.record_key.schema)}) AS _key"
+    return (key, *METADATA, *(["headers AS _headers"] if decode.headers else []))
+
+
+def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
+    """The view of a source, from a frame with the columns of `source_schema`.
 
     Raises: PipelineError for a type that Spark does not know.
     """
-    decode = pipeline.decode
-    _check_types(pipeline)
+    decode = _typed(pipeline, decode)
     match decode.format:
         case "json":
             frame = _json(frame, decode)
         case "regex":
             frame = _regex(frame, decode)
+        case "csv":
+            frame = _csv(frame, decode)
+        case "avro" | "protobuf":
+            frame = _by_source(frame, decode)
         case "text":
-            frame = frame.selectExpr("CAST(value AS STRING) AS value", "FALSE AS _malformed", *METADATA)
+            frame = frame.selectExpr("make_valid_utf8(CAST(value AS STRING)) AS value", "FALSE AS _malformed", *metadata(decode))
+        case "raw":
+            frame = frame.selectExpr("value", "FALSE AS _malformed", *metadata(decode))
     if decode.bad_records == "drop":
         return frame.where("NOT _malformed")
     if decode.bad_records == "fail":
@@ -46,22 +80,42 @@ def decoded(frame: Any, pipeline: Pipeline) -> Any:
     return frame
 
 
-def _check_types(pipeline: Pipeline) -> None:
+def _typed(pipeline: Pipeline, decode: Decode) -> Decode:
+    """The same with types that Spark knows; the schema of csv as fields. Raises: PipelineError."""
+    if decode.schema:
+        ddl = _struct(pipeline, f"{decode.key}schema", decode.schema)
+        if decode.format == "csv":
+            decode = replace(decode, schema=None, fields={field.name: Field(field.dataType.simpleString()) for field in ddl.fields})
+    if decode.record_key.schema:
+        _struct(pipeline, f"{decode.key}key.schema", decode.record_key.schema)
+    for name, field in decode.fields.items():
+        try:
+            _parsed(field.type)
+        except ValueError:
+            known = "string, int, bigint, double, boolean, timestamp, date, array<int>"
+            raise pipeline.error(
+                f"{decode.key}fields.{name}",
+                f"{field.type!r} is not a type of Spark{suggestion(field.type, TYPES)}; common ones are {known}",
+            ) from None
+    return decode
+
+
+def _struct(pipeline: Pipeline, key: str, schema: str) -> Any:
+    try:
+        return _parsed(schema)
+    except ValueError:
+        raise pipeline.error(key, 'is not a list of columns in Spark\'s DDL, such as "user STRING, n BIGINT"') from None
+
+
+def _parsed(text: str) -> Any:
+    """A type, from Spark's text for it. Raises: ValueError."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import _parse_datatype_string
 
-    decode = pipeline.decode
-    if decode.schema:
-        try:
-            _parse_datatype_string(decode.schema)
-        except PySparkException:
-            raise pipeline.error("decode.schema", 'is not a list of columns in Spark\'s DDL, such as "user STRING, n BIGINT"') from None
-    for name, field in decode.fields.items():
-        try:
-            _parse_datatype_string(field.type)
-        except PySparkException:
-            known = "string, int, bigint, double, boolean, timestamp, date, array<int>"
-            raise pipeline.error(f"decode.fields.{name}", f"{field.type!r} is not a type of Spark; common ones are {known}") from None
+    try:
+        return _parse_datatype_string(text)
+    except PySparkException:
+        raise ValueError(text) from None
 
 
 def _json(frame: Any, decode: Decode) -> Any:
@@ -73,13 +127,19 @@ def _json(frame: Any, decode: Decode) -> Any:
         schema = ", ".join(f"`{name}` {_written_type(field)}" for name, field in fields.items())
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
     parsed = f"from_json(CAST(value AS STRING), {_quoted(f'{schema}, {CORRUPT} STRING')}, {options}) AS parsed"
-    frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *METADATA)
+    frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *metadata(decode))
     names = list(fields) or [field.name for field in frame.schema["parsed"].dataType.fields if field.name != CORRUPT]
     columns = [f"{_converted(f'parsed.`{name}`', fields[name]) if name in fields else f'parsed.`{name}`'} AS `{name}`" for name in names]
     timed = {name: field for name, field in fields.items() if field.format}
     unread = [f"(parsed.`{name}` IS NOT NULL AND {_converted(f'parsed.`{name}`', field)} IS NULL)" for name, field in timed.items()]
     malformed = " OR ".join([f"parsed IS NULL OR parsed.{CORRUPT} IS NOT NULL", *unread])
-    return frame.selectExpr(*columns, f"present AND ({malformed}) AS _malformed", *_names_of(METADATA))
+    return frame.selectExpr(*columns, f"present AND ({malformed}) AS _malformed", *_names_of(metadata(decode)))
+
+
+def _by_source(frame: Any, decode: Decode) -> Any:
+    """Values that the source has decoded already: it gives them as a struct, and the bytes of those it could not read."""
+    told = [RAW_OF_CORRUPT if column.startswith("value AS ") else column for column in metadata(decode)]
+    return frame.selectExpr("value.*", f"{CORRUPT} IS NOT NULL AS _malformed", *told)
 
 
 def _regex(frame: Any, decode: Decode) -> Any:
@@ -90,17 +150,30 @@ def _regex(frame: Any, decode: Decode) -> Any:
     pattern = re.sub(r"(?<!\\)\(\?P?<(?=[A-Za-z_])[^>]*>", "(", decode.pattern)
     rewritten = SEPARATOR + SEPARATOR.join(f"${number}" for number in groups.values())
     whole = f"regexp_replace(CAST(value AS STRING), {_quoted(f'(?s)^.*?(?:{pattern}).*$')}, '{rewritten}')"
-    frame = frame.selectExpr(f"split({whole}, '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *METADATA)
+    frame = frame.selectExpr(f"split(make_valid_utf8({whole}), '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *metadata(decode))
     # A value that does not match is left as it is: one part, without a separator.
     matched = f"size(parts) = {len(groups) + 1}"
     texts = {
         name: f"CASE WHEN {matched} THEN {_without_nulls(f'parts[{index}]', decode.nulls)} END" for index, name in enumerate(groups, 1)
     }
     selected = [f"{text} AS `{name}`" for name, text in texts.items()]
-    frame = frame.selectExpr(*selected, f"{matched} AS matched", "present", *_names_of(METADATA))
+    frame = frame.selectExpr(*selected, f"{matched} AS matched", "present", *_names_of(metadata(decode)))
     columns = [f"{_converted(f'`{name}`', decode.fields.get(name, Field('string')))} AS `{name}`" for name in groups]
     unread = [f"(`{name}` IS NOT NULL AND {_converted(f'`{name}`', field)} IS NULL)" for name, field in decode.fields.items()]
-    return frame.selectExpr(*columns, f"present AND ({' OR '.join(['NOT matched', *unread])}) AS _malformed", *_names_of(METADATA))
+    return frame.selectExpr(*columns, f"present AND ({' OR '.join(['NOT matched', *unread])}) AS _malformed", *_names_of(metadata(decode)))
+
+
+def _csv(frame: Any, decode: Decode) -> Any:
+    """Texts first, then one cast per field, as for a regular expression: an empty place is null, another number of places is malformed."""
+    written = ", ".join(f"`{name}` STRING" for name in decode.fields)
+    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}', 'sep', {_quoted(decode.separator)})"
+    parsed = f"from_csv(make_valid_utf8(CAST(value AS STRING)), {_quoted(f'{written}, {CORRUPT} STRING')}, {options}) AS parsed"
+    frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *metadata(decode))
+    texts = {name: _without_nulls(f"parsed.`{name}`", decode.nulls) for name in decode.fields}
+    columns = [f"{_converted(text, decode.fields[name])} AS `{name}`" for name, text in texts.items()]
+    unread = [f"({text} IS NOT NULL AND {_converted(text, decode.fields[name])} IS NULL)" for name, text in texts.items()]
+    malformed = " OR ".join([f"parsed IS NULL OR parsed.{CORRUPT} IS NOT NULL", *unread])
+    return frame.selectExpr(*columns, f"present AND ({malformed}) AS _malformed", *_names_of(metadata(decode)))
 
 
 def _without_nulls(text: str, nulls: tuple[str, ...]) -> str:

@@ -1,7 +1,6 @@
 """Delta tables out of Spark, without its Delta connector: tasks write Parquet files, the driver commits them (ottla.lake.delta)."""
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.lake.delta import commit_properties_of, opened
+from ottla.spark.pipeline.part_files import PartFile, write_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-ROWS_PER_GROUP = 128 * 1024
 
 
 def schema_of_frame(frame: Any) -> Any:
@@ -27,16 +25,17 @@ def schema_of_frame(frame: Any) -> Any:
 
 
 class Files(WriterCommitMessage):  # type: ignore[misc]
-    """Parquet files that a task wrote and nobody knows yet: (name, bytes, rows)."""
+    """Parquet files that a task wrote and nobody knows yet."""
 
-    def __init__(self, files: list[tuple[str, int, int]]) -> None:
+    def __init__(self, files: list[PartFile]) -> None:
         self.files = files
 
 
 class DeltaAppend(DataSource):  # type: ignore[misc]
     """``df.write.format("ottla_delta")``: tasks write Parquet files side by side, the driver commits them all or none.
 
-    For results too large to gather on the driver. Options: path, application, batch, reportTo (a file for the number of rows).
+    For results too large to gather on the driver. Options: path, application, batch, partitionBy (names as a JSON list), reportTo (a file
+    for the number of rows).
     """
 
     @classmethod
@@ -47,73 +46,68 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
         return ""
 
     def writer(self, schema: Any, overwrite: bool) -> "DeltaAppendWriter":
-        options = self.options
-        return DeltaAppendWriter(options["path"], options["application"], int(options["batch"]), options.get("reportTo"))
+        given = self.options
+        return DeltaAppendWriter(
+            given["path"],
+            given["application"],
+            int(given["batch"]),
+            given.get("reportTo"),
+            partition_by=tuple(json.loads(given.get("partitionBy", "[]"))),
+        )
 
 
 class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Files that were written by a task that failed stay unknown to the table; Delta's vacuum removes them."""
+    """Files of a task or a write that failed stay unknown to the table; Delta's vacuum removes them."""
 
-    def __init__(self, path: str, application: str, batch_id: int, report_to: str | None) -> None:
+    def __init__(self, path: str, application: str, batch_id: int, report_to: str | None, *, partition_by: tuple[str, ...] = ()) -> None:
         self.path = path
         self.application = application
         self.batch_id = batch_id
         self.report_to = report_to
+        self.partition_by = partition_by
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Files:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        first = next(iterator, None)
-        if first is None:
-            return Files([])
-        name = f"part-{self.batch_id:05d}-{uuid.uuid4()}.zstd.parquet"
-        target = Path(self.path) / name
-        rows, waiting = 0, [first]
-        with pq.ParquetWriter(target, first.schema, compression="zstd") as writer:
-            for batch in iterator:
-                waiting.append(batch)
-                if sum(part.num_rows for part in waiting) >= ROWS_PER_GROUP:
-                    rows += _write_group(writer, waiting)
-                    waiting = []
-            if waiting:
-                rows += _write_group(writer, waiting)
-        assert isinstance(first.schema, pa.Schema), "Spark sends Arrow"
-        _sync(target)
-        return Files([(name, target.stat().st_size, rows)])
+        stem = f"part-{self.batch_id:05d}-{uuid.uuid4()}"
+        return Files(write_parts(iterator, Path(self.path), stem, partition_by=self.partition_by, suffix=".zstd.parquet", plain=True))
 
     def commit(self, messages: list[Files | None]) -> None:
         from deltalake.transaction import AddAction
 
-        files = [entry for message in messages if message is not None for entry in message.files]
+        files = [file for message in messages if message is not None for file in message.files]
         now_ms = time.time_ns() // 1_000_000
-        actions = [AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows})) for name, size, rows in files]
+        actions = [AddAction(file.name, file.size, file.values, now_ms, True, json.dumps({"numRecords": file.rows})) for file in files]
         table = opened(self.path)
+        version = table.transaction_version(self.application)
+        if version is not None and version >= self.batch_id:
+            # A driver that was killed may have left a JVM that was still at it; Delta refuses only what comes after the look at the table.
+            self._report(0)
+            return
         table.create_write_transaction(
-            actions, mode="append", schema=table.schema(), commit_properties=commit_properties_of(self.application, self.batch_id)
+            actions,
+            mode="append",
+            schema=table.schema(),
+            partition_by=list(self.partition_by) or None,
+            commit_properties=commit_properties_of(self.application, self.batch_id),
         )
-
-        if self.report_to is not None:
-            Path(self.report_to).write_text(str(sum(rows for _, _, rows in files)), encoding="utf-8")
+        self._report(sum(file.rows for file in files))
 
     def abort(self, messages: list[Files | None]) -> None:
-        for message in messages:
-            for name, _, _ in message.files if message is not None else ():
-                (Path(self.path) / name).unlink(missing_ok=True)
+        """Removes nothing. Spark also aborts when the process that commits was killed, or may still be at it, and then the files are the
+        table's, or will be.
+        """
+
+    def _report(self, rows: int) -> None:
+        if self.report_to is not None:
+            Path(self.report_to).write_text(str(rows), encoding="utf-8")
 
 
-def _write_group(writer: Any, batches: "list[pa.RecordBatch]") -> int:
-    import pyarrow as pa
+def in_types_of(table: Any, frame: Any) -> Any:
+    """`frame` with the types that the table has for its columns: a file with narrower ones would not be what the table's log says."""
+    from pyspark.sql.types import StructType
 
-    table = pa.Table.from_batches(batches)
-    writer.write_table(table, row_group_size=ROWS_PER_GROUP)
-    return int(table.num_rows)
-
-
-def _sync(path: Path) -> None:
-    """A file the table's log speaks of must be on disk before the log does."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    there = {field.name: field.dataType for field in StructType.fromJson(json.loads(table.schema().to_json())).fields}
+    columns = [
+        frame[field.name].cast(there[field.name]).alias(field.name) if field.dataType != there[field.name] else frame[field.name]
+        for field in frame.schema.fields
+    ]
+    return frame.select(*columns)

@@ -8,12 +8,13 @@ from typing import Literal
 
 from ottla.spark.pipeline.table import PipelineError, line_of
 
-#: The view that the first step reads: the topic's records, decoded.
+#: The view of a source that has no name.
 RECORDS = "records"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DURATION = re.compile(r"\d+\s+(millisecond|second|minute|hour|day)s?")
 
-BadRecords = Literal["keep", "drop", "fail"]
+DecodeFormat = Literal["json", "regex", "csv", "avro", "protobuf", "text", "raw"]
+BadRecords = Literal["keep", "drop", "fail", "dead_letter"]
 SinkMode = Literal["append", "merge", "replace", "update"]
 
 
@@ -23,15 +24,6 @@ class Watermark:
 
     column: str
     delay: str
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Which topics are read, and how."""
-
-    #: Options of ``format("ottla")`` that name the topics and everything else.
-    options: Mapping[str, str]
-    watermark: Watermark | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +37,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """How a value becomes columns. ``text`` gives one column, ``value``."""
+    """How a value becomes columns. ``text`` and ``raw`` give one column, ``value``."""
 
-    format: Literal["json", "regex", "text"]
+    format: DecodeFormat
     fields: Mapping[str, Field] = field(default_factory=dict)
     #: Spark DDL, instead of fields.
     schema: str | None = None
@@ -55,6 +47,50 @@ class Decode:
     #: Texts that mean nothing, such as ``-`` in web logs.
     nulls: tuple[str, ...] = ()
     bad_records: BadRecords = "keep"
+    #: Of csv.
+    separator: str = ","
+    #: Of avro and protobuf: options of ``format("ottla")``, which decodes them itself.
+    options: Mapping[str, str] = field(default_factory=dict)
+    #: How the record's key becomes the column ``_key``.
+    record_key: "KeyDecode" = field(default_factory=lambda: KeyDecode("text"))
+    #: Whether there is a column ``_headers``.
+    headers: bool = False
+    #: The prefix of its keys in the file, such as ``source[0].decode.``.
+    key: str = "decode."
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDecode:
+    """How a record's key becomes one column."""
+
+    format: Literal["text", "raw", "json"]
+    #: Of json, in Spark's DDL.
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is read as one view: topics, files or a table."""
+
+    #: The view.
+    name: str
+    #: The prefix of its keys in the file, such as ``source[0].``.
+    key: str
+    type: Literal["topic", "files", "delta"]
+    #: Of topics: options of ``format("ottla")`` that name them and everything else; of files: options of Spark's reader.
+    options: Mapping[str, str] = field(default_factory=dict)
+    watermark: Watermark | None = None
+    #: Of topics.
+    decode: "Decode | None" = None
+    #: Of topics: brokers, where they are others than the pipeline's.
+    bootstrap: str | None = None
+    #: Of files and tables: a directory, a file, or a pattern for several.
+    path: str | None = None
+    format: str | None = None
+    #: Of files: their columns, in Spark's DDL; None where the files tell.
+    schema: str | None = None
+    #: Whether new rows come while the pipeline runs.
+    stream: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +102,84 @@ class Step:
     watermark: Watermark | None
     #: The key of its SQL, for errors.
     key: str
+    #: Which character of the SQL, with its variables filled in, begins which line of the file: (index, line).
+    lines: tuple[tuple[int, int], ...] = ()
+    #: Columns by which later repetitions of a row are left out.
+    deduplicate: tuple[str, ...] = ()
+    #: Whether a row is forgotten, and so may come again, when the watermark has passed it.
+    within_watermark: bool = False
+
+    def line_at(self, index: int) -> int | None:
+        """The line of the file on which the character `index` of the SQL stands."""
+        return max((line for start, line in self.lines if start <= index), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """A Python module whose public functions are functions of SQL."""
+
+    module: Path
+    #: Further modules and packages that it imports.
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """When a Delta sink puts the small files of its table together: whichever is reached first."""
+
+    every_batches: int | None = None
+    #: Files that the last batches added.
+    files: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
     """Where a view goes."""
 
-    type: Literal["delta", "topic", "console"]
+    type: Literal["delta", "topic", "parquet", "jdbc", "console"]
     view: str
     mode: SinkMode | None
+    #: The prefix of its keys in the file, such as ``sink[0].``.
     key: str
+    #: Of a table: its directory.
     path: str | None = None
+    #: Of a merge: the columns that identify a row.
     keys: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    schema: Literal["fixed", "evolve"] = "fixed"
+    compaction: Compaction | None = None
     topic: str | None = None
-    #: SQL expression for the record's key.
+    #: SQL expressions for a record's key, value (without one: the row as JSON), partition, and headers by name.
     key_sql: str | None = None
+    value_sql: str | None = None
+    partition_sql: str | None = None
+    headers_sql: Mapping[str, str] = field(default_factory=dict)
     compression: str = "none"
+    #: Of JDBC: the database, its table, the driver's class, and further options of Spark's JDBC writer.
+    url: str | None = None
+    table: str | None = None
+    driver: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
     rows: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must be true of each row of a view; a row for which it is false or null leaves before anything else sees it."""
+
+    name: str
+    view: str
+    check: str
+    action: Literal["dead_letter", "drop", "fail"]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Where rows go that do not decode or break a rule: a Delta table, or a topic."""
+
+    path: str | None = None
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +191,27 @@ class Pipeline:
     name: str
     bootstrap: str
     checkpoint: str
-    #: A duration, or ``available-now``: read what is there and end.
+    #: A duration between batches; ``continuous``: one batch after the other; ``available-now``: read what is there and end; ``once``: the
+    #: same as one batch.
     trigger: str
-    source: Source
-    decode: Decode
+    sources: tuple[Source, ...]
     steps: tuple[Step, ...]
     sinks: tuple[Sink, ...]
     #: Settings of the Spark session.
     spark: Mapping[str, str]
+    functions: Functions | None = None
+    rules: tuple[Rule, ...] = ()
+    dead_letters: DeadLetters | None = None
 
-    def error(self, key: str, problem: str) -> PipelineError:
-        """An error that points into this pipeline's file."""
-        return PipelineError(line_of(self.file, self.text, key), key, problem)
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The names of all views, in the order in which they are made."""
+        return (*(source.name for source in self.sources), *(step.name for step in self.steps))
+
+    def source_of(self, view: str) -> Source | None:
+        """The source that is this view; None for a step."""
+        return next((source for source in self.sources if source.name == view), None)
+
+    def error(self, key: str, problem: str, *, line: int | None = None) -> PipelineError:
+        """An error that points into this pipeline's file: to the line of the key, or to another one."""
+        return PipelineError(line_of(self.file, self.text, key) if line is None else f"{self.file}:{line}", key, problem)

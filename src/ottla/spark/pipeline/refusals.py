@@ -1,6 +1,21 @@
 """What Spark refuses, as sentences for the reader of a pipeline file."""
 
 import re
+from collections.abc import Mapping, Sequence
+
+from ottla.base.options import suggestion
+from ottla.spark.pipeline import functions
+from ottla.spark.pipeline.model import Pipeline, Step
+from ottla.spark.pipeline.table import PipelineError
+
+#: Functions of Spark whose names are often misspelt; those of the pipeline's own module are added.
+COMMON_FUNCTIONS = (
+    "approx_count_distinct", "array_contains", "avg", "coalesce", "collect_list", "concat", "count", "date_format", "date_trunc",
+    "element_at", "explode", "from_json", "get_json_object", "greatest", "if", "ifnull", "least", "lower", "max", "max_by", "min",
+    "min_by", "length", "percentile_approx", "regexp_extract", "regexp_replace", "round", "session_window", "size", "split", "struct",
+    "substring", "sum", "timestamp_millis", "timestamp_seconds", "to_date", "to_json", "to_timestamp", "trim", "try_cast",
+    "unix_timestamp", "upper", "window",
+)  # fmt: skip
 
 
 def spark_errors() -> type[Exception]:
@@ -22,5 +37,64 @@ def reason(error: BaseException) -> str:
         elif line.endswith("Traceback (most recent call last):"):
             within = True
     ours = [line.partition(": ")[2] or line for line in raised if not line.startswith("py4j.")]
+    # What Java raised when Python called it, such as a driver of a database.
+    ours = ours or [line[2:].partition(": ")[2] for line in text.splitlines() if line.startswith(": ")][:1]
     sentence = ours[-1] if ours else text.split(";\n")[0].splitlines()[0].strip()
     return re.sub(r"\.? SQLSTATE: \w+$", "", sentence).removeprefix("[USER_RAISED_EXCEPTION] ")
+
+
+def refused_sql(pipeline: Pipeline, step: Step, error: Exception, columns: Mapping[str, Sequence[str]]) -> PipelineError:
+    """Spark's refusal of a step, with the line of the file that it is about and what to do; `columns` are those of each earlier view."""
+    index, fragment = _spot(step.sql, error)
+    line = step.line_at(index) if index is not None else None
+    return pipeline.error(step.key, _said(pipeline, step, error, fragment, columns), line=line)
+
+
+def no_column(name: str, columns: Mapping[str, Sequence[str]]) -> str:
+    """A sentence about a column that none of some views has."""
+    known = list(dict.fromkeys(column for there in columns.values() for column in there))
+    has = "; ".join(f"{view} has {', '.join(there)}" for view, there in columns.items())
+    return f"there is no column {name}{suggestion(name, known)}{'; ' if has else ''}{has}"
+
+
+def _spot(sql: str, error: Exception) -> tuple[int | None, str]:
+    """Where in the SQL an error is, as the index of a character, and what stands there; None where Spark does not tell."""
+    for context in getattr(error, "getQueryContext", list)() or ():
+        start, fragment = context.startIndex(), context.fragment()
+        # An expression that is no part of the step, such as those of decoding, has a context of its own.
+        if start >= 0 and fragment and sql[start : start + len(fragment)] == fragment:
+            return start, fragment
+    told = re.search(r"\(?line (\d+), pos (\d+)\)", str(error))
+    if told is None:
+        return None, ""
+    lines = sql.split("\n")
+    return sum(len(line) + 1 for line in lines[: int(told[1]) - 1]) + int(told[2]), ""
+
+
+def _said(pipeline: Pipeline, step: Step, error: Exception, fragment: str, columns: Mapping[str, Sequence[str]]) -> str:
+    condition = str(getattr(error, "getCondition", lambda: "")() or "")
+    told: Mapping[str, str] = getattr(error, "getMessageParameters", dict)() or {}
+    if condition == "TABLE_OR_VIEW_NOT_FOUND":
+        name = told.get("relationName", "").replace("`", "")
+        if name in pipeline.views:
+            return f"the view {name} is made by {'this step itself' if name == step.name else 'a later step; put that one first'}"
+        return f"there is no view {name}{suggestion(name, columns)}; before this step there are {', '.join(columns)}"
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        words = set(re.findall(r"\w+", step.sql))
+        return no_column(
+            told.get("objectName", fragment).replace("`", ""), {view: there for view, there in columns.items() if view in words}
+        )
+    if condition == "UNRESOLVED_ROUTINE":
+        name = told.get("routineName", "").replace("`", "")
+        ours = functions.names(pipeline.functions) if pipeline.functions is not None else ()
+        where = (
+            f"{pipeline.functions.module.name} has {', '.join(ours)}" if pipeline.functions is not None else "Spark has none of this name"
+        )
+        return f"there is no function {name}{suggestion(name, [*ours, *COMMON_FUNCTIONS])}; {where}"
+    said, here = without_code(reason(error)), " ".join(fragment.split())
+    return said if not here or here in said or here == " ".join(step.sql.split()) else f"{said}, in: {here}"
+
+
+def without_code(sentence: str) -> str:
+    """Without the name that Spark gives the kind of an error."""
+    return re.sub(r"^\[[A-Z0-9_.]+\] ", "", sentence)

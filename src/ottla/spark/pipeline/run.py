@@ -1,12 +1,4 @@
-"""The Spark queries of a pipeline: started, watched, stopped.
-
-Sinks of one view that want results in the same form share one query and its checkpoint; others have their own. A checkpoint's directory is
-named after view and form, so changing one sink does not disturb the others.
-
-    form       what a batch holds                          sinks
-    append     rows that will not change any more          delta append, and topic or console where the view does not aggregate
-    update     rows that are new or changed                delta merge, and topic or console where it does
-    complete   the whole result                            delta replace
+"""The Spark queries of a pipeline (query.py): started, watched, stopped.
 
 After a stop, in order or by power cut, a restart goes on with the batch that had not been finished: Spark keeps in the checkpoint which
 offsets each batch has, so it is the same batch again, and sinks that can tell leave out what they have.
@@ -14,18 +6,24 @@ offsets each batch has, so it is the same batch again, and sinks that can tell l
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark import log_access
 from ottla.spark.offsets import LATEST, from_json
+from ottla.spark.pipeline import fit
+from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.delta import DeltaAppend
 from ottla.spark.pipeline.model import Pipeline, Sink
-from ottla.spark.pipeline.progress import Progress, progress_of
-from ottla.spark.pipeline.refusals import reason, spark_errors
-from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, Target, TopicTarget, write_batch
+from ottla.spark.pipeline.parquet import ParquetFiles
+from ottla.spark.pipeline.progress import Progress
+from ottla.spark.pipeline.query import REJECTS, PlannedQuery, RunningQuery, aggregates, planned_queries, start
+from ottla.spark.pipeline.refusals import reason
+from ottla.spark.pipeline.rejects import Judged
+from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, JdbcTarget, ParquetTarget, Target, TopicTarget
+from ottla.spark.pipeline.trouble import passes
 from ottla.spark.pipeline.views import options_of
 from ottla.spark.pipeline.views import views as made_views
 
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
 
 Show = Callable[[Sink, Batch, "pa.Table", int | None], None]
-OUTPUT_OF = {"append": "append", "merge": "update", "update": "update", "replace": "complete"}
 POLL_S = 0.1
 #: How long `stop` lets a batch that is being written come to its end.
 STOP_GRACE_S = 10.0
@@ -44,24 +41,12 @@ STOP_GRACE_S = 10.0
 class QueryFailed(RuntimeError):
     """A query ended with an error; the message says which one and why, in a sentence where one can be found."""
 
-
-@dataclass
-class RunningQuery:
-    """One Spark query: a view in one form, and its sinks."""
-
-    name: str
-    query: Any
-    #: Rows written by each batch that has ended; filled by the batch, read by whoever reports.
-    rows_out: dict[int, int] = field(default_factory=dict)
-    #: The newest batch that was reported.
-    reported: str = ""
-
-    def reports(self) -> Iterator[Progress]:
-        """Batches that ended since the last call."""
-        for report in self.query.recentProgress:
-            if report["timestamp"] > self.reported:
-                self.reported = report["timestamp"]
-                yield progress_of(self.name, report, self.rows_out)
+    def __init__(self, sentence: str, query: RunningQuery | None = None, *, passes: bool = False) -> None:
+        super().__init__(sentence)
+        #: None where it was not one of them, but Spark.
+        self.query = query
+        #: Whether it may go well after a while.
+        self.passes = passes
 
 
 class RunningPipeline:
@@ -71,30 +56,54 @@ class RunningPipeline:
         self.pipeline = pipeline
         self.session = session
         self.queries: list[RunningQuery] = []
+        self.notes = Notes(Path(pipeline.checkpoint))
         self._show = show
+        self._untold: list[Progress] = []
 
     def start(self) -> None:
-        """Starts every query. Raises: PipelineError when Spark refuses a step or a sink."""
-        session = self.session
+        """Starts every query. Raises: PipelineError when Spark refuses a step or a sink, or a checkpoint does not fit any more."""
+        session, pipeline = self.session, self.pipeline
         session.dataSource.register(DeltaAppend)
-        views = made_views(self.pipeline, session)
-        groups: dict[tuple[str, str], list[Sink]] = {}
-        for sink in self.pipeline.sinks:
-            groups.setdefault((sink.view, self._output(sink, views[sink.view])), []).append(sink)
-        for (view, output), sinks in groups.items():
-            self.queries.append(self._start_query(views[view], view, output, sinks))
+        session.dataSource.register(ParquetFiles)
+        judged: dict[str, Judged] = {}
+        views = made_views(pipeline, session, judged)
+        queries = planned_queries(pipeline, views, judged)
+        fits = {planned.directory: self._fit(planned) for planned in queries}
+        for planned in queries:
+            self.notes.begin(planned.directory, fits[planned.directory], [described(sink) for sink in planned.sinks])
+            self.queries.append(start(planned, pipeline, self._name(planned), [self._target(sink) for sink in planned.sinks]))
+        self.notes.save()
+
+    def _fit(self, planned: PlannedQuery) -> dict[str, Any]:
+        """What the query's checkpoint depends on. Raises: PipelineError when it is another's."""
+        state = fit.state_of(planned.frame)
+        noted = self.notes.queries.get(planned.directory, {}).get("fit", {})
+        fit.refuse_other_state(self.pipeline, Path(self.pipeline.checkpoint) / planned.directory, planned.view, noted, state)
+        return {**fit.of_file(self.pipeline, planned.view, planned.form), "state": state, "spark": self.session.version}
+
+    def _name(self, planned: PlannedQuery) -> str:
+        if planned.form == REJECTS:
+            return f"{planned.view} (dead letters)"
+        return planned.view if len({sink.view for sink in self.pipeline.sinks}) > 1 else self.pipeline.name
 
     @property
     def active(self) -> bool:
         return any(query.query.isActive for query in self.queries)
 
     def reports(self) -> list[Progress]:
-        """Batches that ended since the last call, oldest first. Raises: QueryFailed when a query did."""
-        found = [report for query in self.queries for report in query.reports()]
+        """Batches that ended since the last call, oldest first. Raises: QueryFailed, once, when a query did; batches are told next time."""
         for query in self.queries:
-            error = None if query.query.isActive else query.query.exception()
+            for report in query.reports():
+                self._untold.append(report)
+                self.notes.batch(query.planned.directory, asdict(report))
+        self.notes.save()
+        for query in self.queries:
+            error = None if query.query.isActive or query.failed is query.query else query.query.exception()
             if error is not None:
-                raise QueryFailed(f"{self.pipeline.name}: {query.name} failed: {reason(error)}")
+                query.failed = query.query
+                text = f"{error}\n{getattr(error, 'stackTrace', '')}"
+                raise QueryFailed(f"{self.pipeline.name}: {query.name} failed: {reason(error)}", query, passes=passes(text))
+        found, self._untold = self._untold, []
         return sorted(found, key=lambda report: report.at)
 
     def caught_up(self, ends: "Mapping[TopicPartition, int]") -> bool:
@@ -103,18 +112,27 @@ class RunningPipeline:
             last = query.query.lastProgress
             if last is None:
                 return False
-            done = from_json(_offsets_of(last["sources"][0]["endOffset"]))
+            done: dict[TopicPartition, int] = {}
+            for source in last["sources"]:
+                offsets = _offsets_of(source["endOffset"])
+                # Those of files are no offsets of partitions.
+                if isinstance(offsets, dict) and all(isinstance(one, dict) for one in offsets.values()):
+                    done |= from_json(offsets)
             if any(done.get(tp, 0) < end for tp, end in ends.items()):
                 return False
         return True
 
     def ends(self) -> "dict[TopicPartition, int]":
-        """The ends of the source's topics now."""
+        """The ends of the sources' topics now."""
         from ottla.spark.options import SourceOptions
         from ottla.spark.positions import newest
 
-        options = SourceOptions.of(options_of(self.pipeline), streaming=True)
-        return newest(log_access.open_log(options.bootstrap, options.client), options)
+        ends: dict[TopicPartition, int] = {}
+        for source in self.pipeline.sources:
+            if source.type == "topic":
+                options = SourceOptions.of(options_of(self.pipeline, source), streaming=True)
+                ends |= newest(log_access.open_log(options.bootstrap, options.client), options)
+        return ends
 
     def stop(self) -> None:
         """Stops every query: a batch at work may end, for a while; what is cut off is run again at the next start."""
@@ -127,57 +145,24 @@ class RunningPipeline:
                 time.sleep(POLL_S)
             running.query.stop()
 
-    def _output(self, sink: Sink, frame: Any) -> str:
-        """The form in which a sink wants its view: as it says, else as other sinks of the view do, else what the view can give."""
-        if sink.mode is not None:
-            return OUTPUT_OF[sink.mode]
-        for other in self.pipeline.sinks:
-            if other.view == sink.view and other.mode is not None:
-                return OUTPUT_OF[other.mode]
-        return "update" if aggregates(frame) else "append"
-
-    def _start_query(self, frame: Any, view: str, output: str, sinks: list[Sink]) -> RunningQuery:
-        pipeline = self.pipeline
-        targets = [self._target(sink) for sink in sinks]
-        for target in targets:
-            for sql in target.extras.values():
-                try:
-                    frame.selectExpr(sql)
-                except spark_errors() as error:
-                    raise pipeline.error(f"{target.sink.key}key", reason(error)) from None
-        gather = output != "append" or aggregates(frame)
-        running = RunningQuery(view if len({sink.view for sink in pipeline.sinks}) > 1 else pipeline.name, None)
-
-        def batch_ended(batch_frame: Any, number: int) -> None:
-            query_id = batch_frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-            running.rows_out[number] = write_batch(targets, batch_frame, Batch(query_id, number), gather=gather)
-
-        writer = frame.writeStream.foreachBatch(batch_ended).outputMode(output).queryName(f"{pipeline.name}-{view}-{output}")
-        writer = writer.option("checkpointLocation", str(Path(pipeline.checkpoint).absolute() / f"{view}-{output}"))
-        if pipeline.trigger == "available-now":
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=pipeline.trigger)
-        try:
-            running.query = writer.start()
-        except spark_errors() as error:
-            raise pipeline.error(f"{sinks[0].key}mode", reason(error)) from None
-        return running
-
     def _target(self, sink: Sink) -> Target:
         match sink.type:
             case "delta":
                 return DeltaTarget(sink, self.pipeline)
             case "topic":
                 return TopicTarget(sink, self.pipeline)
+            case "parquet":
+                return ParquetTarget(sink, self.pipeline)
+            case "jdbc":
+                return JdbcTarget(sink, self.pipeline, self.session)
             case "console":
                 return ConsoleTarget(sink, self._show)
 
 
-def aggregates(frame: Any) -> bool:
-    """Whether a view groups or deduplicates, so that its results are few and may change."""
-    plan = frame._jdf.queryExecution().analyzed().toString()
-    return any(f"{node} [" in plan for node in ("Aggregate", "Deduplicate", "Distinct"))
+def described(sink: Sink) -> dict[str, Any]:
+    """A sink for `status`: what it is, and where."""
+    place = {"path": sink.path, "topic": sink.topic, "url": sink.url, "table": sink.table}
+    return {"type": sink.type, **{name: value for name, value in place.items() if value is not None}}
 
 
 def _offsets_of(value: Any) -> Any:

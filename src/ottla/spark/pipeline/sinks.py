@@ -6,23 +6,34 @@ gathered.
 
                  gathered (aggregates)                 spread (everything else)
     delta        one transaction of the table          files by tasks, one transaction
+    parquet      one file                              files by tasks, renamed when all are done
     topic        batches sent by the driver            batches sent by tasks
+    jdbc         Spark's JDBC writer                   Spark's JDBC writer, by tasks
     console      the first rows                        the first rows
 
-A sink is told the query's id and the batch's number. Delta keeps both, so that a batch which is run again is written once; a topic cannot,
-and may hold a batch twice after a crash: its results carry what readers need to see that (the keys and the newest value).
+A sink is told the query's id and the batch's number. Delta keeps both and Parquet has them in its files' names, so that a batch which is
+run again is there once; a topic cannot, and may hold a batch twice after a crash: its results carry what readers need to see that (the keys
+and the newest value). When one of several sinks fails, the query ends and the whole batch is run again at the next start: those that have
+it already leave it out or replace it, the others write it again. So what cannot tell goes first, and commits as seldom as possible alone.
 """
 
+import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ottla.base.options import suggestion
 from ottla.lake import delta
-from ottla.spark.options import SinkOptions
-from ottla.spark.pipeline.delta import DeltaAppend, schema_of_frame
+from ottla.spark.pipeline.delta import DeltaAppend, in_types_of, schema_of_frame
+from ottla.spark.pipeline.jdbc import JdbcTable
 from ottla.spark.pipeline.model import Pipeline, Sink
+from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles
+from ottla.spark.pipeline.refusals import reason, spark_errors
+from ottla.spark.pipeline.rejects import LETTER_COLUMNS, literal
+from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,10 +48,16 @@ class Batch:
 
 
 class Target(Protocol):
-    """A sink at work. `extras` are columns it needs in a gathered table, as SQL over the view's columns, by name."""
+    """A sink at work."""
 
     sink: Sink
-    extras: dict[str, str]
+
+    @property
+    def extras(self) -> Mapping[str, str]:
+        """Columns it needs in a gathered table besides the view's, as SQL over these, by name."""
+
+    def prepare(self, frame: Any) -> None:
+        """Looks at the view before anything runs. Raises: PipelineError when the sink cannot take it."""
 
     def take(self, table: "pa.Table", batch: Batch) -> None:
         """Writes a gathered table: the view's columns and those of `extras`."""
@@ -58,61 +75,182 @@ class DeltaTarget:
         self.extras: dict[str, str] = {}
         assert sink.path is not None, "checked with the file"
         self.path = sink.path
+        #: Files and batches since the last compaction, as far as this process knows.
+        self.small_files = 0
+        self.batches = 0
+
+    def prepare(self, frame: Any) -> None:
+        refuse_unknown(self.pipeline, self.sink, frame)
 
     def take(self, table: "pa.Table", batch: Batch) -> None:
-        assert self.sink.mode is not None, "delta has a mode"
+        sink = self.sink
+        assert sink.mode is not None, "delta has a mode"
         try:
             delta.write(
-                self.path, table, mode=self.sink.mode, keys=self.sink.keys, application=self._application(batch), batch_id=batch.number
+                self.path,
+                table,
+                mode=sink.mode,
+                keys=sink.keys,
+                application=application_of(sink, batch),
+                batch_id=batch.number,
+                evolving=sink.schema == "evolve",
+                partition_by=sink.partition_by,
             )
         except delta.TableMismatch as error:
-            raise self.pipeline.error(f"{self.sink.key}path", str(error)) from None
+            raise self.pipeline.error(f"{sink.key}path", str(error)) from None
+        self._compact(1)
 
     def spread(self, frame: Any, batch: Batch) -> int:
-        application = self._application(batch)
+        sink, application = self.sink, application_of(self.sink, batch)
         if delta.committed(self.path, application, batch.number):
             return 0
+        wanted = schema_of_frame(frame)
         try:
-            delta.ensure(self.path, schema_of_frame(frame))
+            if sink.schema == "evolve":
+                delta.evolve(self.path, wanted, partition_by=sink.partition_by)
+                frame = in_types_of(delta.opened(self.path), frame)
+            else:
+                delta.ensure(self.path, wanted, partition_by=sink.partition_by)
         except delta.TableMismatch as error:
-            raise self.pipeline.error(f"{self.sink.key}path", str(error)) from None
-        options = {"path": self.path, "application": application, "batch": str(batch.number)}
-        return _saved(frame.write.format(DeltaAppend.name()).options(**options))
+            raise self.pipeline.error(f"{sink.key}path", str(error)) from None
+        options = {
+            "path": self.path,
+            "application": application,
+            "batch": str(batch.number),
+            "partitionBy": json.dumps(sink.partition_by),
+        }
+        rows = saved(frame.write.format(DeltaAppend.name()).options(**options))
+        self._compact(frame.sparkSession.sparkContext.defaultParallelism)
+        return rows
 
-    def _application(self, batch: Batch) -> str:
-        # Two sinks of one query may share a table; each has its own row of batch numbers.
-        return f"ottla/{batch.query_id}/{self.sink.key.rstrip('.')}"
+    def _compact(self, files: int) -> None:
+        """Puts small files together when it is time: a transaction of its own, after that of the batch, so a crash between them only means
+        that it is done later.
+        """
+        self.batches += 1
+        self.small_files += files
+        when = self.sink.compaction
+        if when is None:
+            return
+        if (when.every_batches or self.batches + 1) <= self.batches or (when.files or self.small_files + 1) <= self.small_files:
+            delta.compact(self.path)
+            self.batches = self.small_files = 0
+
+
+def refuse_unknown(pipeline: Pipeline, sink: Sink, frame: Any) -> None:
+    """Raises: PipelineError when `keys` or `partition_by` name a column that the view does not have."""
+    for key, names in (("keys", sink.keys), ("partition_by", sink.partition_by)):
+        for name in names:
+            if name not in frame.columns:
+                had = ", ".join(frame.columns)
+                raise pipeline.error(f"{sink.key}{key}", f"{sink.view} has no column {name}{suggestion(name, frame.columns)}; it has {had}")
+    if sink.partition_by and len(set(sink.partition_by)) == len(frame.columns):
+        raise pipeline.error(f"{sink.key}partition_by", "leaves no column for the files; take one out")
+
+
+def application_of(sink: Sink, batch: Batch) -> str:
+    """Whose batches these are, for a target that keeps their numbers; two sinks of one query may share a table."""
+    return f"ottla/{batch.query_id}/{sink.key.rstrip('.')}"
 
 
 class TopicTarget:
-    """A topic; the value is the row as JSON."""
+    """A topic; the value is the row as JSON, or what the sink says."""
 
     def __init__(self, sink: Sink, pipeline: Pipeline) -> None:
         self.sink = sink
-        names = f"__{sink.key.strip('.').replace('[', '_').replace(']', '')}"
-        self.value, self.key = f"{names}_value", f"{names}_key"
+        self.pipeline = pipeline
         assert sink.topic is not None, "checked with the file"
         self.options = {"kafka.bootstrap.servers": pipeline.bootstrap, "topic": sink.topic, "compression": sink.compression}
-        self.extras = {self.value: "to_json(struct(*), map('ignoreNullFields', 'false'))"}
+        self.columns = {"value": sink.value_sql or "to_json(struct(*), map('ignoreNullFields', 'false'))"}
         if sink.key_sql is not None:
-            self.extras[self.key] = f"CAST({sink.key_sql} AS STRING)"
+            self.columns["key"] = sink.key_sql
+        if sink.partition_sql is not None:
+            self.columns["partition"] = f"CAST({sink.partition_sql} AS INT)"
+        if sink.headers_sql:
+            self.options["includeHeaders"] = "true"
+            made = [f"named_struct('key', {literal(name)}, 'value', CAST({sql} AS BINARY))" for name, sql in sink.headers_sql.items()]
+            self.columns["headers"] = f"array({', '.join(made)})"
+
+    @property
+    def extras(self) -> dict[str, str]:
+        names = f"__{self.sink.key.strip('.').replace('[', '_').replace(']', '')}"
+        return {f"{names}_{column}": sql for column, sql in self.columns.items()}
+
+    def prepare(self, frame: Any) -> None:
+        """Finds the types of key and value: text and bytes go as they are, a struct, map or array as JSON, anything else as text."""
+        for column, sql in self.columns.items():
+            try:
+                kind = frame.selectExpr(sql).dtypes[0][1]
+            except spark_errors() as error:
+                raise self.pipeline.error(f"{self.sink.key}{column}", reason(error)) from None
+            if column in ("key", "value") and kind not in ("string", "binary"):
+                nested = kind.startswith(("struct", "map", "array"))
+                self.columns[column] = f"to_json({sql}, map('ignoreNullFields', 'false'))" if nested else f"CAST({sql} AS STRING)"
 
     def take(self, table: "pa.Table", batch: Batch) -> None:
-        from ottla.spark.sink import BatchWriter
-
-        columns = {"value": table.column(self.value)}
-        if self.key in self.extras:
-            columns["key"] = table.column(self.key)
         import pyarrow as pa
 
-        chosen = pa.table(columns)
-        BatchWriter(SinkOptions.of(self.options), tuple(columns)).write(iter(chosen.combine_chunks().to_batches()))
+        from ottla.spark.sink import BatchWriter
+
+        chosen = pa.table({column: table.column(extra) for column, extra in zip(self.columns, self.extras, strict=True)})
+        BatchWriter(SinkOptions.of(self.options), tuple(self.columns)).write(iter(chosen.combine_chunks().to_batches()))
 
     def spread(self, frame: Any, batch: Batch) -> int:
-        columns = [f"{self.extras[self.value]} AS value"]
-        if self.key in self.extras:
-            columns.append(f"{self.extras[self.key]} AS key")
-        return _saved(frame.selectExpr(*columns).write.format("ottla").options(**self.options))
+        chosen = frame.selectExpr(*[f"{sql} AS `{column}`" for column, sql in self.columns.items()])
+        return saved(chosen.write.format("ottla").options(**self.options))
+
+
+class ParquetTarget:
+    """A directory of Parquet files."""
+
+    def __init__(self, sink: Sink, pipeline: Pipeline) -> None:
+        self.sink = sink
+        self.pipeline = pipeline
+        self.extras: dict[str, str] = {}
+
+    def prepare(self, frame: Any) -> None:
+        refuse_unknown(self.pipeline, self.sink, frame)
+
+    def take(self, table: "pa.Table", batch: Batch) -> None:
+        files = self._files(batch)
+        files.commit([files.write(iter(table.combine_chunks().to_batches()))])
+
+    def spread(self, frame: Any, batch: Batch) -> int:
+        files = self._files(batch)
+        options = {
+            "path": files.path,
+            "application": files.application,
+            "batch": str(batch.number),
+            "partitionBy": json.dumps(files.partition_by),
+            "compression": files.compression,
+        }
+        return saved(frame.write.format(ParquetFiles.name()).options(**options))
+
+    def _files(self, batch: Batch) -> BatchFiles:
+        sink = self.sink
+        assert sink.path is not None, "checked with the file"
+        return BatchFiles(sink.path, application_of(sink, batch), batch.number, sink.partition_by, sink.compression)
+
+
+class JdbcTarget:
+    """A table of a database."""
+
+    def __init__(self, sink: Sink, pipeline: Pipeline, session: Any) -> None:
+        self.sink = sink
+        self.pipeline = pipeline
+        self.extras: dict[str, str] = {}
+        self.session = session
+        self.table = JdbcTable(sink, session)
+
+    def prepare(self, frame: Any) -> None:
+        refuse_unknown(self.pipeline, self.sink, frame)
+
+    def take(self, table: "pa.Table", batch: Batch) -> None:
+        if table.num_rows:
+            self.table.write(self.session.createDataFrame(table))
+
+    def spread(self, frame: Any, batch: Batch) -> int:
+        return self.table.write(frame)
 
 
 class ConsoleTarget:
@@ -122,6 +260,9 @@ class ConsoleTarget:
         self.sink = sink
         self.show = show
         self.extras: dict[str, str] = {}
+
+    def prepare(self, frame: Any) -> None:
+        """Anything can be shown."""
 
     def take(self, table: "pa.Table", batch: Batch) -> None:
         self.show(self.sink, batch, table.slice(0, self.sink.rows), table.num_rows)
@@ -134,7 +275,7 @@ class ConsoleTarget:
 
 def write_batch(targets: Sequence[Target], frame: Any, batch: Batch, *, gather: bool) -> int:
     """Gives a batch to every target of its view; the number of rows. Targets that can tell a repetition come last, and so commit last."""
-    ordered = sorted(targets, key=lambda target: isinstance(target, DeltaTarget))
+    ordered = sorted(targets, key=lambda target: isinstance(target, DeltaTarget | ParquetTarget))
     if gather:
         names = frame.columns
         extras = {name: sql for target in ordered for name, sql in target.extras.items()}
@@ -146,17 +287,50 @@ def write_batch(targets: Sequence[Target], frame: Any, batch: Batch, *, gather: 
 
 
 def _spread(targets: Sequence[Target], frame: Any, batch: Batch) -> int:
-    shared = len(targets) > 1
-    if shared:
-        frame = frame.persist()
+    with kept_between(frame, len(targets) > 1) as frame:
+        # One that has the batch already counts no rows.
+        return max(target.spread(frame, batch) for target in targets)
+
+
+@contextmanager
+def kept_between(frame: Any, wanted: bool) -> Iterator[Any]:
+    """`frame`, computed once for all that is done with it in the block, where that is `wanted`."""
+    if not wanted:
+        yield frame
+        return
+    frame = frame.persist()
     try:
-        return [target.spread(frame, batch) for target in targets][-1]
+        yield frame
     finally:
-        if shared:
-            frame.unpersist()
+        frame.unpersist()
 
 
-def _saved(writer: Any) -> int:
+class LettersTarget:
+    """Where dead letters go."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        letters = pipeline.dead_letters
+        assert letters is not None, "checked with the file"
+        #: Keys that point at `[dead_letters]`; the view is not one that errors speak of.
+        key = "dead_letters."
+        self.target: Target
+        if letters.path is not None:
+            self.target = DeltaTarget(Sink("delta", "dead_letters", "append", key, path=letters.path), pipeline)
+        else:
+            headers = {f"ottla.{name}": f"CAST(`{name}` AS STRING)" for name in LETTER_COLUMNS if name not in ("key", "value")}
+            value = "coalesce(`value`, CAST(`row` AS BINARY))"
+            sink = Sink("topic", "dead_letters", "append", key, topic=letters.topic, key_sql="`key`", value_sql=value, headers_sql=headers)
+            self.target = TopicTarget(sink, pipeline)
+
+    def write(self, letters: Any, batch: Batch) -> int:
+        """Writes the dead letters of a batch; their number, also when they are there already."""
+        count = int(letters.count())
+        if count:
+            self.target.spread(letters, batch)
+        return count
+
+
+def saved(writer: Any) -> int:
     """Runs a write and gives the number of rows, which the writer leaves in a file: Spark hands a write's messages to nobody else."""
     with tempfile.TemporaryDirectory(prefix="ottla-rows-") as directory:
         report = Path(directory) / "rows"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.base.options import suggestion
+from ottla.spark.pipeline.places import places_in
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -41,6 +42,23 @@ class Table:
         value = self.values.get(name)
         return value if isinstance(value, dict) else self.filled(name, value)
 
+    def beside(self, name: str, file: str) -> Path:
+        """A file that belongs to the pipeline: its path is relative to the pipeline's file."""
+        path = self.path.parent / file
+        if not path.is_file():
+            raise self.fail(name, f"there is no file {path}; the path is relative to the pipeline's file")
+        return path
+
+    def lines(self, name: str) -> tuple[tuple[int, int], ...]:
+        """Which character of a text, with its variables filled in, begins which line of the file."""
+        place = places_in(self.source).find(f"{self.prefix}{name}")
+        value = self.values.get(name)
+        if place is None or not isinstance(value, str):
+            return ()
+        # Before an index of the text as written, variables have made it longer by so much.
+        grown = [(match.end(), len(self._variable(name, match)) - len(match[0])) for match in VARIABLE.finditer(value)]
+        return tuple((index + sum(more for end, more in grown if end <= index), line) for index, line in place.breaks)
+
     def filled(self, name: str, value: Any) -> Any:
         """`value` with its variables filled in, in texts and lists of texts."""
         if isinstance(value, str):
@@ -55,13 +73,13 @@ class Table:
             raise self.fail(name, f"${{{match[1]}}} has no value; give one with --var {match[1]}=VALUE, or in the environment")
         return value
 
-    def text(self, name: str, default: str | None = None, *, required: str = "") -> Any:
+    def text(self, name: str, default: str | None = None, *, required: str = "", blank: bool = False) -> Any:
         value = self.get(name)
-        if value is None and required:
+        if value is None and required and default is None:
             raise self.fail(name, f"is missing; {required}")
         if value is None:
             return default
-        if not isinstance(value, str) or not value.strip():
+        if not isinstance(value, str) or not (blank or value.strip()):
             raise self.fail(name, f"expected text, not {value!r}")
         return value
 
@@ -87,6 +105,26 @@ class Table:
             raise self.fail(name, f"expected a whole number above 0, not {value!r}")
         return value
 
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.fail(name, f"expected true or false, not {value!r}")
+        return value
+
+    def settings(self, name: str, example: str) -> dict[str, str]:
+        """A table of names and plain values, as texts."""
+        given = self.get(name)
+        if not isinstance(given, dict | None):
+            raise self.fail(name, f"expected a table, such as {example}, not {given!r}")
+        found = {}
+        for inner, value in (given or {}).items():
+            if not isinstance(value, str | int | float | bool):
+                raise self.fail(f"{name}.{inner}", f"expected a text, a number, true or false, not {value!r}")
+            found[inner] = str(value).lower() if isinstance(value, bool) else str(self.filled(f"{name}.{inner}", value))
+        return found
+
     def table(self, name: str, *, required: str = "") -> "Table":
         value = self.get(name)
         if value is None and required:
@@ -109,28 +147,6 @@ class Table:
 
 
 def line_of(path: Path, text: str, key: str) -> str:
-    """The file, with the line of `key` where it can be found in the text: a scan for headers, not a parser, good enough to point."""
-    parts = re.findall(r"[^.\[\]]+|\[\d+\]", key)
-    lines = text.splitlines()
-    position = 0
-    found = 0
-    while parts:
-        name = parts.pop(0)
-        index = int(parts.pop(0)[1:-1]) if parts and parts[0].startswith("[") else 0
-        header = [
-            number
-            for number, line in enumerate(lines)
-            if number >= position and re.match(rf"\s*\[+\s*(\w+\.)*{re.escape(name)}\s*\]+", line)
-        ]
-        entry = [
-            number for number, line in enumerate(lines) if number >= position and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line)
-        ]
-        if header[index:]:
-            position = header[index] + 1
-            found = position
-        elif entry:
-            found = entry[0] + 1
-            position = entry[0]
-        else:
-            break
-    return f"{path}:{found}" if found else str(path)
+    """The file, with the line of `key` or of the table that should hold it."""
+    place = places_in(text).find(key)
+    return f"{path}:{place.line}" if place is not None else str(path)

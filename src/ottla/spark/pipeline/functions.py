@@ -1,0 +1,186 @@
+"""Functions of SQL from a Python module beside the pipeline file.
+
+Every public function of the module becomes a function of its name, for each row, with the type that it says it returns:
+
+    def country(address: str) -> str | None: ...         country(host)
+    def parts(url: str) -> dict[str, str]: ...           parts(url)['path']
+
+    str STRING   int BIGINT   float DOUBLE   bool BOOLEAN   bytes BINARY   Decimal DECIMAL(38,18)   datetime TIMESTAMP   date DATE
+    list[T] ARRAY<T>   dict[K, V] MAP<K, V>   a dataclass, NamedTuple or TypedDict STRUCT   T | None the same as T
+
+What PySpark's own decorators have made (`udf`, `arrow_udf`, `udtf`) is registered as it is. Functions travel to the executors with whatever
+of the module they use; the module itself, and the files it imports that the pipeline names, are sent there too.
+"""
+
+import ast
+import importlib.util
+import inspect
+import sys
+import types
+import typing
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from ottla.spark.pipeline.model import Functions, Pipeline
+from ottla.spark.pipeline.table import PipelineError
+
+PLAIN = {
+    str: "STRING",
+    int: "BIGINT",
+    float: "DOUBLE",
+    bool: "BOOLEAN",
+    bytes: "BINARY",
+    Decimal: "DECIMAL(38,18)",
+    datetime: "TIMESTAMP",
+    date: "DATE",
+    timedelta: "INTERVAL DAY TO SECOND",
+}
+
+
+class NoType(ValueError):
+    """An annotation without a type of Spark."""
+
+
+def names(functions: Functions) -> tuple[str, ...]:
+    """The public functions of the module, from its text: nothing is imported. Raises: PipelineError for what is not Python."""
+    tree = _parsed(functions.module)
+    return tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
+
+
+def check(functions: Functions) -> None:
+    """What can be told from the module's text. Raises: PipelineError with a line of the module."""
+    found = 0
+    for node in _parsed(functions.module).body:
+        if isinstance(node, ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            raise _error(functions.module, node.lineno, node.name, "is async; a function of SQL is a plain one")
+        if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+            found += isinstance(node, ast.ClassDef | ast.Assign)
+            continue
+        found += 1
+        if node.returns is None and not node.decorator_list:
+            raise _error(functions.module, node.lineno, node.name, f"does not say what it returns; write def {node.name}(...) -> str:")
+    if not found:
+        raise _error(functions.module, 1, "", "has no public function")
+
+
+def register(pipeline: Pipeline, session: Any) -> dict[str, str]:
+    """Makes the module's functions known to a session and its executors; the type of each.
+
+    Raises: PipelineError.
+    """
+    from pyspark import cloudpickle
+
+    functions = pipeline.functions
+    if functions is None:
+        return {}
+    check(functions)
+    module = _imported(pipeline, functions)
+    # Imported on an executor, where there is no session, a decorator that is told its type as text fails; and names could clash.
+    cloudpickle.register_pickle_by_value(module)
+    for path in (functions.module, *functions.files):
+        session.sparkContext.addPyFile(str(path.absolute()))
+    made = {}
+    for name, value in vars(module).items():
+        if name.startswith("_"):
+            continue
+        if hasattr(value, "evalType") and hasattr(value, "returnType"):
+            table = type(value).__name__ == "UserDefinedTableFunction"
+            (session.udtf if table else session.udf).register(name, value)
+            made[name] = "TABLE" if table else value.returnType.simpleString()
+        elif inspect.isfunction(value) and value.__module__ == module.__name__:
+            made[name] = _return_type(functions.module, value)
+            session.udf.register(name, value, made[name])
+    return made
+
+
+def sql_type(annotation: Any) -> str:
+    """Spark's type for a Python annotation. Raises: NoType."""
+    if annotation in PLAIN:
+        return PLAIN[annotation]
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        chosen = [one for one in inner if one is not type(None)]
+        if len(chosen) == 1:
+            return sql_type(chosen[0])
+    if origin is list and len(inner) == 1:
+        return f"ARRAY<{sql_type(inner[0])}>"
+    if origin is dict and len(inner) == 2:
+        return f"MAP<{sql_type(inner[0])}, {sql_type(inner[1])}>"
+    members = _members(annotation)
+    if members:
+        return f"STRUCT<{', '.join(f'`{name}`: {sql_type(kind)}' for name, kind in members.items())}>"
+    raise NoType(annotation.__name__ if isinstance(annotation, type) else str(annotation))
+
+
+def _members(annotation: Any) -> dict[str, Any]:
+    """Names and types of what a struct is made from."""
+    if is_dataclass(annotation) and isinstance(annotation, type):
+        hints = typing.get_type_hints(annotation)
+        return {field.name: hints[field.name] for field in fields(annotation)}
+    if isinstance(annotation, type) and (hasattr(annotation, "_fields") or typing.is_typeddict(annotation)):
+        return typing.get_type_hints(annotation)
+    return {}
+
+
+def _return_type(path: Path, function: Any) -> str:
+    line = function.__code__.co_firstlineno
+    try:
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError) as error:
+        raise _error(path, line, function.__name__, f"an annotation cannot be read: {error}") from None
+    if hints.get("return", type(None)) is type(None):
+        raise _error(path, line, function.__name__, f"does not say what it returns; write def {function.__name__}(...) -> str:")
+    try:
+        return sql_type(hints["return"])
+    except NoType as error:
+        known = "str, int, float, bool, bytes, Decimal, datetime, date, list[...], dict[...] or a dataclass of these"
+        raise _error(path, line, function.__name__, f"{error} is no type of SQL; return {known}") from None
+
+
+def _imported(pipeline: Pipeline, functions: Functions) -> types.ModuleType:
+    path, name = functions.module, functions.module.stem
+    there = sys.modules.get(name)
+    if there is not None and Path(getattr(there, "__file__", None) or "").absolute() == path.absolute():
+        del sys.modules[name]
+    elif there is not None or name in sys.stdlib_module_names:
+        raise pipeline.error("functions.module", f"there is another Python module named {name}; give the file a name of its own")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, "a file that ends with .py"
+    module = importlib.util.module_from_spec(spec)
+    # Before its code runs: pickles and annotations of the module find it there.
+    sys.modules[name] = module
+    beside = {str(file.parent) for file in (path, *functions.files)}
+    sys.path[:0] = beside
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        line = _line_in(error, path)
+        raise _error(path, line, "", f"{type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = [entry for entry in sys.path if entry not in beside]
+    return module
+
+
+def _line_in(error: BaseException, path: Path) -> int:
+    """The line of the module at which it failed."""
+    line, frame = 1, error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == str(path):
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return line
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as error:
+        raise _error(path, error.lineno or 1, "", f"is not Python: {error.msg}") from None
+
+
+def _error(path: Path, line: int, name: str, problem: str) -> PipelineError:
+    return PipelineError(f"{path}:{line}", name, problem)

@@ -1,0 +1,128 @@
+"""Rows that must not go on, since they do not decode or break a rule: they become dead letters, are left out, or end the query.
+
+A view with such conditions is *judged*: each row gets a verdict in one SQL expression, first that of decoding, then those of the rules in
+the order of the file. A check counts as broken when it is false or null, so that nothing unknown slips through.
+
+    verdict   null           the row is good
+              ""             left out (`action = "drop"`)
+              a sentence     a dead letter, and why
+              raised         `action = "fail"`: the query ends with the sentence, and the batch is run again at the next start
+
+Good rows alone are the view that steps and sinks see, so bad ones leave before any aggregation. Who writes the dead letters:
+
+    a sink takes the view itself, as rows that do not change     the query of that sink, batch by batch with the good rows: one read of
+                                                                 the topic, one checkpoint for both
+    only steps take it (its results are aggregated, say)         a query of its own over the same source, with a checkpoint of its own
+
+Either way each bad row of each batch is written: into a Delta table once, into a topic at least once.
+
+    Delta    reason  rule  view  topic  partition  offset  timestamp  at (when found)  key  value (both as they were)  row (decoded, JSON)
+    topic    key and value as they were; the rest as headers, `ottla.reason`, `ottla.topic`, `ottla.offset` ...
+
+A step's rows have lost the record's bytes: their `value` is null in the table (and in a topic the row as JSON), and `topic`, `partition`,
+`offset` and `timestamp` are there as far as the step selects `_topic`, `_partition`, `_offset` and `_timestamp`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.spark.pipeline.model import Decode, Pipeline, Rule
+from ottla.spark.pipeline.refusals import reason, spark_errors
+
+#: Columns that a judged frame has besides those of its view.
+RAW_KEY, RAW_VALUE = "__key", "__value"
+VERDICT, BROKEN = "__verdict", "__rule"
+HIDDEN = (RAW_KEY, RAW_VALUE, VERDICT, BROKEN)
+LETTER_COLUMNS = ("reason", "rule", "view", "topic", "partition", "offset", "timestamp", "at", "key", "value", "row")
+PLACE = {
+    "topic": ("_topic", "STRING"),
+    "partition": ("_partition", "INT"),
+    "offset": ("_offset", "BIGINT"),
+    "timestamp": ("_timestamp", "TIMESTAMP"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A view before its bad rows have left."""
+
+    view: str
+    #: The view's columns and those of `HIDDEN` that it has.
+    frame: Any
+    #: Whether values that do not decode are among its dead letters.
+    undecoded: bool
+
+    def kept(self, frame: Any) -> Any:
+        """The good rows of `frame` (this one, or a batch of it), with the view's columns."""
+        return frame.where(f"{VERDICT} IS NULL").drop(*HIDDEN)
+
+    def letters(self, frame: Any) -> Any:
+        """The dead letters of `frame`, with `LETTER_COLUMNS`."""
+        there = set(frame.columns)
+        place = [f"{f'`{column}`' if column in there else f'CAST(NULL AS {kind})'} AS `{name}`" for name, (column, kind) in PLACE.items()]
+        raw = [
+            f"{column if column in there else 'CAST(NULL AS BINARY)'} AS `{name}`"
+            for name, column in (("key", RAW_KEY), ("value", RAW_VALUE))
+        ]
+        shown = ", ".join(f"`{name}`" for name in frame.columns if name not in HIDDEN)
+        said = [f"{VERDICT} AS reason", f"{BROKEN} AS rule", f"'{self.view}' AS view"]
+        return frame.where(f"{VERDICT} <> ''").selectExpr(
+            *said, *place, "current_timestamp() AS `at`", *raw, f"make_valid_utf8(to_json(struct({shown}))) AS `row`"
+        )
+
+
+def judge(pipeline: Pipeline, view: str, frame: Any) -> tuple[Any, Judged | None]:
+    """The view without its bad rows, and the view before they left where there are conditions for it.
+
+    Raises: PipelineError when Spark refuses a check.
+    """
+    rules = [rule for rule in pipeline.rules if rule.view == view]
+    source = pipeline.source_of(view)
+    decode = None if source is None else source.decode
+    undecoded = decode is not None and decode.bad_records == "dead_letter"
+    if not rules and not undecoded:
+        return frame.drop(*HIDDEN), None
+    for rule in rules:
+        try:
+            frame.where(rule.check)
+        except spark_errors() as error:
+            raise pipeline.error(f"{rule.key}check", reason(error)) from None
+    place = _place(frame.columns)
+    cases = [_case(rule, place) for rule in rules]
+    broken = [f"WHEN NOT coalesce({rule.check}, FALSE) THEN '{rule.name}'" for rule in rules]
+    if decode is not None and undecoded:
+        cases.insert(0, f"WHEN _malformed THEN {literal(undecodable(decode))}")
+        broken.insert(0, "WHEN _malformed THEN CAST(NULL AS STRING)")
+    whole = frame.selectExpr("*", f"CASE {' '.join(cases)} END AS {VERDICT}", f"CASE {' '.join(broken)} END AS {BROKEN}")
+    judged = Judged(view, whole, undecoded)
+    return judged.kept(whole), judged
+
+
+def _case(rule: Rule, place: str) -> str:
+    said = f"rule {rule.name} is broken: {rule.check}"
+    if rule.action == "fail":
+        verdict = f"CAST(raise_error(concat({literal(said)}, {place})) AS STRING)"
+    else:
+        verdict = "''" if rule.action == "drop" else literal(said)
+    return f"WHEN NOT coalesce({rule.check}, FALSE) THEN {verdict}"
+
+
+def _place(columns: Sequence[str]) -> str:
+    """SQL for where a row comes from, for an error."""
+    if {"_topic", "_partition", "_offset"} <= set(columns):
+        return "' by ', _topic, '-', _partition, ' at offset ', _offset"
+    return "''"
+
+
+def undecodable(decode: Decode) -> str:
+    """Why a value was not decoded, as far as Spark tells."""
+    if decode.format == "regex":
+        return "the value does not match the pattern, or a part of it is not of its type"
+    return f"the value is not {decode.format}, or a part of it is not of its type"
+
+
+def literal(text: str) -> str:
+    """A SQL literal. Spark reads backslashes in it as escapes, so they are doubled."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

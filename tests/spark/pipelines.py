@@ -1,0 +1,54 @@
+"""Pipelines run over what is in a topic now, and what they leave."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from ottla.demo.verdict import read_table
+from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.progress import Progress
+from ottla.spark.pipeline.run import RunningPipeline
+
+
+class Topic(Protocol):
+    bootstrap: str
+    name: str
+
+
+def runner(session: Any, directory: Path) -> Callable[..., list[Progress]]:
+    """Runs a pipeline over what is in a topic now; the batches it reported."""
+
+    def run(topic: Topic, text: str, trigger: str = "available-now", **variables: str) -> list[Progress]:
+        head = f'bootstrap = "{topic.bootstrap}"\ncheckpoint = "${{dir}}/checkpoint"\ntrigger = "{trigger}"\n'
+        source = f'[source]\ntopic = "{topic.name}"\n'
+        pipeline = parse(head + source + text, directory / "p.toml", {"dir": str(directory), **variables})
+        running = RunningPipeline(pipeline, session, lambda *_: None)
+        reports: list[Progress] = []
+        try:
+            running.start()
+            for query in running.queries:
+                _ended(query.query)
+            reports = running.reports()
+        finally:
+            running.stop()
+        return reports
+
+    return run
+
+
+def _ended(query: Any) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    with suppress(StreamingQueryException):  # It is told by reports().
+        assert query.awaitTermination(120), "the query ends by itself"
+
+
+def table(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_table(path).to_pylist()
+    return rows
+
+
+def records(start: int, end: int) -> list[bytes]:
+    return [json.dumps({"user": f"u{n % 3}", "n": n, "at": 1_700_000_000_000 + n}).encode() for n in range(start, end)]

@@ -1,0 +1,127 @@
+"""What does not decode or breaks a rule: set aside with where it came from and why, and counted; the rest goes on."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.spark.pipeline.run import QueryFailed
+from ottla.spark.pipeline.table import PipelineError
+
+from .conftest import Topic
+from .pipelines import table
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+Topics = Callable[..., Topic]
+JSON = """
+[decode]
+format = "json"
+bad_records = "dead_letter"
+[decode.fields]
+user = "string"
+amount = "bigint"
+"""
+INTO_TABLE = '[dead_letters]\npath = "${dir}/dead"\n'
+POSITIVE = '[[rule]]\nname = "positive"\ncheck = "amount > 0"\n'
+KEEP = '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n'
+SUMS = """
+[[step]]
+name = "sums"
+sql = "SELECT user, sum(amount) AS amount FROM records GROUP BY user"
+[[sink]]
+type = "delta"
+path = "${dir}/table"
+mode = "merge"
+keys = ["user"]
+"""
+
+
+def good(user: str, amount: int | None) -> bytes:
+    return json.dumps({"user": user, "amount": amount}).encode()
+
+
+def test_good_rows_and_dead_letters_of_a_batch_go_their_ways_once(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.add(good("a", 1), b"nonsense\xff", good("b", -2), good("c", None), key=b"k\xff")
+    (report,) = [report for report in run(topic, JSON + INTO_TABLE + POSITIVE + KEEP) if report.rows_in]
+    assert (report.rows_in, report.rows_out, report.dead_letters) == (4, 1, 3)
+    # As after a power cut between the tables' commits and Spark's own note of it.
+    for note in (tmp_path / "checkpoint" / "records-append" / "commits").iterdir():
+        note.unlink()
+    topic.add(good("d", 4))
+    run(topic, JSON + INTO_TABLE + POSITIVE + KEEP)
+    assert sorted(row["user"] for row in table(tmp_path / "table")) == ["a", "d"]
+    assert "__value" not in table(tmp_path / "table")[0]
+    letters = sorted(table(tmp_path / "dead"), key=lambda row: int(row["offset"]))
+    assert [(row["offset"], row["rule"], row["key"], row["value"]) for row in letters] == [
+        (1, None, b"k\xff", b"nonsense\xff"),
+        (2, "positive", b"k\xff", good("b", -2)),
+        (3, "positive", b"k\xff", good("c", None)),
+    ], "a null breaks a rule too"
+    assert [row["reason"].split(",")[0] for row in letters] == ["the value is not json", *["rule positive is broken: amount > 0"] * 2]
+    assert {(row["view"], row["topic"], row["partition"]) for row in letters} == {("records", topic.name, 0)}
+    assert json.loads(letters[1]["row"])["amount"] == -2
+    assert all(row["timestamp"] and row["at"] >= row["timestamp"] for row in letters)
+
+
+def test_bad_rows_leave_before_an_aggregation(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic, dead = a_topic(), a_topic()
+    topic.add(good("a", 1), b"nonsense", good("a", -2), good("a", 4))
+    reports = run(topic, JSON + f'[dead_letters]\ntopic = "{dead.name}"\n' + POSITIVE + SUMS)
+    assert [(row["user"], row["amount"]) for row in table(tmp_path / "table")] == [("a", 5)]
+    assert sum(report.dead_letters for report in reports) == 2
+    found = dead.source(spark.read, includeHeaders="true").load().orderBy("offset").collect()
+    assert sorted(bytes(row.value) for row in found) == sorted([b"nonsense", good("a", -2)])
+    told = [{header.key: header.value and bytes(header.value) for header in row.headers} for row in found]
+    assert {(one["ottla.topic"], one["ottla.offset"]) for one in told} == {(topic.name.encode(), b"1"), (topic.name.encode(), b"2")}
+    assert {one["ottla.rule"] for one in told} == {None, b"positive"}
+
+
+def test_a_rule_on_a_step_may_leave_rows_out_or_set_them_aside(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.add(*[good("a", amount) for amount in (1, 20, 300)])
+    rules = """
+[[step]]
+name = "taxed"
+sql = "SELECT user, amount * 2 AS amount, _offset FROM records"
+[[rule]]
+name = "small"
+on = "taxed"
+check = "amount < 500"
+[[rule]]
+name = "large"
+on = "taxed"
+check = "amount > 10"
+action = "drop"
+"""
+    run(topic, JSON.replace('"dead_letter"', '"drop"') + INTO_TABLE + rules + KEEP)
+    assert [row["amount"] for row in table(tmp_path / "table")] == [40]
+    (letter,) = table(tmp_path / "dead")
+    assert (letter["rule"], letter["offset"], letter["topic"], letter["value"]) == ("small", 2, None, None)
+    assert json.loads(letter["row"]) == {"user": "a", "amount": 600, "_offset": 2}
+
+
+def test_a_rule_may_end_the_query_with_the_place(run: Any, a_topic: Topics) -> None:
+    topic = a_topic()
+    topic.add(good("a", 1), good("a", -1))
+    rule = POSITIVE + 'action = "fail"\n'
+    with pytest.raises(QueryFailed, match=f"rule positive is broken: amount > 0 by {topic.name}-0 at offset 1"):
+        run(topic, JSON.replace('"dead_letter"', '"keep"') + rule + KEEP)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "sentence"),
+    [
+        (JSON + INTO_TABLE + POSITIVE.replace("amount >", "amout >") + KEEP, "rule[0].check", "`amout`"),
+        (JSON + INTO_TABLE + POSITIVE.replace("amount > 0", "amount") + KEEP, "rule[0].check", "BOOLEAN"),
+        (JSON + INTO_TABLE + POSITIVE.replace("check", 'on = "sums"\ncheck') + SUMS, "rule[0].on", "put the rule on an earlier view"),
+    ],
+)
+def test_a_rule_that_spark_cannot_check_is_refused(run: Any, a_topic: Topics, text: str, key: str, sentence: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        run(a_topic(), text)
+    assert refused.value.key == key
+    assert sentence in refused.value.problem
