@@ -10,7 +10,7 @@ Sinks of one view in one form share a query. Its checkpoint's directory is named
 others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,15 @@ from ottla.spark.pipeline.refusals import reason, spark_errors
 from ottla.spark.pipeline.rejects import VERDICT, Judged
 from ottla.spark.pipeline.sinks import Batch, LettersTarget, Target, kept_between, write_batch
 
+#: How Spark says that a Python process it talked to is gone, or was not there in time; none of these says anything about the data.
+PROCESS_LOST = (
+    "Python worker failed to connect back",
+    "Python worker exited unexpectedly",
+    "java.io.EOFException",
+    "java.net.SocketException",
+)
+#: Most such losses in a row, without a batch between them.
+LOSSES_MAX = 5
 OUTPUT_OF = {"append": "append", "merge": "update", "update": "update", "replace": "complete"}
 REJECTS = "rejects"
 
@@ -60,6 +69,11 @@ class RunningQuery:
     dead: dict[int, int] = field(default_factory=dict)
     #: The newest batch that was reported.
     reported: str = ""
+    #: Starts the query where its checkpoint stands.
+    begin: Callable[[], Any] | None = None
+    #: How often in a row a process was lost, and what had been reported at that time.
+    losses: int = 0
+    reported_at_loss: str = ""
 
     def reports(self) -> Iterator[Progress]:
         """Batches that ended since the last call."""
@@ -67,6 +81,20 @@ class RunningQuery:
             if report["timestamp"] > self.reported:
                 self.reported = report["timestamp"]
                 yield progress_of(self.name, report, self.rows_out, self.dead)
+
+    def went_on_after(self, error: BaseException) -> bool:
+        """Starts the query again if it ended for nothing but a Python process of Spark that is gone; False for any other error, and when
+        that happens again and again.
+        """
+        said = f"{error} {getattr(error, 'cause', None) or getattr(error, '_cause', '')} {getattr(error, '_stackTrace', '')}"
+        if self.begin is None or not any(words in said for words in PROCESS_LOST):
+            return False
+        self.losses = self.losses + 1 if self.reported == self.reported_at_loss else 1
+        self.reported_at_loss = self.reported
+        if self.losses > LOSSES_MAX:
+            return False
+        self.query = self.begin()
+        return True
 
 
 def planned_queries(pipeline: Pipeline, views: Mapping[str, Any], judged: Mapping[str, Judged]) -> list[PlannedQuery]:
@@ -126,8 +154,9 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
     writer = frame.writeStream.foreachBatch(batch_ended).outputMode("append" if planned.form == REJECTS else planned.form)
     writer = writer.queryName(f"{pipeline.name}-{planned.directory}")
     writer = writer.option("checkpointLocation", str(Path(pipeline.checkpoint).absolute() / planned.directory))
+    running.begin = triggered(writer, pipeline.trigger).start
     try:
-        running.query = triggered(writer, pipeline.trigger).start()
+        running.query = running.begin()
     except spark_errors() as error:
         raise pipeline.error(planned.key, reason(error)) from None
     return running

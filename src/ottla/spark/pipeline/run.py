@@ -45,6 +45,7 @@ class RunningPipeline:
         self.session = session
         self.queries: list[RunningQuery] = []
         self._show = show
+        self._stopping = False
 
     def start(self) -> None:
         """Starts every query. Raises: PipelineError when Spark refuses a step or a sink."""
@@ -61,14 +62,17 @@ class RunningPipeline:
 
     @property
     def active(self) -> bool:
-        return any(query.query.isActive for query in self.queries)
+        # One that failed is at work until somebody heard of it: `reports` may start it again.
+        return any(query.query.isActive or query.query.exception() is not None for query in self.queries)
 
     def reports(self) -> list[Progress]:
-        """Batches that ended since the last call, oldest first. Raises: QueryFailed when a query did."""
+        """Batches that ended since the last call, oldest first. A query that ended because a Python process of Spark is gone is started
+        again. Raises: QueryFailed when a query did otherwise.
+        """
         found = [report for query in self.queries for report in query.reports()]
         for query in self.queries:
             error = None if query.query.isActive else query.query.exception()
-            if error is not None:
+            if error is not None and (self._stopping or not query.went_on_after(error)):
                 raise QueryFailed(f"{self.pipeline.name}: {query.name} failed: {reason(error)}")
         return sorted(found, key=lambda report: report.at)
 
@@ -102,6 +106,7 @@ class RunningPipeline:
 
     def stop(self) -> None:
         """Stops every query: a batch at work may end, for a while; what is cut off is run again at the next start."""
+        self._stopping = True
         for running in self.queries:
             before = running.query.lastProgress
             deadline = time.monotonic() + STOP_GRACE_S
