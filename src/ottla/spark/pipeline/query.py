@@ -21,15 +21,6 @@ from ottla.spark.pipeline.refusals import reason, spark_errors
 from ottla.spark.pipeline.rejects import VERDICT, Judged
 from ottla.spark.pipeline.sinks import Batch, LettersTarget, Target, kept_between, write_batch
 
-#: How Spark says that a Python process it talked to is gone, or was not there in time; none of these says anything about the data.
-PROCESS_LOST = (
-    "Python worker failed to connect back",
-    "Python worker exited unexpectedly",
-    "java.io.EOFException",
-    "java.net.SocketException",
-)
-#: Most such losses in a row, without a batch between them.
-LOSSES_MAX = 5
 OUTPUT_OF = {"append": "append", "merge": "update", "update": "update", "replace": "complete"}
 REJECTS = "rejects"
 
@@ -63,17 +54,16 @@ class RunningQuery:
 
     name: str
     planned: PlannedQuery
+    #: Starts it, also again.
+    launch: Callable[[], Any]
     query: Any = None
+    #: The run of it whose failure was told.
+    failed: Any = None
     #: Rows written, and dead letters, by each batch that has ended; filled by the batch, read by whoever reports.
     rows_out: dict[int, int] = field(default_factory=dict)
     dead: dict[int, int] = field(default_factory=dict)
     #: The newest batch that was reported.
     reported: str = ""
-    #: Starts the query where its checkpoint stands.
-    begin: Callable[[], Any] | None = None
-    #: How often in a row a process was lost, and what had been reported at that time.
-    losses: int = 0
-    reported_at_loss: str = ""
 
     def reports(self) -> Iterator[Progress]:
         """Batches that ended since the last call."""
@@ -81,20 +71,6 @@ class RunningQuery:
             if report["timestamp"] > self.reported:
                 self.reported = report["timestamp"]
                 yield progress_of(self.name, report, self.rows_out, self.dead)
-
-    def went_on_after(self, error: BaseException) -> bool:
-        """Starts the query again if it ended for nothing but a Python process of Spark that is gone; False for any other error, and when
-        that happens again and again.
-        """
-        said = f"{error} {getattr(error, 'cause', None) or getattr(error, '_cause', '')} {getattr(error, '_stackTrace', '')}"
-        if self.begin is None or not any(words in said for words in PROCESS_LOST):
-            return False
-        self.losses = self.losses + 1 if self.reported == self.reported_at_loss else 1
-        self.reported_at_loss = self.reported
-        if self.losses > LOSSES_MAX:
-            return False
-        self.query = self.begin()
-        return True
 
 
 def planned_queries(pipeline: Pipeline, views: Mapping[str, Any], judged: Mapping[str, Judged]) -> list[PlannedQuery]:
@@ -132,7 +108,14 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
     """Raises: PipelineError when Spark or a sink refuses."""
     for target in targets:
         target.prepare(planned.frame)
-    running = RunningQuery(name, planned)
+
+    def launch() -> Any:
+        try:
+            return triggered(writer, pipeline.trigger).start()
+        except spark_errors() as error:
+            raise pipeline.error(planned.key, reason(error)) from None
+
+    running = RunningQuery(name, planned, launch)
     letters = None if planned.judged is None else LettersTarget(pipeline)
     gather = planned.form in ("update", "complete") or aggregates(planned.frame)
 
@@ -154,11 +137,7 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
     writer = frame.writeStream.foreachBatch(batch_ended).outputMode("append" if planned.form == REJECTS else planned.form)
     writer = writer.queryName(f"{pipeline.name}-{planned.directory}")
     writer = writer.option("checkpointLocation", str(Path(pipeline.checkpoint).absolute() / planned.directory))
-    running.begin = triggered(writer, pipeline.trigger).start
-    try:
-        running.query = running.begin()
-    except spark_errors() as error:
-        raise pipeline.error(planned.key, reason(error)) from None
+    running.query = launch()
     return running
 
 
