@@ -51,7 +51,7 @@ WAIT_S = 240.0
 
 
 def stumbling(story: str, signs: str) -> Callable[[int], str]:
-    """What the tasks make of each row. A task leaves a sign when it is half way; the first attempt of the first fails, or all wait for a kill."""
+    """What the tasks make of each row. A task leaves a sign when it is half way; the first attempt of the first fails, or all wait."""
 
     def value(number: int) -> str:
         from pyspark import TaskContext
