@@ -9,7 +9,7 @@ JOBS ?= 2
 # The package as pip installs it for users, its hot modules compiled.
 INSTALLED := build/installed
 
-.PHONY: install demo test test-kafka test-installed check format sim chaos soak bench docs clean
+.PHONY: install demo test test-kafka test-installed check format sim chaos chaos-pipelines soak bench docs clean
 
 install: $(STAMP)
 
@@ -46,6 +46,9 @@ sim: install
 
 chaos: install
 	@$(BIN)/python -m chaos $(CHAOS)
+
+chaos-pipelines: install
+	@$(BIN)/python -m chaos.pipelines $(CHAOS)
 
 soak: install
 	@$(BIN)/python -m chaos.soak $(SOAK)

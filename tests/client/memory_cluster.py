@@ -292,6 +292,9 @@ class MemoryNode:
             wanted = list(self.cluster.logs)
         else:
             wanted = [topic.name or self.cluster.name_of(topic) for topic in request.topics]
+            if self.cluster.auto_create and request.allow_auto_topic_creation:
+                for name in set(wanted) - set(self.cluster.logs):
+                    self.cluster.create(name)
         return m.MetadataResponse(
             brokers=[
                 m.MetadataResponseBroker(node_id=node.node_id, host=f"node{node.node_id}", port=9092)
@@ -491,6 +494,8 @@ class MemoryCluster:
     def __init__(self, nodes: int = 1) -> None:
         self.nodes = {node_id: MemoryNode(self, node_id) for node_id in range(1, nodes + 1)}
         self.controller = 1
+        #: Whether topics come into being when they are asked about.
+        self.auto_create = False
         self.logs: dict[str, list[MemoryLog]] = {}
         self.leaders: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, bytes] = {}

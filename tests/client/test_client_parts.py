@@ -288,3 +288,20 @@ def test_a_topic_keeps_its_partitions_unless_it_was_made_again() -> None:
 def test_a_topic_that_nobody_uses_is_no_longer_asked_for() -> None:
     cluster = a_cluster((1, 0))
     assert cluster.request(10 * 60 * 1000).topics == []
+
+
+def test_topics_that_are_only_looked_up_are_not_created_and_others_are_asked_about_in_turn() -> None:
+    cluster = Cluster(max_age_ms=1000)
+    cluster.want("question", 0, create=False)
+    asked = cluster.request(0)
+    assert ([topic.name for topic in asked.topics or ()], asked.allow_auto_topic_creation) == (["question"], False)
+    cluster.want("output", 0)
+    both = [cluster.request(0), cluster.request(0)]
+    assert [([topic.name for topic in one.topics or ()], one.allow_auto_topic_creation) for one in both] == [
+        (["output"], True),
+        (["question", "output"], False),
+    ]
+    cluster.want("question", 0)
+    assert cluster.due_ms() == float("-inf")
+    assert cluster.request(0).allow_auto_topic_creation
+    assert not Cluster(max_age_ms=1000, allow_auto_create=False).request(0).allow_auto_topic_creation

@@ -14,9 +14,9 @@ from memory_cluster import MemoryCluster
 import ottla
 from ottla import NewTopic, aio
 from ottla.base.options import ConfigError
-from ottla.client.errors import AlreadyClosed
+from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.records.build import build_batch
-from ottla.wire.errors import UnknownTopicOrPartition
+from ottla.wire.errors import RequestTimedOut, UnknownTopicOrPartition
 
 NO_NAMES = [None, b"t", 7]
 
@@ -237,3 +237,40 @@ def test_a_new_topic_has_partitions_by_either_name() -> None:
     ):
         with pytest.raises(TypeError, match=r"is a whole number, not|are given in a dict, such as"):
             NewTopic("t", **wrong)  # type: ignore[arg-type]
+
+
+QUESTIONS: list[Callable[[ottla.Consumer, ottla.Admin, dict[str, Any]], object]] = [
+    lambda consumer, admin, quick: consumer.partitions_for("new", timeout_ms=100),
+    lambda consumer, admin, quick: consumer.end_offsets([("new", 0)], timeout_ms=100),
+    lambda consumer, admin, quick: consumer.offsets_for_times({("new", 0): 0}, timeout_ms=100),
+    lambda consumer, admin, quick: consumer.fetch_raw(("new", 0), 0, timeout_ms=100),
+    lambda consumer, admin, quick: ottla.unwrap(admin.list_offsets({("new", 0): 0}, timeout_ms=100)),
+    lambda consumer, admin, quick: admin.describe_topic("new"),
+    lambda consumer, admin, quick: ottla.read_table("new", default_api_timeout_ms=100, **quick),
+]
+
+
+@pytest.mark.parametrize("ask", QUESTIONS)
+def test_a_question_creates_no_topic(
+    cluster: MemoryCluster, quick: dict[str, Any], ask: Callable[[ottla.Consumer, ottla.Admin, dict[str, Any]], object]
+) -> None:
+    cluster.auto_create = True
+    told = pytest.raises((MetadataTimedOut, RequestTimedOut, UnknownTopicOrPartition))
+    with ottla.Consumer(**quick) as consumer, ottla.Admin(**quick) as admin, told:
+        ask(consumer, admin, quick)
+    assert "new" not in cluster.logs
+
+
+def test_what_is_to_be_read_or_written_is_created_where_brokers_do_that(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.auto_create = True
+    with ottla.Consumer(auto_offset_reset="earliest", **quick) as consumer:
+        consumer.assign([("assigned", 0)])
+        assert consumer.position(("assigned", 0)) == 0
+    assert list(ottla.consume("consumed", timeout_ms=1, **quick)) == []
+    with ottla.Producer(**quick) as producer:
+        producer.send("sent", b"x").result(20)
+    with ottla.Consumer("subscribed", group_id="g", **quick) as consumer:
+        deadline = time.monotonic() + 60
+        while "subscribed" not in cluster.logs and time.monotonic() < deadline:
+            consumer.poll(20)
+    assert {"assigned", "consumed", "sent", "subscribed"} <= cluster.logs.keys()

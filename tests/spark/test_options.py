@@ -6,7 +6,7 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.spark.offsets import EARLIEST, LATEST
-from ottla.spark.options import OptionError, Position, SinkOptions, SourceOptions
+from ottla.spark.options import OptionError, Position, SourceOptions
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -151,16 +151,6 @@ def test_a_read_needs_a_broker_and_topics(options: dict[str, str], sentence: str
     with pytest.raises(OptionError) as refused:
         SourceOptions.of(options, streaming=True)
     assert sentence in str(refused.value)
-
-
-def test_a_sink_takes_a_topic_and_a_codec() -> None:
-    parsed = SinkOptions.of({"bootstrap.servers": "h:1", "topic": "out", "kafka.compression.type": "zstd", "checkpointLocation": "/c"})
-    assert (parsed.topic, parsed.compression, dict(parsed.client)) == ("out", "zstd", {})
-
-
-def test_a_sink_refuses_a_sources_option() -> None:
-    with pytest.raises(OptionError, match="not an option of a write"):
-        SinkOptions.of({"bootstrap.servers": "h:1", "subscribe": "t"})
 
 
 def test_a_group_is_told_of_progress_only_by_a_stream_that_may() -> None:

@@ -1,12 +1,25 @@
 """DataFrames into topics and back."""
 
+import asyncio
 import json
-from collections.abc import Callable
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla import aio
+from ottla.base.ids import TopicPartition
+from ottla.client.options import ProducerOptions
 from ottla.records import partition_for_key
+from ottla.records.batch import BatchHeader, headers
+from ottla.records.compression import Codec
+from ottla.spark.sink import BatchWriter, StreamWriter, Written, sink_columns
+from ottla.spark.sink_options import SinkOptions
+from ottla.spark.source import OttlaDataSource
 
 from .conftest import Topic
 from .test_source import refusal
@@ -23,6 +36,67 @@ def write(frame: Any, target: Topic, **options: str) -> None:
 def rows(spark: Any, topic: Topic, **options: str) -> list[Any]:
     found: list[Any] = topic.source(spark.read, **options).load().orderBy("partition", "offset").collect()
     return found
+
+
+def batches(topic: Topic, partition: int = 0) -> list[BatchHeader]:
+    """The batches of a partition, as they are in the log."""
+
+    async def fetch() -> list[BatchHeader]:
+        async with aio.Consumer(bootstrap_servers=topic.bootstrap, max_partition_fetch_bytes=2**25) as consumer:
+            fetched = await consumer.fetch_raw(TopicPartition(topic.name, partition), 0, max_wait_ms=500)
+            return [header for _, header in headers(fetched.records)]
+
+    return asyncio.run(fetch())
+
+
+class Told(Written):
+    """What a task wrote, and what its producer was told."""
+
+    def __init__(self, written: Written, settings: dict[str, Any]) -> None:
+        super().__init__(written.records, written.origin)
+        self.settings = settings
+
+
+class Recorded:
+    """Adds to a writer that its messages are left in the file that `reportTo` names, one line for each write."""
+
+    def write(self, iterator: Iterator[Any]) -> Told:
+        from ottla.spark.sending import producer_for
+
+        written = self.write_all(iterator)  # type: ignore[attr-defined]
+        made = producer_for(self.options).options  # type: ignore[attr-defined]
+        return Told(written, {spec.name: getattr(made, spec.attribute) for spec in made.SPECS.values()})
+
+    def commit(self, messages: list[Any], *batch_id: int) -> None:
+        lines = [{"commit": batch_id, "settings": one.settings, **asdict(one.origin)} for one in messages]
+        with Path(self.options.report_to).open("a") as report:  # type: ignore[attr-defined]
+            report.write(json.dumps(lines) + "\n")
+
+
+class RecordedBatch(Recorded, BatchWriter):
+    pass
+
+
+class RecordedStream(Recorded, StreamWriter):
+    pass
+
+
+class RecordedSource(OttlaDataSource):
+    """The sink, recorded."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla_recorded"
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        return RecordedBatch(SinkOptions.of(dict(self.options)), sink_columns(schema))
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        return RecordedStream(SinkOptions.of(dict(self.options)), sink_columns(schema))
+
+
+def recorded(report: Path) -> list[list[dict[str, Any]]]:
+    return [json.loads(line) for line in report.read_text().splitlines()]
 
 
 def test_keys_values_and_headers_come_back_as_they_were_written(spark: Any, a_topic: Topics) -> None:
@@ -67,6 +141,99 @@ def test_the_option_topic_beats_the_column(spark: Any, a_topic: Topics) -> None:
 
 
 @pytest.mark.parametrize(
+    ("partitioner", "partitions"),
+    [
+        ({"partitioner": "round_robin"}, {0: 50, 1: 50, 2: 50, 3: 50}),
+        ({"kafka.partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}, {0: 50, 1: 50, 2: 50, 3: 50}),
+        ({"partitioner": "uniform"}, 1),
+        ({"kafka.partitioner.ignore.keys": "true"}, 1),
+        ({"partitioner": "random"}, 4),
+    ],
+)
+def test_the_partitioner_decides_where_rows_with_a_key_go(
+    spark: Any, a_topic: Topics, partitioner: dict[str, str], partitions: dict[int, int] | int
+) -> None:
+    topic = a_topic(partitions=4)
+    write(spark.range(0, 200, 1, 1).selectExpr("CAST(id AS STRING) AS key", "'v' AS value"), topic, topic=topic.name, **partitioner)
+    found = Counter(row.partition for row in rows(spark, topic))
+    assert sum(found.values()) == 200
+    # Few rows go together, so all of one task's are neighbours.
+    assert found == partitions if isinstance(partitions, dict) else len(found) == partitions
+
+
+def test_a_rows_own_partition_comes_before_the_partitioner(spark: Any, a_topic: Topics) -> None:
+    topic = a_topic(partitions=4)
+    frame = spark.range(0, 80, 1, 1).selectExpr("CAST(id AS STRING) AS value", "CASE WHEN id < 40 THEN 3 END AS partition")
+    write(frame, topic, topic=topic.name, partitioner="round_robin")
+    found = rows(spark, topic)
+    assert {row.partition for row in found if int(row.value) < 40} == {3}
+    assert Counter(row.partition for row in found if int(row.value) >= 40) == dict.fromkeys(range(4), 10)
+
+
+#: Those that others must allow, or that say how long to wait for each other, differ from their defaults so as to fit together.
+OTHERWISE = {
+    "acks": "all", "enable.idempotence": "false", "compression.type": "zstd", "request.timeout.ms": "20000", "batch.size": "5000",
+    "batch.size.backlog": "70000", "max.request.size": "2000000", "delivery.timeout.ms": "90000", "retries": "7",
+}  # fmt: skip
+
+
+def test_every_setting_of_a_producer_arrives_where_rows_are_sent(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+    spark.dataSource.register(RecordedSource)
+    topic = a_topic()
+    # The partitioner is ours, and is asked before the producer's.
+    ours = {"bootstrap.servers", "partitioner.ignore.keys"}
+    settings = {}
+    for name, spec in ProducerOptions.SPECS.items():
+        if name not in ours:
+            other = str(not spec.default).lower() if isinstance(spec.default, bool) else "other" if name == "client.id" else None
+            settings[name] = OTHERWISE.get(name) or other or str((spec.default if spec.default > 0 else 100_000) + 1)
+    settings["compression.gzip.level"] = "7"
+    options = {f"kafka.{name}": value for name, value in settings.items()}
+    frame = spark.sql("SELECT 'v' AS value").write.format("ottla_recorded").options(**options).option("topic", topic.name)
+    frame.option("kafka.bootstrap.servers", topic.bootstrap).option("reportTo", str(tmp_path / "report")).mode("append").save()
+    [[task]] = recorded(tmp_path / "report")
+    assert {name: str(value).lower() for name, value in task["settings"].items() if name not in ours} == settings
+
+
+@pytest.mark.parametrize(
+    ("options", "true"),
+    [
+        ({}, lambda found: all(one.has_producer for one in found) and len(found) == 1),
+        ({"kafka.acks": "1"}, lambda found: not any(one.has_producer for one in found)),
+        ({"kafka.acks": "0"}, lambda found: not any(one.has_producer for one in found)),
+        ({"kafka.enable.idempotence": "false"}, lambda found: not any(one.has_producer for one in found)),
+        ({"kafka.compression.type": "zstd"}, lambda found: all(one.codec is Codec.ZSTD for one in found)),
+        ({"compression": "snappy"}, lambda found: all(one.codec is Codec.SNAPPY for one in found)),
+        ({"kafka.batch.size": "2000"}, lambda found: len(found) > 10 and max(one.size for one in found) <= 2000),
+        ({"kafka.max.request.size": "3000"}, lambda found: len(found) > 7 and max(one.size for one in found) <= 3000),
+    ],
+)
+def test_settings_of_the_producer_show_in_the_log(
+    spark: Any, a_topic: Topics, options: dict[str, str], true: Callable[[list[BatchHeader]], bool]
+) -> None:
+    topic = a_topic()
+    write(spark.range(0, 1000, 1, 1).selectExpr("lpad(id, 20, '0') AS value"), topic, topic=topic.name, **options)
+    found = batches(topic)
+    assert sum(one.count for one in found) == 1000
+    assert true(found), found
+
+
+def test_records_larger_than_usual_need_room_on_both_sides(spark: Any, a_topic: Topics) -> None:
+    large, small = a_topic(**{"max.message.bytes": "3000000"}), a_topic(**{"max.message.bytes": "2000"})
+    frame = spark.sql("SELECT repeat('x', 2000000) AS value")
+    write(frame, large, topic=large.name, **{"kafka.max.request.size": "3000000"})
+    assert [len(row.value) for row in rows(spark, large)] == [2_000_000]
+    # Batches that are too large for the topic are made smaller; a record cannot be.
+    write(spark.range(0, 500, 1, 1).selectExpr("lpad(id, 20, '0') AS value"), small, topic=small.name)
+    assert len(rows(spark, small)) == 500
+    for topic in (large, small):
+        assert "raise the option kafka.max.request.size and the topic's max.message.bytes" in refusal(
+            lambda topic=topic: write(frame, topic, topic=topic.name, **({} if topic is large else {"kafka.max.request.size": "3000000"}))
+        )
+    assert (len(rows(spark, large)), len(rows(spark, small))) == (1, 500)
+
+
+@pytest.mark.parametrize(
     ("query", "options", "sentence"),
     [
         ("SELECT 'v' AS value", {}, "set the option topic, or select a column topic"),
@@ -74,8 +241,11 @@ def test_the_option_topic_beats_the_column(spark: Any, a_topic: Topics) -> None:
         ("SELECT 'v' AS valeu", {"topic": "t"}, "takes no column"),
         ("SELECT 'k' AS key", {"topic": "t"}, "there is no column value"),
         ("SELECT 'v' AS value, array(struct('h' AS key, X'00' AS value)) AS headers", {"topic": "t"}, "set the option includeHeaders"),
-        ("SELECT 'v' AS value", {"topic": "not-there"}, "topic not-there does not exist"),
+        ("SELECT 'v' AS value", {"topic": "not-there"}, "topic not-there does not exist; create it with: ottla topic create not-there"),
         ("SELECT 'v' AS value, 9 AS partition", {"topic": ""}, "is for partition 9, and there are 1"),
+        ("SELECT 'v' AS value, -1 AS partition", {"topic": ""}, "is for partition -1; partitions count from 0"),
+        ("SELECT 'v' AS value, CAST(NULL AS STRING) AS topic", {}, "a row has no topic: its column topic is null"),
+        ("SELECT 'v' AS value", {"topic": "", "kafka.acks": "most"}, "option kafka.acks: "),
     ],
 )
 def test_what_cannot_be_written_is_refused_with_what_to_do(
@@ -100,3 +270,76 @@ def test_a_stream_goes_from_topic_to_topic(spark: Any, a_topic: Topics, checkpoi
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(60)
     assert sorted(json.loads(row.value)["n"] for row in rows(spark, target)) == list(range(10))
+
+
+def test_a_topic_that_is_compacted_refuses_rows_without_a_key_with_what_to_do(spark: Any, a_topic: Topics) -> None:
+    topic = a_topic(**{"cleanup.policy": "compact"})
+    assert "takes no row without a key" in refusal(lambda: write(spark.sql("SELECT 'v' AS value"), topic, topic=topic.name))
+    write(spark.sql("SELECT 'k' AS key, CAST(NULL AS STRING) AS value"), topic, topic=topic.name)
+    assert [(bytes(row.key), row.value) for row in rows(spark, topic)] == [(b"k", None)]
+
+
+def test_brokers_that_are_not_there_are_named(spark: Any) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        frame = spark.sql("SELECT 'v' AS value").write.format("ottla").option("topic", "t").option("kafka.bootstrap.servers", address)
+        assert address in refusal(lambda: frame.option("kafka.max.block.ms", "300").mode("append").save())
+
+
+def test_a_write_that_failed_does_not_trouble_the_next(spark: Any, a_topic: Topics) -> None:
+    topic, refusing = a_topic(), a_topic(**{"cleanup.policy": "compact"})
+    for _ in range(2):
+        refusal(lambda: write(spark.range(0, 100, 1, 2).selectExpr("'v' AS value"), refusing, topic=refusing.name))
+    write(spark.range(0, 100, 1, 2).selectExpr("'v' AS value"), topic, topic=topic.name)
+    assert len(rows(spark, topic)) == 100
+
+
+def test_a_task_knows_query_and_batch_in_a_stream_and_in_foreach_batch(
+    spark: Any, a_topic: Topics, checkpoint: str, tmp_path: Path
+) -> None:
+    spark.dataSource.register(RecordedSource)
+    source, target = a_topic(partitions=2), a_topic()
+    source.add(*[b"%d" % number for number in range(10)], partition=0)
+    options = {"kafka.bootstrap.servers": source.bootstrap, "topic": target.name}
+
+    def stream() -> Any:
+        return source.source(spark.readStream, startingOffsets="earliest", maxOffsetsPerTrigger=6).load().select("value").writeStream
+
+    def in_batch(frame: Any, number: int) -> None:
+        frame.write.format("ottla_recorded").options(**options, reportTo=str(tmp_path / "inside")).mode("append").save()
+
+    ways = {
+        "stream": stream().format("ottla_recorded").options(**options, reportTo=str(tmp_path / "stream")),
+        "inside": stream().foreachBatch(in_batch),
+    }
+    for way, writer in ways.items():
+        query = writer.option("checkpointLocation", f"{checkpoint}-{way}").trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        tasks = [task for line in recorded(tmp_path / way) for task in line]
+        assert {task["query_id"] for task in tasks} == {query.id}
+        assert {task["batch_id"] for task in tasks} == {0, 1}
+        assert {task["attempt"] for task in tasks} == {0}
+        if way == "stream":
+            assert all(task["commit"] == [task["batch_id"]] for task in tasks), "what the task saw is what Spark commits"
+    spark.range(1).selectExpr("'v' AS value").write.format("ottla_recorded").options(**options, reportTo=str(tmp_path / "alone")).mode(
+        "append"
+    ).save()
+    assert {(task["query_id"], task["batch_id"]) for line in recorded(tmp_path / "alone") for task in line} == {(None, None)}
+
+
+def test_output_mode_update_goes_through_foreach_batch(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+    source, target = a_topic(), a_topic()
+    source.add(b"a", b"b", b"a")
+    counts = source.source(spark.readStream, startingOffsets="earliest").load().groupBy("value").count()
+    frame = counts.selectExpr("value AS key", "CAST(count AS STRING) AS value")
+    options = {"kafka.bootstrap.servers": source.bootstrap, "topic": target.name}
+    direct = frame.writeStream.format("ottla").options(**options).outputMode("update").option("checkpointLocation", f"{checkpoint}-direct")
+    assert "update" in refusal(lambda: direct.trigger(availableNow=True).start().awaitTermination(120)).lower()
+
+    def in_batch(batch: Any, number: int) -> None:
+        batch.write.format("ottla").options(**options).mode("append").save()
+
+    query = frame.writeStream.foreachBatch(in_batch).outputMode("update").option("checkpointLocation", checkpoint)
+    assert query.trigger(availableNow=True).start().awaitTermination(120)
+    assert {bytes(row.key): int(row.value) for row in rows(spark, target)} == {b"a": 2, b"b": 1}

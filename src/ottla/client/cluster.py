@@ -8,6 +8,8 @@ a broker's answer shows it to be wrong (`METADATA_IS_STALE`); after a failure on
     topic id       another id means that the topic was deleted and made again: then epochs start over (KIP-516). While it is the same,
                    partitions only come: an answer with fewer is that of a broker that lags
     deleted        a topic that was here, and that no broker has known for `GONE_MS`
+    creating       brokers may create topics that they are asked about. They are let to where something is to be written or read, and not by
+                   a mere question: a request with a topic that is only looked up, and not known, does not allow it
     hints          produce and fetch answers may name the new leader at once (KIP-951), which is taken like an answer for it
 """
 
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ottla.client.errors import METADATA_IS_STALE
+from ottla.client.given import topic_name
 from ottla.wire.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition, error_for
 from ottla.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
@@ -82,18 +85,24 @@ class Cluster:
         self._allow_auto_create = allow_auto_create
         #: Topics to ask for, and when somebody last needed them.
         self._wanted: dict[str, float] = {}
+        #: Those of them that brokers may create; and whether the next request leaves out what they may not.
+        self._creatable: set[str] = set()
+        self._create_next = True
         self._updated_ms = float("-inf")
         self._stale = True
 
     # -- asking
 
-    def want(self, topic: str, now_ms: float) -> None:
-        """Keep this topic in the picture from now on. Raises: TypeError for what is no name: no request could be made with it."""
-        if not isinstance(topic, str):
-            raise TypeError(f"a topic is named by a str, not by {topic!r}")
-        if topic not in self._wanted and topic not in self.topics:
+    def want(self, topic: str, now_ms: float, *, create: bool = True) -> None:
+        """Keep this topic in the picture from now on; `create`: brokers may create it, if they and the settings have it so.
+
+        Raises: TypeError for what is no name: no request could be made with it.
+        """
+        if (topic not in self._wanted or (create and topic not in self._creatable)) and topic_name(topic) not in self.topics:
             self._stale = True
         self._wanted[topic] = now_ms
+        if create:
+            self._creatable.add(topic)
 
     def invalidate(self) -> None:
         """The picture was found wrong: it is to be asked for again."""
@@ -107,10 +116,17 @@ class Cluster:
         """What to ask: the topics in use, none if there are none."""
         for topic in [topic for topic, used_ms in self._wanted.items() if now_ms - used_ms > self._idle_ms]:
             del self._wanted[topic]
+            self._creatable.discard(topic)
             self._gone_since.pop(topic, None)
-        return MetadataRequest(
-            topics=[MetadataRequestTopic(name=topic) for topic in self._wanted], allow_auto_topic_creation=self._allow_auto_create
-        )
+        asked, create = list(self._wanted), self._allow_auto_create
+        looked_up = {topic for topic in asked if topic not in self._creatable and topic not in self.topics} if create else set()
+        if looked_up:
+            # Both kinds are asked about in turn, if there are both.
+            create = self._create_next and any(topic in self._creatable and topic not in self.topics for topic in asked)
+            self._create_next = not create
+            if create:
+                asked = [topic for topic in asked if topic not in looked_up]
+        return MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in asked], allow_auto_topic_creation=create)
 
     # -- learning
 

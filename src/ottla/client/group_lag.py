@@ -168,7 +168,7 @@ async def _place(network: Network, rows: Rows, *, times: bool, timeout_ms: float
     """
     cluster = network.cluster
     for _, tp in rows:
-        cluster.want(tp.topic, network.clock_ms())
+        cluster.want(tp.topic, network.clock_ms(), create=False)
     await network.refresh()
     led = {tp for _, tp in rows if cluster.leader(*tp) is not None}
     kinds = (EARLIEST, LATEST, MAX_TIMESTAMP) if times else (EARLIEST, LATEST)

@@ -1,4 +1,5 @@
-"""What a consumer can ask the brokers, whatever it reads itself: topics, the ends of logs, offsets by time, raw batches.
+"""What a consumer can ask the brokers, whatever it reads itself: topics, the ends of logs, offsets by time, raw batches. No question makes
+brokers create a topic; to subscribe to one, or to be assigned it, does where `allow_auto_create_topics` and the brokers have it so.
 
 Each call takes at most `timeout_ms` (`default_api_timeout_ms`), and tries again what may pass.
 """
@@ -40,7 +41,11 @@ class Questions(ABC):
 
     async def partitions_for(self, topic: str, timeout_ms: float | None = None) -> list[TopicPartition]:
         """The topic's partitions, in order. Raises: MetadataTimedOut when there is no such topic in time."""
-        count = await partitions_of(self._network, topic, None, self._limit_ms(timeout_ms))
+        return await self.partitions_to_read(topic, timeout_ms, create=False)
+
+    async def partitions_to_read(self, topic: str, timeout_ms: float | None = None, *, create: bool = True) -> list[TopicPartition]:
+        """The same of a topic that is about to be read, which may be created for that."""
+        count = await partitions_of(self._network, topic, None, self._limit_ms(timeout_ms), create=create)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     async def list_topics(self, timeout_ms: float | None = None) -> dict[str, list[TopicPartition]]:

@@ -43,7 +43,7 @@ async def ask_leaders(
     done: dict[TopicPartition, R | KafkaError] = {}
     last: dict[TopicPartition, KafkaError] = {}
     for topic, _ in items:
-        network.cluster.want(topic, network.clock_ms())
+        network.cluster.want(topic, network.clock_ms(), create=False)
     while pending:
         shares = _shares(network, pending, done, patient)
         answers = await asyncio.gather(*(_asked(network, node, share, ask) for node, share in shares.items()))

@@ -1,4 +1,4 @@
-"""The seam to the log: offsets, ranges of records in, tables out, over ottla.client. Blocking, because Spark's workers are.
+"""The seam to the log: offsets and ranges of records, over ottla.client (`sending` is the way out). Blocking, because Spark's workers are.
 
 One `Log` per process and cluster, kept for as long as the process lives: Spark reuses its Python workers, so the next batch finds the
 connections made. Its loop runs in a thread of its own, which receives the next bytes of a range while the caller turns the last ones into
@@ -7,43 +7,40 @@ columns. A process that was forked does not touch the `Log` it inherited.
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition, topic_id_text
-from ottla.base.units import MiB
+from ottla.base.units import MINUTE_MS
 from ottla.client.admin import Admin
 from ottla.client.admin_calls import good
 from ottla.client.commits import Committed, OffsetAndMetadata
 from ottla.client.consumer import Consumer
+from ottla.client.errors import ConnectionFailed
 from ottla.client.group_admin import Partition
 from ottla.client.loop_thread import LoopThread
 from ottla.client.network import Network
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, RangeReader
 from ottla.client.raw_fetch import RawFetch
-from ottla.client.sync import Producer
 from ottla.records.columns import Columns
-from ottla.spark.loss import Loss, Losses
+from ottla.spark.loss import Loss, Losses, logger
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetRange
 from ottla.spark.positions import NoSuchData
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages import MetadataRequest, MetadataRequestTopic
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ottla.client.arrow_send import BlockingTableDelivery
-
 T = TypeVar("T")
 
-#: Bytes of records on their way before `send` waits for acknowledgements.
-SEND_BYTES = 64 * MiB
-#: Most bytes of one batch: under the brokers' default of message.max.bytes (1,048,588).
-BATCH_BYTES = 1_000_000
 #: How long a query is held up by a consumer group that cannot be told of its progress.
 COMMIT_TIMEOUT_MS = 5_000
+#: How long a first answer may take: brokers may be starting, and an address may be wrong.
+FIRST_CONTACT_MS = 15_000
+RETRY_S = 0.2
+#: How long the sizes of partitions are taken to stay as they are, and how long they are waited for.
+SIZES_MAX_AGE_S, SIZES_TIMEOUT_MS = 60.0, 3_000
 #: Metadata with a list of topics or null for all, and without creating any.
 METADATA_VERSION_MIN = 4
 
@@ -69,8 +66,7 @@ class Log:
         self._client = _known(ClientOptions, given)
         self._asking = _known(AdminOptions, given)
         self._consuming = {"max_partition_fetch_bytes": FETCH_BYTES, **_known(ConsumerOptions, given)}
-        self._producing = {"buffer_memory": SEND_BYTES, "batch_size_backlog": BATCH_BYTES, **_known(ProducerOptions, given)}
-        unknown = set(given) - set(self._consuming) - set(self._producing)
+        unknown = set(given) - set(self._consuming) - set(_known(ProducerOptions, given))
         if unknown:
             from_keywords(ConsumerOptions, {name: given[name] for name in unknown})
         self._ranges = RangeReader(
@@ -80,13 +76,17 @@ class Log:
         )
         self._thread = LoopThread("ottla-log")
         self._consumer: Consumer | None = None
-        #: By codec.
-        self._producers: dict[str, Producer] = {}
         self._network: Network | None = None
+        #: How long brokers may be away, as a reader or a writer is told.
+        self._patience_ms = int(given.get("default_api_timeout_ms", given.get("max_block_ms", MINUTE_MS)))
+        #: A broker has answered before, so whoever is away now will come back.
+        self._reached = False
         self._admin_: Admin | None = None
         #: Of every topic that metadata was asked of, where the brokers have ids.
         self._topic_ids: dict[str, str] = {}
-        self._sent: list[BlockingTableDelivery] = []
+        #: Bytes of an offset, 0 where that is not known, and when they were asked for.
+        self._sizes: dict[TopicPartition, float] = {}
+        self._sizes_read_s = 0.0
 
     # -- what there is
 
@@ -123,6 +123,29 @@ class Log:
         if not names <= self._topic_ids.keys():
             self.topics(sorted(names - self._topic_ids.keys()))
         return {name: self._topic_ids[name] for name in names if name in self._topic_ids}
+
+    def bytes_per_offset(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, float]:
+        """About how many bytes on disk an offset of each partition has, as it was some time ago; empty where the brokers do not tell."""
+        now_s, wanted = time.monotonic(), set(partitions)
+        if now_s - self._sizes_read_s > SIZES_MAX_AGE_S or not wanted <= self._sizes.keys():
+            self._sizes = {**dict.fromkeys(wanted, 0.0), **self._measured(sorted(wanted))}
+            self._sizes_read_s = now_s
+        return {tp: size for tp in partitions if (size := self._sizes[tp]) > 0}
+
+    def _measured(self, partitions: list[TopicPartition]) -> dict[TopicPartition, float]:
+        try:
+            dirs = self._run(self._admin().describe_log_dirs(topics=sorted({tp.topic for tp in partitions}), timeout_ms=SIZES_TIMEOUT_MS))
+            first, last = self.end_offsets(partitions, EARLIEST), self.end_offsets(partitions, LATEST)
+        except KafkaError as error:
+            # Not every user may ask for it, and not every broker answers; what is read does not depend on it.
+            logger.info("partitions are split by offsets, since nobody tells how large they are: %s", error)
+            return {}
+        sizes: dict[TopicPartition, int] = {}
+        for found in dirs.values():
+            for replica in (one for place in ([] if isinstance(found, KafkaError) else found) for one in place.replicas):
+                tp = TopicPartition(replica.topic, replica.partition)
+                sizes[tp] = max(sizes.get(tp, 0), replica.size_bytes)
+        return {tp: sizes[tp] / (last[tp] - first[tp]) for tp in partitions if tp in sizes and last[tp] > first[tp]}
 
     # -- groups
 
@@ -189,30 +212,25 @@ class Log:
     def _fetch(self, tp: TopicPartition, position: int) -> "Future[RawFetch]":
         return asyncio.run_coroutine_threadsafe(self._fetch_raw(tp, position), self._thread.loop)
 
-    # -- writing
-
-    def send(self, topic: str, table: "pa.Table", compression: str, **columns: Any) -> None:
-        """Puts rows on their way; waits while too much is. What went wrong is told by `flush`. Raises: what `send_table` raises."""
-        producer = self._producers.get(compression)
-        if producer is None:
-            producer = self._producers[compression] = Producer(**{**self._producing, "compression_type": compression})
-        self._sent.append(producer.send_table(topic, table, **columns))
-
-    def flush(self) -> None:
-        """Waits until every row sent since the last call is acknowledged. Raises: KafkaError of the first that was not."""
-        sent, self._sent = self._sent, []
-        for producer in self._producers.values():
-            producer.flush()
-        for delivery in sent:
-            delivery.result()
-
     # -- in the loop
 
     async def _metadata(self, names: Sequence[str] | None) -> Any:
         if self._network is None:
             self._network = Network(from_keywords(ClientOptions, self._client), allow_auto_create=False)
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        return await self._network.ask_any(MetadataRequest(topics=topics, allow_auto_topic_creation=False), at_least=METADATA_VERSION_MIN)
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        patience_ms = self._patience_ms if self._reached else min(self._patience_ms, FIRST_CONTACT_MS)
+        deadline_s = self._thread.loop.time() + patience_ms / 1000
+        while True:
+            try:
+                response = await self._network.ask_any(request, at_least=METADATA_VERSION_MIN)
+            except ConnectionFailed:
+                if self._thread.loop.time() >= deadline_s:
+                    raise
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._reached = True
+                return response
 
     def _admin(self) -> Admin:
         if self._admin_ is None:

@@ -39,7 +39,6 @@ SOURCE_OPTIONS = (
 )  # fmt: skip
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsets")
 BATCH_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-SINK_OPTIONS = ("topic", "bootstrap.servers", "kafka.bootstrap.servers", "includeHeaders", "compression", "reportTo")
 #: Spark's own options arrive in the same table.
 SPARKS_OWN = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"}
@@ -174,36 +173,6 @@ def decoded_value(options: Mapping[str, str]) -> tuple[ValueOptions | None, tupl
     given = _Given(options, SOURCE_OPTIONS + STREAM_OPTIONS + BATCH_OPTIONS, what="read")
     subscription = _subscription(given)
     return value_options(given), subscription.topics or tuple(dict.fromkeys(tp.topic for tp in subscription.partitions))
-
-
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """The options of a batch or streaming write, parsed."""
-
-    bootstrap: str
-    #: Beats the column of the same name.
-    topic: str | None = None
-    include_headers: bool = False
-    #: A codec's wire name.
-    compression: str = "none"
-    #: A file in which the driver leaves the number of records that a batch write wrote.
-    report_to: str | None = None
-    client: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """Raises: OptionError for the first option that cannot be used."""
-        given = _Given(options, SINK_OPTIONS, what="write")
-        client = dict(given.client_properties())
-        codec = client.pop("compression.type", None)
-        return cls(
-            bootstrap=given.bootstrap(),
-            topic=given.text("topic"),
-            include_headers=given.boolean("includeHeaders", False),
-            compression=codec or given.choice("compression", ("none", "gzip", "snappy", "lz4", "zstd")),
-            report_to=given.text("reportTo"),
-            client=client,
-        )
 
 
 class _Given:

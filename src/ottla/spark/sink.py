@@ -8,10 +8,13 @@ At least once: a task answers only when every batch is acknowledged, so what Spa
 again writes its rows again. Where that matters, write a key or an id that readers can go by.
 """
 
+import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -21,7 +24,7 @@ from pyspark.sql.datasource import (
 from ottla.base.options import suggestion
 from ottla.base.units import MiB
 from ottla.client.arrow_columns import gathered
-from ottla.spark.options import SinkOptions
+from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,11 +41,37 @@ SINK_TYPES = {
 GATHER_BYTES = 4 * MiB
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which rows a task wrote.
+
+    In a query, (query_id, batch_id) names the batch for ever, also when it is run again after a restart; which of its rows a partition has
+    depends on how the query is planned, on the number of cores for one. A write of its own has no ids. Source: the local properties that
+    Spark's StreamExecution and MicroBatchExecution give to the jobs of a batch; they reach a batch write inside foreachBatch, too.
+    """
+
+    query_id: str | None
+    batch_id: int | None
+    partition: int
+    attempt: int
+
+    @classmethod
+    def here(cls) -> "Origin":
+        """Of the task that this process runs; of the driver, where there is none."""
+        context = TaskContext.get()
+        if context is None:
+            return cls(None, None, 0, 0)
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        return cls(query_id, None if batch_id is None else int(batch_id), context.partitionId(), context.attemptNumber())
+
+
 class Written(WriterCommitMessage):  # type: ignore[misc]
     """What a task wrote."""
 
-    def __init__(self, records: int) -> None:
+    def __init__(self, records: int, origin: Origin) -> None:
         self.records = records
+        self.origin = origin
 
 
 def sink_columns(schema: "StructType") -> tuple[str, ...]:
@@ -76,19 +105,16 @@ class _Writer:
 
     def write_all(self, batches: "Iterator[pa.RecordBatch]") -> Written:
         # Only the processes that write need the client.
-        from ottla.spark import log_access
+        from ottla.spark.sending import Sending
 
-        log = log_access.open_log(self.options.bootstrap, self.options.client)
-        columns = {name: name for name in self.names if name != "topic"}
+        sending = Sending(self.options, random.Random())
         written = 0
         for batch in gathered(batches, GATHER_BYTES):
             for topic, rows in _by_topic(batch, self.options.topic):
-                # No topic is made by writing to it.
-                log.partition_count(topic)
-                log.send(topic, rows, self.options.compression, **columns)
+                sending.send(topic, rows)
             written += batch.num_rows
-        log.flush()
-        return Written(written)
+        sending.finish()
+        return Written(written, Origin.here())
 
     def commit(self, messages: list[Any], *_: int) -> None:
         """The records are in the log since the tasks ended; what is left is to say how many."""

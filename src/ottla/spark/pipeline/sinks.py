@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.base.options import suggestion
 from ottla.lake import delta
-from ottla.spark.options import SinkOptions
 from ottla.spark.pipeline.delta import DeltaAppend, in_types_of, schema_of_frame
 from ottla.spark.pipeline.jdbc import JdbcTable
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles
 from ottla.spark.pipeline.refusals import reason, spark_errors
 from ottla.spark.pipeline.rejects import LETTER_COLUMNS, literal
+from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

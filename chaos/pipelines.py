@@ -1,0 +1,488 @@
+"""`python -m chaos.pipelines`: a pipeline copies a topic into a Delta table and a topic while its processes are killed at random.
+
+    producer ──► topic events ──► ottla pipeline run ──► Delta table     each record exactly once
+                    broker        driver, JVM, workers ──► topic copies  each record at least once
+
+    victim     what it is                                         who brings it back
+    worker     a Python process of Spark: reads, writes, plans    Spark, or else whoever starts the pipeline again
+    broker     `ottla serve`                                      this program, at once; the pipeline must not end
+    driver     the process of `ottla pipeline run`                this program, at once, while the dead one's JVM may still be at work
+    jvm        Spark                                              this program, when the driver has ended for it
+
+Every kill is -9, of one process of our own making, by its pid. Mostly the pipeline has written something since the kill before; at times it
+has not, and is killed while it starts. In the end the producer stops, the pipeline catches up and is stopped in order, and what it wrote is
+compared, record by record, with what the brokers acknowledged and what the topic holds. A pipeline that neither ends nor gets on, and a JVM
+that outlives its driver, are faults too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chaos.cluster import Stuck
+from chaos.soak import Served
+from ottla import Admin, Consumer, NewTopic, Producer
+from ottla.demo.verdict import read_table
+
+EVENTS, COPIES, PARTITIONS = "events", "copies", 4
+#: How often each is chosen.
+VICTIMS = {"worker": 6, "broker": 4, "driver": 2, "jvm": 1}
+#: One kill in so many does not wait until the pipeline got over the one before.
+HASTY_ONE_IN = 4
+#: A pipeline that runs writes something within this, Spark's start included.
+STUCK_S = 300.0
+#: A JVM whose driver is gone ends within this.
+ORPHAN_S = 60.0
+LOOK_S = 0.05
+
+PIPELINE = """name = "chaos"
+bootstrap = "{bootstrap}"
+checkpoint = "{directory}/checkpoint"
+trigger = "200 milliseconds"
+
+[source]
+topic = "{events}"
+
+[decode]
+format = "json"
+fields = {{ n = "bigint" }}
+
+[[step]]
+name = "copied"
+sql = "SELECT n, _partition AS part, _offset AS place FROM records"
+
+[[sink]]
+type = "topic"
+topic = "{copies}"
+key = "CAST(n AS STRING)"
+
+[[sink]]
+type = "delta"
+path = "{directory}/table"
+mode = "append"
+
+[spark]
+# The thorough compiler of the JVM costs a short life more than it gives.
+"driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""
+
+
+# ---------------------------------------------------------------------------------------------------------------- processes
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The processes below one, by pid, with their command lines."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            parents.setdefault(int((entry / "stat").read_text().rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found: dict[int, str] = {}
+    waiting = parents.get(pid, [])
+    while waiting:
+        one = waiting.pop()
+        with contextlib.suppress(OSError):
+            found[one] = Path(f"/proc/{one}/cmdline").read_text(errors="replace").replace("\0", " ")
+        waiting += parents.get(one, [])
+    return found
+
+
+def is_java(command: str) -> bool:
+    return Path(command.partition(" ")[0]).name == "java"
+
+
+class Run:
+    """`ottla pipeline run`, over many lives; each writes to a file of its own."""
+
+    def __init__(self, file: Path, directory: Path) -> None:
+        self.file = file
+        self.directory = directory
+        self.lives = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self.output = directory
+
+    def start(self) -> None:
+        self.lives += 1
+        self.output = self.directory / f"run-{self.lives}.out"
+        command = [sys.executable, "-m", "ottla", "pipeline", "run", str(self.file), "-o", "json"]
+        with self.output.open("wb") as output:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it was started"
+        return self._process.pid
+
+    @property
+    def ended(self) -> int | None:
+        """Its exit code; None while it runs."""
+        assert self._process is not None, "it was started"
+        return self._process.poll()
+
+    def batches(self) -> int:
+        """How many batches with rows this life has reported."""
+        return sum('"event": "progress"' in line for line in self.output.read_text(errors="replace").splitlines())
+
+    def jvm(self) -> int | None:
+        return next((pid for pid, command in descendants(self.pid).items() if is_java(command)), None)
+
+    def workers(self) -> list[int]:
+        """Python processes that Spark started."""
+        jvm = self.jvm()
+        return [] if jvm is None else sorted(pid for pid, command in descendants(jvm).items() if not is_java(command))
+
+    def kill(self) -> None:
+        assert self._process is not None, "it was started"
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self, *, timeout_s: float = 90.0) -> int:
+        """SIGTERM, and the exit code. Raises: Stuck."""
+        assert self._process is not None, "it was started"
+        self._process.terminate()
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise Stuck(f"the pipeline did not stop within {timeout_s:.0f} s of SIGTERM") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------- the feed
+
+
+class Feed:
+    """A producer that writes numbers, one after the other, in a thread of its own."""
+
+    def __init__(self, bootstrap: str, rate: int) -> None:
+        self._bootstrap, self._rate = bootstrap, rate
+        self.sent = 0
+        self.acknowledged: set[int] = set()
+        self.failed: list[str] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="feed")
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Sends no more, and waits for every outcome."""
+        self._ending.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        began_s = time.monotonic()
+        with Producer(bootstrap_servers=self._bootstrap, retry_backoff_ms=20, reconnect_backoff_max_ms=200) as producer:
+            while not self._ending.wait(LOOK_S):
+                for number in range(self.sent, int((time.monotonic() - began_s) * self._rate)):
+                    self.sent = number + 1
+                    delivery = producer.send(EVENTS, b'{"n": %d}' % number, key=b"%d" % number)
+                    delivery.add_delivery_callback(partial(self._known, number))
+            producer.flush()
+
+    def _known(self, number: int, _: object, error: BaseException | None) -> None:
+        if error is None:
+            self.acknowledged.add(number)
+        else:
+            self.failed.append(f"{number}: {error}")
+
+
+# ---------------------------------------------------------------------------------------------------------------- what came of it
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done, and what was found in the end."""
+
+    seed: int
+    kills: Counter[str] = field(default_factory=Counter)
+    #: Kills after which the pipeline had to be started again, by victim.
+    restarts: Counter[str] = field(default_factory=Counter)
+    #: From a kill to the next batch, where the next kill waited for that.
+    recovered_s: dict[str, list[float]] = field(default_factory=dict)
+    seconds: float = 0.0
+    acknowledged: int = 0
+    in_log: int = 0
+    in_table: int = 0
+    table_doubled: int = 0
+    table_missing: int = 0
+    in_topic: int = 0
+    topic_doubled: int = 0
+    topic_missing: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """For programs."""
+        told = {name: getattr(self, name) for name in self.__slots__}
+        took = {
+            name: {"median": round(statistics.median(times), 1), "longest": round(max(times), 1)}
+            for name, times in sorted(self.recovered_s.items())
+        }
+        return {**told, "kills": dict(self.kills), "restarts": dict(self.restarts), "recovered_s": took, "seconds": round(self.seconds)}
+
+
+def copies_in(bootstrap: str, topic: str) -> Counter[int]:
+    """How often each number is in a topic."""
+    found: Counter[int] = Counter()
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        partitions = consumer.partitions_for(topic)
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
+            found.update(json.loads(record.value)["n"] for record in consumer.poll(timeout_ms=1000, max_records=10_000))
+    return found
+
+
+def judge(outcome: Outcome, bootstrap: str, table: Path, feed: Feed) -> None:
+    """Compares what was acknowledged, what the topic has, and what was written."""
+    log, topic = copies_in(bootstrap, EVENTS), copies_in(bootstrap, COPIES)
+    delta = Counter(read_table(table).column("n").to_pylist()) if (table / "_delta_log").exists() else Counter()
+    outcome.acknowledged, outcome.in_log = len(feed.acknowledged), log.total()
+    outcome.in_table, outcome.in_topic = delta.total(), topic.total()
+    outcome.table_doubled, outcome.topic_doubled = (sum(times > 1 for times in found.values()) for found in (delta, topic))
+    outcome.table_missing, outcome.topic_missing = (len(log.keys() - found.keys()) for found in (delta, topic))
+    lost = len(feed.acknowledged - log.keys())
+    invented = len((delta.keys() | topic.keys()) - log.keys())
+    for count, what in [
+        (lost, "acknowledged records are not in the topic they were sent to"),
+        (sum(times > 1 for times in log.values()), "records are in the topic twice"),
+        (outcome.table_missing, "records are not in the Delta table"),
+        (outcome.table_doubled, "records are in the Delta table more than once"),
+        (outcome.topic_missing, "records are not in the topic they were copied to"),
+        (invented, "records were written that nobody sent"),
+        (len(feed.failed), f"records were refused, the first: {feed.failed[:1]}"),
+    ]:
+        if count:
+            outcome.problems.append(f"{count} {what}")
+
+
+# ---------------------------------------------------------------------------------------------------------------- the killing
+
+
+class Story:
+    """One run of the program: broker, feed and pipeline, and what is done to them."""
+
+    def __init__(self, directory: Path, *, seed: int, rate: int, say: Callable[[str], None]) -> None:
+        self.rng = random.Random(seed)
+        self.outcome = Outcome(seed)
+        self.say = say
+        self.table = directory / "table"
+        self.broker = Served(directory / "data")
+        file = directory / "chaos.toml"
+        file.write_text(PIPELINE.format(bootstrap=self.broker.address, directory=directory, events=EVENTS, copies=COPIES))
+        self.run = Run(file, directory)
+        self.feed = Feed(self.broker.address, rate)
+        #: JVMs whose driver was killed, and when.
+        self.orphans: dict[int, float] = {}
+        #: The newest kill's victim.
+        self.last = ""
+
+    def tell(self, kills: int) -> Outcome:
+        """Everything from beginning to end."""
+        began_s = time.monotonic()
+        self.broker.start()
+        try:
+            with Admin(bootstrap_servers=self.broker.address) as admin:
+                for topic in (EVENTS, COPIES):
+                    admin.create_topic(NewTopic(topic, PARTITIONS))
+            self.feed.begin()
+            try:
+                self.run.start()
+                self.get_on("start", began_s)
+                for victim in self.rng.choices(list(VICTIMS), list(VICTIMS.values()), k=kills):
+                    self.one_kill(victim)
+            finally:
+                self.feed.end()
+            self.catch_up()
+            if self.run.stop() != 0:
+                self.outcome.problems.append(f"the pipeline, stopped in order, ended with {self.run.ended}: {self.words()}")
+            self.await_orphans()
+            judge(self.outcome, self.broker.address, self.table, self.feed)
+        except Stuck as why:
+            self.outcome.problems.append(str(why))
+        finally:
+            self.end()
+        self.outcome.seconds = time.monotonic() - began_s
+        return self.outcome
+
+    def one_kill(self, victim: str) -> None:
+        """Kills somebody, and mostly waits until the pipeline got over it. Raises: Stuck."""
+        self.look_after(self.rng.uniform(0, 3))
+        killed_s = time.monotonic()
+        if not self.strike(victim):
+            victim = "driver"
+            self.strike(victim)
+        self.last = victim
+        self.outcome.kills[victim] += 1
+        self.say(f"{self.outcome.kills.total()}: {victim}")
+        if self.rng.randrange(HASTY_ONE_IN):
+            self.get_on(victim, killed_s)
+        else:
+            self.look_after(self.rng.uniform(0, 8))
+
+    def strike(self, victim: str) -> bool:
+        """kill -9; False when there is no such process yet."""
+        match victim:
+            case "broker":
+                self.broker.end(by_force=True)
+                time.sleep(self.rng.uniform(0, 1))
+                self.broker.start()
+                return True
+            case "driver":
+                jvm = self.run.jvm()
+                if jvm is not None:
+                    self.orphans[jvm] = time.monotonic()
+                self.run.kill()
+                return True
+            case "jvm":
+                chosen = self.run.jvm()
+            case _:
+                workers = self.run.workers()
+                chosen = self.rng.choice(workers) if workers else None
+        if chosen is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chosen, signal.SIGKILL)
+        return True
+
+    def supervise(self) -> None:
+        """Starts the pipeline again if it has ended."""
+        if self.run.ended is None:
+            return
+        self.outcome.restarts[self.last] += 1
+        self.say(f"   starts again, after {self.last}; it had ended with {self.run.ended}: {self.words()}")
+        if self.last == "broker":
+            self.outcome.problems.append(f"the pipeline ended when the broker was killed: {self.words()}")
+        self.run.start()
+
+    def words(self) -> str:
+        """The last line of the pipeline's life."""
+        return (self.run.output.read_text(errors="replace").strip().splitlines() or [""])[-1][:400]
+
+    def look_after(self, seconds: float) -> None:
+        """Lets time pass."""
+        deadline_s = time.monotonic() + seconds
+        while time.monotonic() < deadline_s:
+            self.supervise()
+            time.sleep(LOOK_S)
+
+    def get_on(self, victim: str, since_s: float) -> None:
+        """Waits until a batch has been written that began after a kill. Raises: Stuck."""
+        life, seen = self.run.lives, self.run.batches()
+        # The batch that was at work at that moment may have got through untouched.
+        needed = 2
+        deadline_s = time.monotonic() + STUCK_S
+        while True:
+            self.supervise()
+            if self.run.lives != life:
+                life, seen, needed = self.run.lives, 0, 1
+                deadline_s = time.monotonic() + STUCK_S
+            if self.run.batches() >= seen + needed:
+                break
+            if time.monotonic() > deadline_s:
+                raise Stuck(f"after {victim}: the pipeline neither ends nor writes anything for {STUCK_S:.0f} s; it says: {self.words()}")
+            time.sleep(LOOK_S)
+        took_s = time.monotonic() - since_s
+        self.outcome.recovered_s.setdefault(victim, []).append(took_s)
+        self.say(f"   {victim}: batches again after {took_s:.1f} s")
+
+    def catch_up(self) -> None:
+        """Waits until the table has as many rows as records were acknowledged. Raises: Stuck."""
+        wanted, rows = len(self.feed.acknowledged), -1
+        deadline_s = time.monotonic() + STUCK_S
+        while rows < wanted:
+            self.look_after(0.5)
+            before, rows = rows, self.rows()
+            if rows > before:
+                deadline_s = time.monotonic() + STUCK_S
+            if time.monotonic() > deadline_s:
+                raise Stuck(f"the table has {rows} rows, and {wanted} records were acknowledged; the pipeline says: {self.words()}")
+
+    def rows(self) -> int:
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(str(self.table)):
+            return 0
+        return sum(read_actions(DeltaTable(str(self.table))))
+
+    def await_orphans(self) -> None:
+        """No JVM outlives its driver for long. Raises: Stuck."""
+        deadline_s = time.monotonic() + ORPHAN_S
+        while left := [pid for pid in self.orphans if _is_our_jvm(pid)]:
+            if time.monotonic() > deadline_s:
+                raise Stuck(f"{len(left)} JVMs are still there {ORPHAN_S:.0f} s after the last driver ended")
+            time.sleep(LOOK_S)
+
+    def end(self) -> None:
+        """Leaves no process behind."""
+        jvm = self.run.jvm() if self.run.lives and self.run.ended is None else None
+        if self.run.lives and self.run.ended is None:
+            self.run.kill()
+        for pid in [*self.orphans, *([jvm] if jvm else [])]:
+            if _is_our_jvm(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.broker.end(by_force=False)
+
+
+def read_actions(table: Any) -> Iterator[int]:
+    """The rows of each file of a Delta table, as its log has them."""
+    import pyarrow
+
+    yield from pyarrow.table(table.get_add_actions(flatten=True)).column("num_records").to_pylist()
+
+
+def _is_our_jvm(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return is_java(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " "))
+    return False
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--kills", type=click.IntRange(1), default=50, show_default=True, help="How many processes are killed.")
+@click.option("--rate", type=click.IntRange(1), default=300, show_default=True, help="Records a second.")
+@click.option("--seed", type=int, help="Who is killed, and when. [default: a new one]")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
+@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data and tables are made.")
+@click.option("--keep", is_flag=True, help="Keep data, tables and what the processes wrote.")
+def main(kills: int, rate: int, seed: int | None, json_path: Path | None, directory: Path | None, keep: bool) -> None:
+    """Kill parts of a running pipeline, and compare what it wrote with what was sent.
+
+    Exit code 0: the table has each record once, the topic at least once; 1: something was wrong.
+    """
+    # What was started must not outlive a run that is told to end.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    home = Path(tempfile.mkdtemp(prefix="ottla-pipelines-", dir=directory))
+    click.echo(f"seed {seed}", err=True)
+    outcome = Story(home, seed=seed, rate=rate, say=lambda line: click.echo(line, err=True)).tell(kills)
+    text = json.dumps(outcome.summary(), indent=1)
+    click.echo(text)
+    if json_path is not None:
+        json_path.write_text(text + "\n")
+    if keep or outcome.problems:
+        click.echo(f"data, tables and output: {home}", err=True)
+    else:
+        shutil.rmtree(home, ignore_errors=True)
+    sys.exit(1 if outcome.problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What may be asked of a write, without Spark."""
+
+import pytest
+
+from ottla.spark.options import OptionError
+from ottla.spark.sink_options import BATCH_BYTES, SinkOptions
+
+
+def parsed(**options: str) -> SinkOptions:
+    return SinkOptions.of({"bootstrap.servers": "h:1", **{name.replace("_", "."): value for name, value in options.items()}})
+
+
+def test_a_sink_takes_a_topic_and_leaves_sparks_own_options_alone() -> None:
+    options = SinkOptions.of({"bootstrap.servers": "h:1", "topic": "out", "checkpointLocation": "/c", "queryName": "q"})
+    assert (options.topic, options.compression, options.partitioner, dict(options.client)) == ("out", "none", "default", {})
+
+
+def test_a_sink_refuses_a_sources_option() -> None:
+    with pytest.raises(OptionError, match="not an option of a write"):
+        parsed(subscribe="t")
+
+
+def test_the_codec_is_named_by_our_option_or_by_kafkas() -> None:
+    assert parsed(compression="lz4").compression == parsed(kafka_compression_type="lz4").compression == "lz4"
+    assert parsed(compression="lz4", kafka_compression_type="lz4").producer_settings()["compression_type"] == "lz4"
+
+
+@pytest.mark.parametrize(
+    ("options", "partitioner"),
+    [
+        ({}, "default"),
+        ({"partitioner": "round_robin"}, "round_robin"),
+        ({"kafka_partitioner_class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}, "round_robin"),
+        ({"kafka_partitioner_class": "org.apache.kafka.clients.producer.UniformStickyPartitioner"}, "uniform"),
+        ({"kafka_partitioner_class": "org.apache.kafka.clients.producer.internals.DefaultPartitioner"}, "default"),
+        ({"kafka_partitioner_ignore_keys": "true"}, "uniform"),
+        ({"kafka_partitioner_ignore_keys": "true", "partitioner": "random"}, "random"),
+        ({"kafka_partitioner_ignore_keys": "false"}, "default"),
+    ],
+)
+def test_the_partitioner_is_named_by_our_option_or_by_javas_class(options: dict[str, str], partitioner: str) -> None:
+    found = parsed(**options)
+    assert (found.partitioner, dict(found.client)) == (partitioner, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"kafka_acks": "2"}, "option kafka.acks: "),
+        ({"kafka_max_request_siz": "1"}, "option kafka.max.request.siz: unknown setting; did you mean max_request_size?"),
+        ({"kafka_retries": "often"}, "option kafka.retries: "),
+        ({"kafka_delivery_timeout_ms": "10"}, "option kafka.delivery.timeout.ms: 10 is less than"),
+        ({"kafka_acks": "1", "kafka_enable_idempotence": "true"}, "option kafka.enable.idempotence: needs acks=all"),
+        ({"kafka_transactional_id": "mine"}, "option kafka.transactional.id: unknown setting"),
+        ({"kafka_value_serializer": "x"}, "cast the column value"),
+        ({"compression": "brotli"}, "option compression: expected none or gzip"),
+        ({"kafka_compression_type": "brotli"}, "option kafka.compression.type: expected none or gzip"),
+        ({"compression": "lz4", "kafka_compression_type": "gzip"}, "differs from kafka.compression.type"),
+        ({"partitioner": "sticky"}, "option partitioner: expected default or uniform or round_robin or random"),
+        ({"kafka_partitioner_class": "com.example.Mine"}, "com.example.Mine cannot run here; use partitioner"),
+        ({"kafka_partitioner_class": "a.RoundRobinPartitioner", "partitioner": "random"}, "differs from kafka.partitioner.class"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parsed(**options)
+    assert sentence in str(refused.value)
+
+
+def test_settings_of_a_consumer_are_left_out() -> None:
+    settings = parsed(kafka_isolation_level="read_committed", kafka_group_id="g", kafka_client_id="me").producer_settings()
+    assert settings["client_id"] == "me"
+    assert not {"isolation_level", "group_id"} & set(settings)
+
+
+def test_batches_are_large_unless_somebody_says_how_large() -> None:
+    assert parsed().producer_settings()["batch_size_backlog"] == BATCH_BYTES
+    assert "batch_size_backlog" not in parsed(kafka_batch_size="1000").producer_settings()
