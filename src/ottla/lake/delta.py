@@ -77,16 +77,22 @@ def create(
     `schema` is Delta's or Arrow's.
     """
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
-    DeltaTable.create(
-        path,
-        schema=_delta_schema(schema),
-        mode="ignore",
-        partition_by=list(partition_by) or None,
-        configuration=dict(settings or {}),
-        raise_if_key_not_exists=False,
-        description=description,
-    )
+    try:
+        DeltaTable.create(
+            path,
+            schema=_delta_schema(schema),
+            mode="ignore",
+            partition_by=list(partition_by) or None,
+            configuration=dict(settings or {}),
+            raise_if_key_not_exists=False,
+            description=description,
+        )
+    except DeltaError:
+        # Another process may have made it at the same moment.
+        if opened(path) is None:
+            raise
     return DeltaTable(path)
 
 
