@@ -1,10 +1,12 @@
 """What a pipeline file may say, and what is answered to one that cannot be run."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ottla.spark.pipeline.file import load, parse
+from ottla.spark.pipeline.functions import NoType, sql_type
 from ottla.spark.pipeline.model import Field, Pipeline
 from ottla.spark.pipeline.table import PipelineError
 
@@ -120,11 +122,16 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
             "decode.bad_records",
             "keep or drop or fail",
         ),
-        (SMALL + "[[step]]\nname = 'a b'\nsql = 'x'\n", "p.toml:6", "step[0].name", "no name for a view"),
-        (SMALL + "[[step]]\nname = 'a'\nsql = 'x'\n[[step]]\nname = 'a'\nsql = 'x'\n", "p.toml:9", "step[1].name", "already a view a"),
+        (SMALL + "[[step]]\nname = 'a b'\nsql = 'SELECT 1'\n", "p.toml:6", "step[0].name", "no name for a view"),
+        (
+            SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT 1'\n[[step]]\nname = 'a'\nsql = 'SELECT 1'\n",
+            "p.toml:9",
+            "step[1].name",
+            "already a view a",
+        ),
         (SMALL + "[[step]]\nname = 'a'\n", "p.toml:5", "step[0].sql", "give the query"),
         (
-            SMALL + "[[step]]\nname = 'a'\nsql = 'x'\nwatermark = { column = 'at', delay = 'soon' }\n",
+            SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT 1'\nwatermark = { column = 'at', delay = 'soon' }\n",
             "p.toml:8",
             "step[0].watermark.delay",
             "a number and a unit",
@@ -146,3 +153,137 @@ def test_an_error_names_file_line_and_key_and_says_what_to_do(text: str, where: 
 def test_a_file_that_is_not_there_is_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"nothing\.toml: cannot be read: No such file"):
         load(tmp_path / "nothing.toml")
+
+
+SEVERAL = """
+[[source]]
+name = "clicks"
+topic = "clicks"
+watermark = { column = "at", delay = "1 minute" }
+[source.decode]
+format = "csv"
+schema = "id STRING, at TIMESTAMP"
+separator = ";"
+headers = true
+key = { format = "json", schema = "user STRING" }
+[[source]]
+name = "people"
+type = "files"
+path = "people/*.csv"
+[[source]]
+name = "incoming"
+type = "files"
+path = "in/*.jsonl"
+schema = "id STRING"
+stream = true
+[[source]]
+name = "limits"
+type = "table"
+path = "tables/limits"
+[[sink]]
+type = "console"
+from = "clicks"
+"""
+
+
+def test_several_sources_are_views_of_their_own() -> None:
+    clicks, people, incoming, limits = read(SEVERAL).sources
+    assert clicks.decode is not None
+    assert (clicks.name, clicks.decode.format, clicks.decode.separator, clicks.decode.headers) == ("clicks", "csv", ";", True)
+    assert clicks.decode.record_key.schema == "user STRING"
+    assert (people.format, people.stream, people.options) == ("csv", False, {"header": "true", "inferSchema": "true"})
+    assert (incoming.format, incoming.stream, incoming.schema) == ("json", True, "id STRING")
+    assert (limits.type, limits.path, limits.stream) == ("delta", "tables/limits", False)
+    assert read(SEVERAL).views == ("clicks", "people", "incoming", "limits")
+
+
+def _with(old: str, new: str) -> str:
+    assert old in SEVERAL
+    return SEVERAL.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "key", "sentence"),
+    [
+        (_with('name = "people"\n', ""), "p.toml:12", "source[1].name", "several sources need names"),
+        (_with('name = "people"', 'name = "clicks"'), "p.toml:13", "source[1].name", "already a view clicks"),
+        (_with('path = "people/*.csv"', 'path = "people"'), "p.toml:12", "source[1].format", "say what the files are"),
+        (
+            _with('path = "people/*.csv"', 'topic = "x"'),
+            "p.toml:15",
+            "source[1].topic",
+            'only for a source of type = "topic"; this one is files',
+        ),
+        (_with('schema = "id STRING"\nstream', "stream"), "p.toml:16", "source[2].schema", "a stream of files must know its columns"),
+        (_with("stream = true", "stream = 1"), "p.toml:21", "source[2].stream", "expected true or false"),
+        (_with('separator = ";"', 'separator = ";;"'), "p.toml:9", "source[0].decode.separator", "one character"),
+        (_with('separator = ";"', 'pattern = "x"'), "p.toml:9", "source[0].decode.pattern", 'is only for regex; this is format = "csv"'),
+        (_with('"json", schema', '"text", schema'), "p.toml:11", "source[0].decode.key.schema", "is for json"),
+        (SEVERAL + '[decode]\nformat = "text"\n', "p.toml:29", "decode", "say [source.decode] below the [[source]] it is for"),
+        (
+            _with("topic =", "options = { maxOffsetPerTrigger = 1 }\ntopic ="),
+            "p.toml:4",
+            "source[0].options.maxOffsetPerTrigger",
+            "did you mean",
+        ),
+        (
+            _with("topic =", "options = { valueFormat = 'json' }\ntopic ="),
+            "p.toml:4",
+            "source[0].options.valueFormat",
+            "is said in [decode]",
+        ),
+        (SMALL + "[decode]\nformat = 'avro'\n", "p.toml:5", "decode.schema", "exactly one of schema (JSON), schema_file and registry"),
+        (SMALL + "[decode]\nformat = 'avro'\nschema = 'id STRING'\n", "p.toml:7", "decode.schema", "is no Avro schema, which is JSON"),
+        (SMALL + "[decode]\nformat = 'avro'\nschema_file = 'no.avsc'\n", "p.toml:7", "decode.schema_file", "there is no file no.avsc"),
+        (SMALL + "[decode]\nformat = 'protobuf'\nmessage = 'a.B'\n", "p.toml:5", "decode.descriptor", "--descriptor_set_out"),
+        (SMALL + "[functions]\nmodule = 'none.py'\n", "p.toml:6", "functions.module", "there is no file none.py"),
+        (SMALL + "[functions]\nfiles = []\n", "p.toml:5", "functions.module", "name the Python file"),
+        (SMALL + "[[step]]\nname = 'a'\nsql = '/* x */ DROP VIEW records'\n", "p.toml:7", "step[0].sql", "is no query"),
+        (SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT 1'\nwithin = 'watermark'\n", "p.toml:8", "step[0].within", "is for deduplicate"),
+    ],
+)
+def test_an_error_of_sources_steps_and_functions_names_its_line(text: str, where: str, key: str, sentence: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        read(text)
+    assert (refused.value.where, refused.value.key) == (where, key)
+    assert sentence in refused.value.problem
+
+
+def test_the_lines_of_sql_are_those_of_the_file_whatever_variables_put_in() -> None:
+    text = SMALL + "[[step]]\nname = 'a'\nsql = '''\nSELECT ${columns},\n  last\nFROM records'''\n"
+    step = read(text, columns="one,\ntwo,\nthree").steps[0]
+    assert [step.line_at(step.sql.index(word)) for word in ("SELECT", "two", "last", "FROM")] == [8, 8, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "sentence"),
+    [
+        ("def f(x) -> str:\n  return", None, ""),
+        ("\ndef f(x):\n  return x\n", 2, "does not say what it returns; write def f(...) -> str:"),
+        ("\n\nasync def f(x) -> str:\n  return x\n", 3, "is async"),
+        ("def f(x) -> str:\n  return (\n", 2, "is not Python"),
+        ("import os\n", 1, "has no public function"),
+    ],
+)
+def test_a_module_of_functions_is_checked_without_running_it(tmp_path: Path, module: str, line: int | None, sentence: str) -> None:
+    (tmp_path / "own.py").write_text(module)
+    text = SMALL + "[functions]\nmodule = 'own.py'\n"
+    if line is None:
+        assert parse(text, tmp_path / "p.toml", {}).functions is not None
+        return
+    with pytest.raises(PipelineError) as refused:
+        parse(text, tmp_path / "p.toml", {})
+    assert refused.value.where == f"{tmp_path / 'own.py'}:{line}"
+    assert sentence in refused.value.problem
+
+
+def test_python_types_are_types_of_sql() -> None:
+    @dataclass
+    class Pair:
+        left: str
+        right: list[int]
+
+    assert sql_type(Pair) == "STRUCT<`left`: STRING, `right`: ARRAY<BIGINT>>"
+    assert sql_type(dict[str, float | None]) == "MAP<STRING, DOUBLE>"
+    with pytest.raises(NoType, match="complex"):
+        sql_type(complex)

@@ -1,4 +1,4 @@
-"""``ottla pipeline run`` and ``validate``.
+"""``ottla pipeline run``.
 
 Output of a run: a live table on a terminal; JSON lines with `-o json` or where standard output is no terminal.
 """
@@ -10,21 +10,6 @@ from pathlib import Path
 import click
 
 from ottla.cli.pipeline_words import EXIT_FAILED, EXIT_NO_JAVA, EXIT_USAGE, file_argument, stop_with, variables_of, variables_option
-
-
-@click.command("validate")
-@file_argument
-@variables_option
-def validate(file: Path, variables: tuple[str, ...]) -> None:
-    """Check a pipeline FILE without running it. SQL is checked when it runs."""
-    from ottla.spark.pipeline.file import load
-    from ottla.spark.pipeline.table import PipelineError
-
-    try:
-        pipeline = load(file, variables_of(variables))
-    except PipelineError as error:
-        stop_with(str(error), EXIT_USAGE)
-    click.echo(f"{file}: pipeline {pipeline.name}: {len(pipeline.steps)} steps, {len(pipeline.sinks)} sinks")
 
 
 @click.command("run")
@@ -44,6 +29,7 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
     from ottla.spark.pipeline.table import PipelineError
 
     try:
+        from ottla.spark.pipeline.checkpoint import InUse
         from ottla.spark.pipeline.foreground import run_until_stopped
         from ottla.spark.pipeline.run import QueryFailed
     except ModuleNotFoundError as error:
@@ -56,5 +42,5 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
         stop_with(str(error), EXIT_USAGE)
     except NoJava as error:
         stop_with(str(error), EXIT_NO_JAVA)
-    except QueryFailed as error:
+    except (QueryFailed, InUse) as error:
         stop_with(str(error), EXIT_FAILED)

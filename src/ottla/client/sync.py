@@ -281,6 +281,17 @@ class Producer:
         count = self._thread.call(partitions_of(self._network, topic, None, self.options.max_block_ms))
         return [TopicPartition(topic, partition) for partition in range(count)]
 
+    def numbered(self) -> tuple[int, int]:
+        """The producer id and epoch under which batches are written from now on; asks the cluster for them before anything is sent.
+
+        Every batch of an idempotent producer carries them, so that whoever keeps them can find in a log what was written, even by a
+        process that did not live to hear of it. A partition's epoch goes up when its numbering starts over; what was written under the
+        first one has no gaps. Raises: ValueError without idempotence; RequestTimedOut after `max_block_ms`; KafkaError.
+        """
+        if not self.options.enable_idempotence:
+            raise ValueError("only an idempotent producer has a number: enable_idempotence is off")
+        return self._thread.call(self._sender.numbered(self.options.max_block_ms))
+
     def flush(self, timeout_ms: float | None = None) -> None:
         """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError; AlreadyClosed."""
         with self._lock:

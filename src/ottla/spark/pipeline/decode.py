@@ -31,11 +31,12 @@ TYPES = ("string", "int", "bigint", "long", "double", "float", "boolean", "times
 #: All of the source's columns but the one that pipelines do not show.
 SOURCE_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 METADATA: tuple[str, ...] = ("topic AS _topic", "partition AS _partition", "offset AS _offset", "timestamp AS _timestamp")
+RAW_OF_CORRUPT = f"{CORRUPT} AS {RAW_VALUE}"
 METADATA += (f"key AS {RAW_KEY}", f"value AS {RAW_VALUE}")
 
 
 def source_schema(decode: Decode) -> str:
-    """The columns of ``format("ottla")`` that are read."""
+    """The columns of ``format("ottla")`` that are read of values that are decoded here."""
     return f"{SOURCE_SCHEMA}, headers {HEADERS_TYPE}" if decode.headers else SOURCE_SCHEMA
 
 
@@ -65,6 +66,8 @@ def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
             frame = _regex(frame, decode)
         case "csv":
             frame = _csv(frame, decode)
+        case "avro" | "protobuf":
+            frame = _by_source(frame, decode)
         case "text":
             frame = frame.selectExpr("make_valid_utf8(CAST(value AS STRING)) AS value", "FALSE AS _malformed", *metadata(decode))
         case "raw":
@@ -131,6 +134,12 @@ def _json(frame: Any, decode: Decode) -> Any:
     unread = [f"(parsed.`{name}` IS NOT NULL AND {_converted(f'parsed.`{name}`', field)} IS NULL)" for name, field in timed.items()]
     malformed = " OR ".join([f"parsed IS NULL OR parsed.{CORRUPT} IS NOT NULL", *unread])
     return frame.selectExpr(*columns, f"present AND ({malformed}) AS _malformed", *_names_of(metadata(decode)))
+
+
+def _by_source(frame: Any, decode: Decode) -> Any:
+    """Values that the source has decoded already: it gives them as a struct, and the bytes of those it could not read."""
+    told = [RAW_OF_CORRUPT if column.startswith("value AS ") else column for column in metadata(decode)]
+    return frame.selectExpr("value.*", f"{CORRUPT} IS NOT NULL AS _malformed", *told)
 
 
 def _regex(frame: Any, decode: Decode) -> Any:

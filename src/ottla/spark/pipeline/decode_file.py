@@ -1,5 +1,6 @@
 """How a pipeline file says that values are written: ``[decode]`` of a source, read and checked."""
 
+import json
 import re
 from collections.abc import Mapping
 
@@ -7,7 +8,7 @@ from ottla.base.options import suggestion
 from ottla.spark.pipeline.model import NAME, Decode, Field, KeyDecode
 from ottla.spark.pipeline.table import Table
 
-FORMATS = ("json", "regex", "csv", "text", "raw")
+FORMATS = ("json", "regex", "csv", "avro", "protobuf", "text", "raw")
 #: Formats whose columns the file names.
 TYPED = ("json", "csv")
 TAKEN = "_key, _topic, _partition, _offset, _timestamp, _headers, _malformed"
@@ -17,7 +18,12 @@ ONLY = {
     "nulls": ("regex", "csv"),
     "separator": ("csv",),
     "fields": ("json", "regex", "csv"),
-    "schema": ("json", "csv"),
+    "schema": ("json", "csv", "avro"),
+    "schema_file": ("avro",),
+    "registry": ("avro",),
+    "subject": ("avro",),
+    "descriptor": ("protobuf",),
+    "message": ("protobuf",),
 }
 
 
@@ -36,20 +42,50 @@ def read_decode(table: Table) -> Decode:
     schema, pattern, nulls = table.text("schema"), table.text("pattern"), table.texts("nulls")
     if (form in TYPED and not (schema or fields)) or (schema and fields):
         raise table.fail("fields", 'give either fields, such as { user = "string" }, or a schema, such as "user STRING, n BIGINT"')
+    options: dict[str, str] = {}
     if form == "regex":
         _check_pattern(table, pattern, fields)
+    elif form == "avro":
+        options, schema = _avro(table, schema), None
+    elif form == "protobuf":
+        options = _protobuf(table)
+    for name in ONLY:
+        table.asked.append(name)
     separator = table.text("separator", ",", blank=True)
     if len(separator) != 1:
         raise table.fail("separator", f"expected one character, such as ';', not {separator!r}")
     bad = table.choice("bad_records", ("keep", "drop", "fail", "dead_letter"), "keep")
     key, headers = _key(table), table.flag("headers", False)
     table.finish()
-    return Decode(form, fields, schema, pattern, nulls, bad, separator, key, headers, table.prefix)
+    return Decode(form, fields, schema, pattern, nulls, bad, separator, options, key, headers, table.prefix)
+
+
+def _avro(table: Table, schema: str | None) -> dict[str, str]:
+    file, registry, subject = table.text("schema_file"), table.text("registry"), table.text("subject")
+    if sum(map(bool, (schema, file, registry))) != 1:
+        raise table.fail("schema", "say what values are with exactly one of schema (JSON), schema_file and registry (the address of one)")
+    if subject and not registry:
+        raise table.fail("subject", "is for registry: the name under which it keeps the schemas")
+    if registry:
+        return {"valueFormat": "avro", "schema.registry.url": registry, **({"valueSubject": subject} if subject else {})}
+    if file:
+        schema = table.beside("schema_file", file).read_text(encoding="utf-8")
+    try:
+        json.loads(schema or "")
+    except ValueError as error:
+        raise table.fail("schema_file" if file else "schema", f"is no Avro schema, which is JSON: {error}") from None
+    return {"valueFormat": "avro", "valueSchema": schema or ""}
+
+
+def _protobuf(table: Table) -> dict[str, str]:
+    descriptor = table.text("descriptor", required="name the file that protoc --include_imports --descriptor_set_out=FILE has written")
+    message = table.text("message", required="name the message, with its package, such as shop.Order")
+    return {"valueFormat": "protobuf", "valueDescriptor": str(table.beside("descriptor", descriptor)), "valueMessage": message}
 
 
 def _instead(form: str) -> str:
     if form in ("text", "raw"):
-        return f'{form} has one column, value; set format = "json", "csv" or "regex" for more'
+        return f'{form} has one column, value; set format = "json", "csv", "regex" ... for more'
     return f'this is format = "{form}"'
 
 

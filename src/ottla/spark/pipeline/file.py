@@ -12,15 +12,20 @@ Every key is checked before anything runs. An error names the file, the line whe
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ottla.spark.pipeline.functions import check
 from ottla.spark.pipeline.model import NAME, Functions, Pipeline, Step
 from ottla.spark.pipeline.sink_file import read_dead_letters, read_rules, read_sinks, read_trigger, refuse_lost_letters
 from ottla.spark.pipeline.source_file import read_sources, read_watermark
 from ottla.spark.pipeline.table import PipelineError, Table
+
+#: How a query begins, behind comments.
+QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
 
 
 def load(path: Path, variables: Mapping[str, str] | None = None) -> Pipeline:
@@ -75,6 +80,8 @@ def _steps(table: Table, sources: tuple[str, ...]) -> tuple[Step, ...]:
         if name in sources or name in (step.name for step in steps):
             raise inner.fail("name", f"there is already a view {name}; choose another name")
         sql = inner.text("sql", required=f"give the query, such as SELECT * FROM {sources[0]}")
+        if not QUERY.match(sql):
+            raise inner.fail("sql", "is no query: begin with SELECT, WITH, FROM, VALUES or TABLE; sinks write results")
         deduplicate = inner.texts("deduplicate")
         within = inner.choice("within", ("watermark",))
         if within and not deduplicate:
@@ -90,20 +97,14 @@ def _functions(table: Table) -> Functions | None:
     inner = table.table("functions")
     if not inner.values:
         return None
-    module = _beside(inner, "module", inner.text("module", required='name the Python file, such as module = "functions.py"'))
+    module = inner.beside("module", inner.text("module", required='name the Python file, such as module = "functions.py"'))
     if not module.stem.isidentifier() or module.suffix != ".py":
         raise inner.fail("module", f"expected a Python file whose name can be imported, such as functions.py, not {module.name!r}")
-    files = tuple(_beside(inner, "files", name) for name in inner.texts("files"))
+    files = tuple(inner.beside("files", name) for name in inner.texts("files"))
     inner.finish()
-    return Functions(module, files)
-
-
-def _beside(table: Table, key: str, name: str) -> Path:
-    """A file that belongs to the pipeline: relative to its file."""
-    path = table.path.parent / name
-    if not path.is_file():
-        raise table.fail(key, f"there is no file {path}; the path is relative to the pipeline's file")
-    return path
+    functions = Functions(module, files)
+    check(functions)
+    return functions
 
 
 def _spark(table: Table) -> dict[str, str]:

@@ -8,8 +8,8 @@ Every public function of the module becomes a function of its name, for each row
     str STRING   int BIGINT   float DOUBLE   bool BOOLEAN   bytes BINARY   Decimal DECIMAL(38,18)   datetime TIMESTAMP   date DATE
     list[T] ARRAY<T>   dict[K, V] MAP<K, V>   a dataclass, NamedTuple or TypedDict STRUCT   T | None the same as T
 
-What PySpark's own decorators have made (`udf`, `arrow_udf`, `udtf`) is registered as it is. The module, and those it imports beside it that
-the file names, are sent to the executors; functions travel by their names and are imported there, so the module is read on every machine.
+What PySpark's own decorators have made (`udf`, `arrow_udf`, `udtf`) is registered as it is. Functions travel to the executors with whatever
+of the module they use; the module itself, and the files it imports that the pipeline names, are sent there too.
 """
 
 import ast
@@ -71,11 +71,15 @@ def register(pipeline: Pipeline, session: Any) -> dict[str, str]:
 
     Raises: PipelineError.
     """
+    from pyspark import cloudpickle
+
     functions = pipeline.functions
     if functions is None:
         return {}
     check(functions)
     module = _imported(pipeline, functions)
+    # Imported on an executor, where there is no session, a decorator that is told its type as text fails; and names could clash.
+    cloudpickle.register_pickle_by_value(module)
     for path in (functions.module, *functions.files):
         session.sparkContext.addPyFile(str(path.absolute()))
     made = {}

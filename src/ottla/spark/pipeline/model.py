@@ -13,7 +13,7 @@ RECORDS = "records"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DURATION = re.compile(r"\d+\s+(millisecond|second|minute|hour|day)s?")
 
-DecodeFormat = Literal["json", "regex", "csv", "text", "raw"]
+DecodeFormat = Literal["json", "regex", "csv", "avro", "protobuf", "text", "raw"]
 BadRecords = Literal["keep", "drop", "fail", "dead_letter"]
 SinkMode = Literal["append", "merge", "replace", "update"]
 
@@ -49,6 +49,8 @@ class Decode:
     bad_records: BadRecords = "keep"
     #: Of csv.
     separator: str = ","
+    #: Of avro and protobuf: options of ``format("ottla")``, which decodes them itself.
+    options: Mapping[str, str] = field(default_factory=dict)
     #: How the record's key becomes the column ``_key``.
     record_key: "KeyDecode" = field(default_factory=lambda: KeyDecode("text"))
     #: Whether there is a column ``_headers``.

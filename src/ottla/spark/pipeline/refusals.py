@@ -91,5 +91,10 @@ def _said(pipeline: Pipeline, step: Step, error: Exception, fragment: str, colum
             f"{pipeline.functions.module.name} has {', '.join(ours)}" if pipeline.functions is not None else "Spark has none of this name"
         )
         return f"there is no function {name}{suggestion(name, [*ours, *COMMON_FUNCTIONS])}; {where}"
-    said = reason(error)
-    return re.sub(r"^\[[A-Z0-9_.]+\] ", "", said) + (f" (at {' '.join(fragment.split())})" if fragment and fragment not in said else "")
+    said, here = without_code(reason(error)), " ".join(fragment.split())
+    return said if not here or here in said or here == " ".join(step.sql.split()) else f"{said}, in: {here}"
+
+
+def without_code(sentence: str) -> str:
+    """Without the name that Spark gives the kind of an error."""
+    return re.sub(r"^\[[A-Z0-9_.]+\] ", "", sentence)

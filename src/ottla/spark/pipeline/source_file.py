@@ -33,7 +33,8 @@ def read_sources(table: Table, bootstrap: str) -> tuple[Source, ...]:
         raise table.fail("decode", "belongs to one source: there are several, so say [source.decode] below the [[source]] it is for")
     sources: list[Source] = []
     for inner in tables:
-        name = inner.text("name", RECORDS, required="several sources need names: steps use them as views" if len(tables) > 1 else "")
+        alone = RECORDS if len(tables) == 1 else None
+        name = inner.text("name", alone, required="several sources need names: steps use them as views")
         if not NAME.fullmatch(name):
             raise inner.fail("name", f"{name!r} is no name for a view; use letters, digits and _")
         if name in (source.name for source in sources):
@@ -84,6 +85,11 @@ def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, waterm
     options = {"subscribePattern": pattern} if pattern else {"subscribe": topic or ",".join(topics)}
     options["startingOffsets"] = start
     options |= table.settings("options", "{ maxOffsetsPerTrigger = 10000 }")
+    for name in table.values.get("options", {}):
+        if name.lower().startswith("value") or name == "schema.registry.url":
+            raise table.fail(f"options.{name}", "is said in [decode], which has format and what belongs to it")
+        if name.lower() == "includeheaders":
+            raise table.fail(f"options.{name}", "is said in [decode]: headers = true gives the column _headers")
     own = table.text("bootstrap")
     try:
         SourceOptions.of({"kafka.bootstrap.servers": own or bootstrap, **options}, streaming=True)

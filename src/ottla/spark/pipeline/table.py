@@ -42,6 +42,13 @@ class Table:
         value = self.values.get(name)
         return value if isinstance(value, dict) else self.filled(name, value)
 
+    def beside(self, name: str, file: str) -> Path:
+        """A file that belongs to the pipeline: its path is relative to the pipeline's file."""
+        path = self.path.parent / file
+        if not path.is_file():
+            raise self.fail(name, f"there is no file {path}; the path is relative to the pipeline's file")
+        return path
+
     def lines(self, name: str) -> tuple[tuple[int, int], ...]:
         """Which character of a text, with its variables filled in, begins which line of the file."""
         place = places_in(self.source).find(f"{self.prefix}{name}")

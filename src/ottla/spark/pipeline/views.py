@@ -14,12 +14,14 @@ from ottla.spark.pipeline.decode import decoded, source_schema
 from ottla.spark.pipeline.model import Pipeline, Source, Step, Watermark
 from ottla.spark.pipeline.refusals import reason, spark_errors
 from ottla.spark.pipeline.rejects import Judged, judge
+from ottla.spark.pipeline.reset import started_at
 from ottla.spark.pipeline.table_source import TableSource
 
 
-def views(pipeline: Pipeline, session: Any, judged: dict[str, Judged] | None = None) -> dict[str, Any]:
+def views(pipeline: Pipeline, session: Any, judged: dict[str, Judged] | None = None, *, standing: bool = False) -> dict[str, Any]:
     """Every view by name, in the order of the file; each is also a temporary view of the session. `judged` is filled with those that bad
-    rows leave, as they were before.
+    rows leave, as they were before. `standing` puts empty frames of the same columns in the place of streams: Spark shows how it would
+    compute these, and not how it would compute a stream.
 
     Raises: PipelineError when Spark refuses a source or a step.
     """
@@ -33,7 +35,7 @@ def views(pipeline: Pipeline, session: Any, judged: dict[str, Judged] | None = N
     functions.register(pipeline, session)
     made: dict[str, Any] = {}
     for source in pipeline.sources:
-        frame = kept(source.name, _loaded(pipeline, source, session))
+        frame = kept(source.name, _loaded(pipeline, source, session, standing=standing))
         if source.watermark is not None:
             frame = _watermarked(pipeline, frame, source.watermark, f"{source.key}watermark.column")
         frame.createOrReplaceTempView(source.name)
@@ -47,18 +49,24 @@ def views(pipeline: Pipeline, session: Any, judged: dict[str, Judged] | None = N
 def options_of(pipeline: Pipeline, source: Source) -> dict[str, str]:
     """Options of ``format("ottla")`` for a source of topics."""
     options = {"kafka.bootstrap.servers": source.bootstrap or pipeline.bootstrap, **source.options}
-    if source.decode is not None and source.decode.headers:
-        options["includeHeaders"] = "true"
-    return options
+    if source.decode is not None:
+        options |= source.decode.options
+        if source.decode.headers:
+            options["includeHeaders"] = "true"
+    return started_at(pipeline, source, options)
 
 
-def _loaded(pipeline: Pipeline, source: Source, session: Any) -> Any:
+def _loaded(pipeline: Pipeline, source: Source, session: Any, *, standing: bool) -> Any:
     try:
         match source.type:
             case "topic":
                 assert source.decode is not None, "topics have one"
-                reader = session.readStream.format("ottla").schema(source_schema(source.decode)).options(**options_of(pipeline, source))
-                return decoded(reader.load(), pipeline, source.decode)
+                reader = session.readStream.format("ottla").options(**options_of(pipeline, source))
+                # What the source decodes has the columns of its own schema.
+                frame = (reader if source.decode.options else reader.schema(source_schema(source.decode))).load()
+                return decoded(_empty(session, frame.schema) if standing else frame, pipeline, source.decode)
+            case "files" if source.stream and standing:
+                return _empty(session, source.schema or "value STRING")
             case "files":
                 reader = (session.readStream if source.stream else session.read).format(source.format).options(**source.options)
                 return (reader.schema(source.schema) if source.schema else reader).load(source.path)
@@ -67,6 +75,11 @@ def _loaded(pipeline: Pipeline, source: Source, session: Any) -> Any:
                 return session.read.format(TableSource.name()).option("path", source.path).load()
     except spark_errors() as error:
         raise _refused_source(pipeline, source, error) from None
+
+
+def _empty(session: Any, schema: Any) -> Any:
+    # Not a list: of what is known to be empty, Spark would plan nothing.
+    return session.createDataFrame(session.sparkContext.emptyRDD(), schema)
 
 
 def _refused_source(pipeline: Pipeline, source: Source, error: Exception) -> Exception:
@@ -96,7 +109,9 @@ def _step(pipeline: Pipeline, step: Step, session: Any, made: dict[str, Any], ke
             if name not in frame.columns:
                 raise pipeline.error(f"{prefix}deduplicate", refusals.no_column(name, {step.name: frame.columns}))
         columns = list(step.deduplicate)
-        frame = frame.dropDuplicatesWithinWatermark(columns) if step.within_watermark else frame.dropDuplicates(columns)
+        # Spark refuses the first of both where nothing streams, though it means the same there.
+        within = step.within_watermark and frame.isStreaming
+        frame = frame.dropDuplicatesWithinWatermark(columns) if within else frame.dropDuplicates(columns)
     return frame
 
 

@@ -1,0 +1,171 @@
+"""What is told of a pipeline without running it, and what is refused with the line to change. No broker is there."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ottla.cli.main import main
+from ottla.spark.pipeline import plan as plans
+from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.table import PipelineError
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+#: Nobody listens there.
+HEAD = """bootstrap = "127.0.0.1:1"
+[[source]]
+name = "events"
+topic = "events"
+watermark = { column = "at", delay = "1 minute" }
+[source.decode]
+format = "json"
+schema = "code STRING, n INT, at TIMESTAMP"
+[[source]]
+name = "other"
+topic = "other"
+decode = { format = "json", schema = "code STRING, seen TIMESTAMP" }
+[[step]]
+name = "asked"
+"""
+#: The line on which SQL begins in a file of `asking`.
+FIRST = 16
+DELTA = 'type = "delta"\npath = "t"'
+
+
+def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
+    return f'{HEAD}sql = """\n{sql}"""\n{more}\n[[sink]]\n{sink}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "sentence"),
+    [
+        (
+            asking("SELECT code,\n cod\nFROM events"),
+            FIRST + 1,
+            "step[0].sql",
+            "there is no column cod; did you mean code?; events has code, n, at,",
+        ),
+        (asking("SELECT e.cod\nFROM events e"), FIRST, "step[0].sql", "there is no column e.cod"),
+        (asking("SELECT code\nFROM evnts"), FIRST + 1, "step[0].sql", "there is no view evnts; did you mean events?"),
+        (asking("SELECT code\nFROM asked"), FIRST + 1, "step[0].sql", "made by this step itself"),
+        (asking("SELECT code\nFRM events x"), FIRST + 1, "step[0].sql", "Syntax error at or near 'events'"),
+        (asking("SELECT code,\ncuont(*)\nFROM events"), FIRST + 1, "step[0].sql", "there is no function cuont; did you mean count?"),
+        (asking("SELECT code,\nat +\n1 FROM events"), FIRST + 1, "step[0].sql", "incompatible types"),
+        (asking("SELECT code, count(*) FROM events GROUP BY code", DELTA), FIRST - 1, "step[0].sql", "never stops changing"),
+        (asking("SELECT code FROM events ORDER BY code"), FIRST - 1, "step[0].sql", "leave ORDER BY out"),
+        (asking("SELECT count(DISTINCT code) FROM events"), FIRST - 1, "step[0].sql", "approx_count_distinct"),
+        (asking("SELECT row_number() OVER (PARTITION BY code ORDER BY n) FROM events"), FIRST - 1, "step[0].sql", "GROUP BY window"),
+        (
+            asking("SELECT events.code FROM events LEFT JOIN other ON events.code = other.code", DELTA),
+            FIRST - 1,
+            "step[0].sql",
+            "an outer join of two streams must know when a row stays alone",
+        ),
+        (
+            asking("SELECT * FROM other", more='deduplicate = ["code"]\nwithin = "watermark"'),
+            FIRST + 1,
+            "step[0].deduplicate",
+            "give this step or its source watermark",
+        ),
+        (
+            asking("SELECT n FROM events", more='deduplicate = ["code"]'),
+            FIRST + 1,
+            "step[0].deduplicate",
+            "there is no column code; asked has n",
+        ),
+        (asking("SELECT code FROM events", f'{DELTA}\nmode = "replace"'), FIRST + 5, "sink[0].mode", "which only an aggregate has"),
+        (asking("SELECT code FROM events", f'{DELTA}\nmode = "merge"\nkeys = ["cod"]'), FIRST + 6, "sink[0].keys", "did you mean code?"),
+        (asking("SELECT 1 AS one", 'type = "console"\nfrom = "asked"'), FIRST + 4, "sink[0].from", "reads only tables and files"),
+        (asking("SELECT 1").replace("n INT", "n INTT"), 8, "source[0].decode.schema", "is not a list of columns in Spark's DDL"),
+        (asking("SELECT 1").replace('column = "at"', 'column = "n"'), 5, "source[0].watermark.column", "column n is int"),
+    ],
+)
+def test_a_refusal_of_spark_names_the_line_to_change(spark: Any, tmp_path: Path, text: str, line: int, key: str, sentence: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        plans.checked(parse(text, tmp_path / "p.toml", {}), spark)
+    assert (refused.value.where, refused.value.key) == (f"{tmp_path / 'p.toml'}:{line}", key), refused.value
+    assert sentence in refused.value.problem
+
+
+WHOLE = (
+    asking("SELECT window(at, '1 minute') AS w, count(*) AS n FROM events GROUP BY 1")
+    + """from = "near"
+[[step]]
+name = "once"
+sql = "SELECT code, at FROM events"
+deduplicate = ["code"]
+[[step]]
+name = "near"
+sql = "SELECT once.code FROM once JOIN asked ON once.at = asked.w.start"
+[[step]]
+name = "sessions"
+sql = "SELECT session_window(at, '5 minutes') AS s, code, count(*) AS n FROM events GROUP BY session_window(at, '5 minutes'), code"
+[[sink]]
+type = "delta"
+path = "tables/sessions"
+mode = "merge"
+keys = ["s", "code"]
+"""
+)
+
+
+@pytest.fixture
+def in_this_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands plan in the tests' session: a process has one."""
+
+    @contextmanager
+    def session(_: Any) -> Iterator[Any]:
+        yield spark
+
+    monkeypatch.setattr(plans, "planning_session", session)
+
+
+@pytest.mark.usefixtures("in_this_session")
+def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(WHOLE)
+    done = CliRunner().invoke(main, ["pipeline", "plan", str(file), "--physical", "-o", "json"])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.output)
+    views = {view["name"]: view for view in document["views"]}
+    assert views["events"]["columns"][:3] == [
+        {"name": "code", "type": "string"},
+        {"name": "n", "type": "int"},
+        {"name": "at", "type": "timestamp"},
+    ]
+    assert [views[name]["reads"] for name in ("events", "near")] == [["events"], ["once", "asked"]]
+    kept = {name: [(state["kind"], state["until"]) for state in view["state"]] for name, view in views.items()}
+    assert kept == {
+        "events": [],
+        "other": [],
+        "asked": [("aggregate", "watermark")],
+        "once": [("deduplicate", "never")],
+        "near": [("join", "watermark")],
+        "sessions": [("aggregate", "watermark")],
+    }
+    assert [(sink["type"], sink["from"], sink["output"]) for sink in document["sinks"]] == [
+        ("console", "near", "update"),
+        ("delta", "sessions", "update"),
+    ]
+    assert [one["view"] for one in document["physical"]] == ["near", "sessions"]
+    assert "Join" in document["physical"][0]["plan"]
+
+
+@pytest.mark.usefixtures("in_this_session")
+def test_commands_tell_people_what_is_wrong_and_what_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(asking("SELECT cod FROM events"))
+    refused = CliRunner().invoke(main, ["pipeline", "validate", str(file)])
+    assert (refused.exit_code, refused.output.startswith(f"ottla: {file}:{FIRST}: step[0].sql: there is no column cod")) == (2, True)
+    unseen = CliRunner().invoke(main, ["pipeline", "validate", str(file), "--no-spark"])
+    assert unseen.output == f"{file}: pipeline p: 2 sources, 1 step, 1 sink; SQL not checked\n"
+    file.write_text(asking("SELECT code FROM events"))
+    assert CliRunner().invoke(main, ["pipeline", "validate", str(file)]).output.endswith("SQL checked\n")
+    shown = CliRunner().invoke(main, ["pipeline", "plan", str(file)]).output.splitlines()
+    assert "view\tasked\tstep\tevents\tcode string\t\t" in shown
+    assert "sink\tconsole\tasked\t\t\trows that do not change any more" in shown
