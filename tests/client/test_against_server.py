@@ -52,6 +52,7 @@ def topic(server: Serving, request: pytest.FixtureRequest) -> str:
     name = re.sub(r"\W", ".", request.node.name)[-100:]
     with Admin(bootstrap_servers=server.bootstrap) as admin:
         admin.create_topic(NewTopic(name, 3))
+        until(lambda: len(admin.describe_topic(name).partitions) == 3)
     return name
 
 
