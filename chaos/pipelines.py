@@ -306,8 +306,8 @@ class Story:
             try:
                 self.run.start()
                 self.get_on("start", began_s)
-                for _ in range(kills):
-                    self.one_kill()
+                for victim in self.rng.choices(list(VICTIMS), list(VICTIMS.values()), k=kills):
+                    self.one_kill(victim)
             finally:
                 self.feed.end()
             self.catch_up()
@@ -322,10 +322,9 @@ class Story:
         self.outcome.seconds = time.monotonic() - began_s
         return self.outcome
 
-    def one_kill(self) -> None:
+    def one_kill(self, victim: str) -> None:
         """Kills somebody, and mostly waits until the pipeline got over it. Raises: Stuck."""
         self.look_after(self.rng.uniform(0, 3))
-        victim = self.rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
         killed_s = time.monotonic()
         if not self.strike(victim):
             victim = "driver"

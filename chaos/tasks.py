@@ -33,7 +33,7 @@ from chaos.soak import Served
 from ottla import Admin, Consumer, NewTopic
 from ottla.spark.session import start_session
 
-TASKS, ROWS = 4, 20_000
+TASKS, ROWS = 4, 40_000
 #: Of each row. The sink sends 4 MiB at a time.
 ROW_BYTES = 1_000
 #: The row of a task at which things happen.
@@ -42,6 +42,8 @@ SETTINGS = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.memory": "512m",
     "spark.task.maxFailures": "4",
+    # What comes to the sink at once, so that a task has sent something when it is half way.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.speculation": "true",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.interval": "200ms",
@@ -76,7 +78,19 @@ def stumbling(story: str, signs: str) -> Callable[[int], str]:
                     time.sleep(0.05)
         return f"{number:0{ROW_BYTES}}"
 
-    return value
+    # Spark looks at annotations, and takes none that are put off.
+    return lambda number: value(number)
+
+
+def spark_home(directory: Path) -> Path:
+    """The installed Spark, in a directory of our own: executors work and write below it."""
+    import pyspark
+
+    directory.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "work":
+            (directory / entry.name).symlink_to(entry)
+    return directory
 
 
 def executors() -> list[int]:
@@ -139,16 +153,11 @@ def numbers_in(bootstrap: str, topic: str) -> Counter[int]:
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
 def main(names: tuple[str, ...], seed: int, json_path: Path | None) -> None:
     """Let tasks of a Spark cluster fail while they write into topics. Exit code 0: no record is missing."""
-    import pyspark
-
-    # Where the executors' launcher is.
-    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     # What was started must not outlive a run that is told to end.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="ottla-tasks-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
-        # Spark's executors work and write below the current directory.
-        os.environ["SPARK_WORKER_DIR"] = str(directory / "work")
+        os.environ["SPARK_HOME"] = str(spark_home(directory / "spark"))
         broker = Served(directory / "data")
         broker.start()
         spark = None

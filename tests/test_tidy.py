@@ -51,7 +51,7 @@ ONLY: dict[tuple[str, str], str] = {
 DOORS = {
     "server": {"serve", "zookeeper", "cluster_local", "cluster_up", "cluster_down", "cluster_restart", "cluster_status", "log"},
     "sim": {"sim"},
-    "spark": {"pipeline_plan", "pipeline_run", "zookeeper"},
+    "spark": {"pipeline_plan", "pipeline_run", "pipeline_state", "zookeeper"},
     "log": {"log", "log_verify", "complete"},
 }
 

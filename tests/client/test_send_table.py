@@ -177,6 +177,14 @@ async def test_keys_go_where_javas_partitioner_sends_them_and_stay_in_order(clus
     assert {value: key for log in found for _, key, value, _ in log} == {b"%d" % n: keys[n].encode() for n in range(500)}
 
 
+async def test_a_large_table_that_names_its_partitions_is_sent_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    # More than one portion: rows of the next must not be taken for this one's.
+    count = 3000
+    table = pa.table({"v": ["x" * 2000] * count, "n": range(count), "p": pa.array([n % 3 for n in range(count)], pa.int32())})
+    found = await sent(cluster, quick, table, topic="many", key="n", value="v", partition="p")
+    assert [[int(key) for _, key, _, _ in log] for log in found] == [list(range(first, count, 3)) for first in range(3)]
+
+
 async def test_a_partition_that_a_row_names_comes_before_its_key(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     table = pa.table({"k": ["a", "a", None, None], "p": pa.array([2, None, 0, None], pa.int8()), "v": ["0", "1", "2", "3"]})
     found = await sent(cluster, quick, table, topic="many", key="k", value="v", partition="p")

@@ -75,11 +75,24 @@ def test_files_of_tasks_become_one_transaction(tmp_path: Path) -> None:
     assert (tmp_path / "rows").read_text() == "6"
 
 
-def test_files_of_a_task_that_is_given_up_are_removed(tmp_path: Path) -> None:
-    data = pa.record_batch({"k": ["a"]})
-    ensure(str(tmp_path / "t"), schema_of_arrow(data.schema))
-    writer = DeltaAppendWriter(str(tmp_path / "t"), "q", 0, None)
-    message = writer.write(iter([data]))
-    assert list((tmp_path / "t").glob("*.parquet"))
-    writer.abort([message, None])
-    assert not list((tmp_path / "t").glob("*.parquet"))
+def tasks(path: Path, *values: int, batch: int) -> tuple[DeltaAppendWriter, list[Any]]:
+    """A writer of a batch, and what its tasks have written."""
+    writer = DeltaAppendWriter(str(path), "q", batch, None)
+    return writer, [writer.write(iter([pa.record_batch({"n": pa.array([value], pa.int64())})])) for value in values]
+
+
+def test_two_processes_that_write_the_same_batch_write_it_once(tmp_path: Path) -> None:
+    ensure(str(tmp_path / "t"), schema_of_arrow(pa.schema([("n", pa.int64())])))
+    one, written = tasks(tmp_path / "t", 1, 2, batch=7)
+    other, again = tasks(tmp_path / "t", 1, 2, batch=7)
+    one.commit(written)
+    other.commit(again)
+    assert rows(tmp_path / "t") == [(1,), (2,)]
+
+
+def test_a_batch_that_is_aborted_after_it_was_committed_stays(tmp_path: Path) -> None:
+    ensure(str(tmp_path / "t"), schema_of_arrow(pa.schema([("n", pa.int64())])))
+    writer, written = tasks(tmp_path / "t", 1, 2, batch=0)
+    writer.commit(written)
+    writer.abort([*written, None])
+    assert rows(tmp_path / "t") == [(1,), (2,)]

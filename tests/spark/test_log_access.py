@@ -11,12 +11,16 @@ from ottla import Admin, Consumer, NewTopic
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
 from ottla.client.errors import ConnectionFailed
+from ottla.client.raw_fetch import RawFetch
+from ottla.records.batch import parse_header
+from ottla.records.build import build_batch
 from ottla.records.errors import CorruptBatch
 from ottla.spark.columns import arrow_schema, record_batch
 from ottla.spark.log_access import Log, open_log
 from ottla.spark.loss import DataLoss, Losses
 from ottla.spark.offsets import EARLIEST, OffsetRange
 from ottla.spark.positions import NoSuchData
+from ottla.wire.errors import ClusterAuthorizationFailed
 from serving import Serving
 
 from .conftest import Topic
@@ -89,6 +93,76 @@ def test_a_range_that_the_log_never_fills_ends_with_a_time_out(log: Log, a_topic
     topic.add(b"only one")
     with pytest.raises(TimeoutError, match="nothing came from offset 1 on"):
         read(log, topic, 0, 2, timeout_ms=500)
+
+
+def test_the_size_of_an_offset_is_known_from_the_brokers_directories(log: Log, a_topic: Topics) -> None:
+    topic = a_topic(partitions=3)
+    topic.add(*[b"x" * 1000] * 50, partition=0)
+    topic.add(*[b"x"] * 50, partition=1)
+    sizes = log.bytes_per_offset([TopicPartition(topic.name, number) for number in range(3)])
+    assert set(sizes) == {TopicPartition(topic.name, 0), TopicPartition(topic.name, 1)}, "an empty partition has no size"
+    assert sizes[TopicPartition(topic.name, 0)] > 1000 > 500 > sizes[TopicPartition(topic.name, 1)] > 1
+
+
+def test_without_directories_nothing_is_known_of_sizes(log: Log, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = a_topic()
+    topic.add(b"x")
+
+    async def refuse(*_: object, **__: object) -> Any:
+        raise ClusterAuthorizationFailed("not yours")
+
+    monkeypatch.setattr(log._admin(), "describe_log_dirs", refuse)
+    assert log.bytes_per_offset([TopicPartition(topic.name, 0)]) == {}
+
+
+def test_what_is_committed_for_a_group_is_what_it_has(log: Log, a_topic: Topics) -> None:
+    topic = a_topic(partitions=2)
+    here, there = TopicPartition(topic.name, 0), TopicPartition(topic.name, 1)
+    log.commit(f"g-{topic.name}", {here: 7})
+    assert log.committed(f"g-{topic.name}", [here, there]) == {here: 7, there: None}
+
+
+def test_a_topic_that_was_created_again_is_not_the_one_a_range_was_planned_for(log: Log, a_topic: Topics) -> None:
+    topic = a_topic()
+    topic.add(b"old")
+    topic_id = log.topic_ids(frozenset([topic.name]))[topic.name]
+    wanted = OffsetRange(topic.name, 0, 0, 1, topic_id)
+    assert len(list(log.read(wanted, with_headers=False, losses=Losses(), timeout_ms=3000))) == 1
+    topic.delete()
+    with pytest.raises(DataLoss, match="its topic was deleted"):
+        list(log.read(wanted, with_headers=False, losses=Losses(), timeout_ms=3000))
+    with Admin(bootstrap_servers=topic.bootstrap) as admin:
+        admin.create_topic(NewTopic(topic.name, 1))
+    topic.add(b"new")
+    with pytest.raises(DataLoss, match=f"created again .its id was {topic_id}"):
+        list(log.read(wanted, with_headers=False, losses=Losses(), timeout_ms=3000))
+    assert list(log.read(wanted, with_headers=False, losses=Losses("skip"), timeout_ms=3000)) == []
+
+
+def test_gaps_of_compaction_and_of_transactions_are_no_loss(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def batch(base_offset: int, value: bytes, **fields: Any) -> bytes:
+        return bytes(build_batch([(0, b"k", value, ())], base_offset=base_offset, **fields))
+
+    transaction = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    marker = build_batch([(0, bytes(4), bytes(6), ())], base_offset=22, control=True, **{**transaction, "base_sequence": -1})
+    # Compaction has left 4 and 9 of the first ten records; 20 was aborted, 22 is a marker, and 23 to 29 are gone.
+    kept = [batch(4, b"four"), batch(9, b"nine"), batch(20, b"aborted", **transaction), bytes(marker), batch(30, b"thirty")]
+
+    async def fetch(tp: TopicPartition, position: int) -> RawFetch:
+        later = [one for one in kept if parse_header(one).last_offset >= position]
+        return RawFetch(memoryview(b"".join(later)), 31, 0, 31, ((7, 20),))
+
+    log = open_log(bootstrap, {"isolation.level": "read_committed"})
+    monkeypatch.setattr(log, "_fetch_raw", fetch)
+    schema = arrow_schema(("offset", "value"))
+
+    def rows(start: int, end: int) -> list[tuple[int, bytes]]:
+        parts = log.read(OffsetRange("t", 0, start, end), with_headers=False, losses=Losses("fail"), timeout_ms=500)
+        return [tuple(row.values()) for part in parts for row in record_batch(part, schema, "t", 0).to_pylist()]
+
+    assert rows(0, 31) == [(4, b"four"), (9, b"nine"), (30, b"thirty")]
+    assert rows(0, 8) == [(4, b"four")]
+    assert rows(21, 29) == []
 
 
 def test_times_become_offsets(log: Log, a_topic: Topics) -> None:

@@ -92,6 +92,44 @@ def test_small_partitions_share_a_task() -> None:
     assert len(tasks) == 1
 
 
+BYTES = st.dictionaries(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 5)), st.floats(0, 1e5), max_size=8)
+
+
+@given(RANGES, BYTES, st.none() | st.integers(1, 40), st.integers(1, 8))
+def test_tasks_split_by_bytes_read_each_record_once(
+    ranges: list[OffsetRange], sizes: dict[TopicPartition, float], tasks_min: int | None, cores: int
+) -> None:
+    tasks = plan_tasks(ranges, tasks_min=tasks_min, records_per_task_max=None, cores=cores, bytes_per_offset=sizes)
+    assert covered(tasks) == covered([(piece,) for piece in ranges])
+    assert sum(len(piece) for task in tasks for piece in task) == sum(map(len, ranges))
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**7), st.floats(1, 10_000)), min_size=1, max_size=20), st.integers(1, 16))
+def test_no_task_has_more_than_its_share_of_the_bytes_and_one_offset(partitions: list[tuple[int, float]], cores: int) -> None:
+    sizes = {TopicPartition("a", number): size for number, (_, size) in enumerate(partitions)}
+    ranges = [OffsetRange("a", number, 0, count) for number, (count, _) in enumerate(partitions)]
+    tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=None, cores=cores, bytes_per_offset=sizes)
+    total = sum(count * size for count, size in partitions)
+    share = max(10_000_000, total / cores)
+    assert all(sum(len(piece) * sizes[piece.tp] for piece in task) <= share * 1.001 + max(sizes.values()) for task in tasks)
+    assert len(tasks) <= 2 * cores + 1 or total < cores * 10_000_000
+
+
+def test_a_partition_of_large_records_is_split_where_one_of_small_ones_is_not() -> None:
+    ranges = [OffsetRange("a", 0, 0, 100_000), OffsetRange("a", 1, 0, 100_000)]
+    sizes = {TopicPartition("a", 0): 1_000.0, TopicPartition("a", 1): 10.0}
+    tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=None, cores=4, bytes_per_offset=sizes)
+    assert sorted(sum(len(piece) * sizes[piece.tp] for piece in task) // 1_000_000 for task in tasks) == [1, 25, 25, 25, 25]
+    tasks = plan_tasks(ranges, tasks_min=10, records_per_task_max=None, cores=1, bytes_per_offset=sizes)
+    assert [sum(piece.partition == number for task in tasks for piece in task) for number in (0, 1)] == [10, 1]
+
+
+def test_a_partition_of_unknown_size_counts_as_the_others() -> None:
+    ranges = [OffsetRange("a", number, 0, 100_000) for number in (0, 1)]
+    tasks = plan_tasks(ranges, tasks_min=4, records_per_task_max=None, cores=1, bytes_per_offset={TopicPartition("a", 0): 500.0})
+    assert [task[0].partition for task in tasks] == [0, 0, 1, 1]
+
+
 def test_min_partitions_splits_the_larger_ranges() -> None:
     ranges = [OffsetRange("a", 0, 0, 900), OffsetRange("a", 1, 0, 100)]
     tasks = plan_tasks(ranges, tasks_min=10, records_per_task_max=None, cores=2)

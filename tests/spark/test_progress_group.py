@@ -1,13 +1,16 @@
-"""A query's progress as a consumer group's, without Spark and without brokers."""
+"""A query's progress as a consumer group's, and offsets asked for again, without Spark and without brokers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.spark.progress_group import ProgressGroup
-from ottla.wire.errors import GroupAuthorizationFailed
+from ottla.spark.retries import Retrying
+from ottla.wire.errors import CoordinatorNotAvailable, GroupAuthorizationFailed, KafkaError
+
+from .test_positions import MemoryCatalog
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -42,3 +45,30 @@ def test_a_commit_that_fails_is_a_warning_and_made_up_for_by_the_next(caplog: py
     assert "consumer group g is not told how far the query is (t-0 at 5), which goes on: not yours" in caplog.text
     assert progress.publish(groups, {T0: 5})
     assert groups.offsets == {T0: 5}
+
+
+@dataclass
+class FailingCatalog(MemoryCatalog):
+    """Fails with these errors, one after the other, before it answers."""
+
+    errors: list[KafkaError] = field(default_factory=list)
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().committed(group, partitions)
+
+
+def test_offsets_are_asked_for_again_as_often_and_as_late_as_the_user_says() -> None:
+    waits: list[float] = []
+    catalog = FailingCatalog(groups={"g": {T0: 1}}, errors=[CoordinatorNotAvailable(), CoordinatorNotAvailable()])
+    assert Retrying(catalog, 2, 250, waits.append).committed("g", [T0]) == {T0: 1}
+    assert waits == [0.25, 0.25]
+    catalog.errors = [CoordinatorNotAvailable(), CoordinatorNotAvailable()]
+    with pytest.raises(CoordinatorNotAvailable):
+        Retrying(catalog, 1, 0, waits.append).committed("g", [T0])
+
+
+def test_an_error_that_does_not_pass_is_not_waited_for() -> None:
+    with pytest.raises(GroupAuthorizationFailed):
+        Retrying(FailingCatalog(errors=[GroupAuthorizationFailed()]), 5, 0).committed("g", [T0])

@@ -17,6 +17,7 @@ COMMANDS = {
     "log": Entry("log", "Look into log files."),
     "zookeeper": Entry("zookeeper", "Run a ZooKeeper ensemble on this machine."),
     "pipeline": Entry("pipeline", "Run data pipelines on Spark."),
+    "table": Entry("table", "Keep a topic as a Delta table."),
     "perf": Entry("perf", "Measure a cluster: how fast it writes and reads, and how long a record takes."),
     "profile": Entry("profile", "Name clusters, and choose the one that commands talk to."),
     "completion": Entry("completion", "Print a script that completes commands and names in a shell."),

@@ -8,6 +8,10 @@ COMMANDS = {
     "run": Entry("pipeline_run:run", "Run a pipeline file until Ctrl-C; a restart goes on where it stopped."),
     "validate": Entry("pipeline_plan:validate", "Check a pipeline file without running it."),
     "plan": Entry("pipeline_plan:plan", "Show what a pipeline file would do: views, columns, state, sinks."),
+    "status": Entry("pipeline_state:status", "Show batches, offsets, lag and dead letters of a pipeline, without Spark."),
+    "reset": Entry("pipeline_state:reset", "Forget what a pipeline has read, so that it starts over."),
+    "load": Entry("pipeline_load:load", "Load files into a topic: csv, JSON lines, Parquet, Arrow, text."),
+    "export": Entry("pipeline_export", "Export a topic to Delta or Parquet; run again, it adds what is new."),
 }
 
 

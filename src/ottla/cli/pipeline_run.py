@@ -29,6 +29,7 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
     from ottla.spark.pipeline.table import PipelineError
 
     try:
+        from ottla.spark.pipeline.checkpoint import InUse
         from ottla.spark.pipeline.foreground import run_until_stopped
         from ottla.spark.pipeline.run import QueryFailed
     except ModuleNotFoundError as error:
@@ -41,5 +42,5 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
         stop_with(str(error), EXIT_USAGE)
     except NoJava as error:
         stop_with(str(error), EXIT_NO_JAVA)
-    except QueryFailed as error:
+    except (QueryFailed, InUse) as error:
         stop_with(str(error), EXIT_FAILED)

@@ -51,7 +51,13 @@ Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked 
     "--file", "whole", multiple=True, type=click.Path(exists=True, dir_okay=False), help="This file is one record; may be repeated."
 )
 @click.option(
-    "-o", "--input", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True, help="How lines are read."
+    "-o",
+    "--input",
+    "form",
+    type=click.Choice(["text", "json", "csv", "parquet", "arrow"]),
+    default="text",
+    show_default=True,
+    help="How lines are read; or what files are.",
 )
 @click.option("-K", "--key-delimiter", metavar="TEXT", help="Split each line at its first TEXT into key and value; '\\t' is a tab.")
 @click.option(
@@ -64,8 +70,8 @@ Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked 
 @click.option("-Z", "empty_is_null", is_flag=True, help="Empty keys and values are null; a null value is a tombstone.")
 @click.option("--null", metavar="TEXT", help="Keys and values that read TEXT are null.")
 @form_options
-@click.option("--key-column", metavar="NAME", help="CSV: the column of keys.  [default: key]")
-@click.option("--value-column", metavar="NAME", help="CSV: the column of values; otherwise all columns as JSON.  [default: value]")
+@click.option("--key-column", metavar="NAME", help="CSV, Parquet: the column of keys.  [default: key]")
+@click.option("--value-column", metavar="NAME", help="CSV, Parquet: the column of values; otherwise all columns as JSON.  [default: value]")
 @click.option("--columns", metavar="NAME,...", help="CSV: names of the columns, for files whose first line has none.")
 @click.option("--ignore", metavar="NAME,...", help="JSON and CSV: do not take these from the input, such as partition,timestamp.")
 @click.option("-z", "--compression", metavar="CODEC[:LEVEL]", default="none", show_default=True, help=f"One of {', '.join(CODECS)}.")
@@ -124,9 +130,8 @@ def _send(
     settings.setdefault("max_block_ms", TOPIC_TIMEOUT_MS if isinstance(outcome, KafkaError) else ROOM_TIMEOUT_MS)
     began = time.monotonic()
     with Producer(**settings) as producer, terminated():
-        sending = Sending(
-            producer, topic, fixed, rate=rate, keep_going=asked["keep_going"], kind="line" if asked["delimiter"] == "\\n" else "record"
-        )
+        kind = "line" if asked["delimiter"] == "\\n" and asked["form"] not in ("parquet", "arrow") else "record"
+        sending = Sending(producer, topic, fixed, rate=rate, keep_going=asked["keep_going"], kind=kind)
         total = None if source is None else _size(source)
         sending.progress = terminal_progress(total) if total is not None or not sys.stdin.isatty() else None
         problem: str | None = None
@@ -231,7 +236,7 @@ def _reading(topic: str, asked: dict[str, Any], settings: dict[str, Any]) -> Rea
         raise click.UsageError("a delimiter has at least one byte; for a whole file as one record there is --file")
     if unknown := ignore - {*NAMES}:
         raise click.UsageError(f"--ignore: there is no {sorted(unknown)[0]!r}; there are {', '.join(NAMES)}")
-    if form != "csv" and (asked["columns"] or asked["key_column"] or asked["value_column"]):
+    if form != "csv" and (asked["columns"] or (form in ("text", "json") and (asked["key_column"] or asked["value_column"]))):
         raise click.UsageError("columns are those of CSV: add -o csv")
     if form == "text" and ignore:
         raise click.UsageError("--ignore is for -o json and -o csv: text says no such thing")

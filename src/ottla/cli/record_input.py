@@ -5,6 +5,7 @@
                 {"key": "k", "value": "v", "headers": [["name", "value"]], "partition": 0, "timestamp": 1700000000000}
             a value of null is a tombstone, {"base64": "..."} are bytes, anything else that is no string is taken as it is written
     csv     the first line names the columns: those of `consume -o csv`, or others of which a value is made: see `_CsvShape`
+    parquet, arrow   rows of typed columns: see `record_arrow`
     files   each file is the value of one record
 
 Input is read in pieces and never held whole. Records come in chunks, with the numbers of their lines; what cannot be understood is told by
@@ -89,6 +90,11 @@ class Counted:
 def chunks(source: Counted, reading: Reading, complain: Callable[[str], None]) -> Iterator[Chunk]:
     """All records. `complain` is told of each line that is none; it raises, or reading goes on. Raises: OSError, and what it raises."""
     for name, file in source.files:
+        if reading.form in ("parquet", "arrow"):
+            from ottla.cli.record_arrow import arrow_chunks
+
+            yield from arrow_chunks(name, source, reading, complain)
+            continue
         lines = split(source.pieces(file), reading, name)
         if reading.form == "csv":
             yield from _csv_chunks(name, lines, reading, complain)
@@ -185,15 +191,16 @@ def _text_line(reading: Reading) -> Callable[[bytes], Given]:
         if null is not None:
             key, value = None if key == null else key, None if value == null else value
         if key is not None and key_form is not TEXT:
-            key = _read(key_form, key, "key")
+            key = form_read(key_form, key, "key")
         if value is not None and value_form is not TEXT:
-            value = _read(value_form, value, "value")
+            value = form_read(value_form, value, "value")
         return value, key, (), None, None
 
     return take
 
 
-def _read(form: Form, given: Any, name: str) -> bytes:
+def form_read(form: Form, given: Any, name: str) -> bytes:
+    """What a format makes of a key or value. Raises: ValueError, which names it."""
     try:
         return form.read(given)
     except ValueError as error:
@@ -239,7 +246,7 @@ class _JsonLines:
         if not data or data == b"null":
             return None
         if form is not TEXT:
-            return _read(form, msgspec.json.decode(data) if form.name not in ("json", "pretty") else _json_text(data), name)
+            return form_read(form, msgspec.json.decode(data) if form.name not in ("json", "pretty") else _json_text(data), name)
         if data[:1] == b'"':
             return self._text(data).encode()
         return bytes_json(msgspec.json.decode(data), name) if data.startswith(b"{") and b'"base64"' in data else data
@@ -349,7 +356,7 @@ class _CsvShape:
             value = msgspec.json.encode(
                 {name: None if cell is None else cell.decode(errors="replace") for name, cell in zip(self._columns, cells, strict=True)}
             )
-            return value if self._reading.value is TEXT else _read(self._reading.value, value, "value"), key, (), None, None
+            return value if self._reading.value is TEXT else form_read(self._reading.value, value, "value"), key, (), None, None
         return (
             self._cell(cells, "value", self._reading.value),
             key,
@@ -374,4 +381,4 @@ class _CsvShape:
         cell = cells[self._at[name]] if name in self._at else None
         if cell is None or cell == self._reading.null:
             return None
-        return cell if form is TEXT else _read(form, cell, name)
+        return cell if form is TEXT else form_read(form, cell, name)

@@ -16,6 +16,7 @@ from ottla.base.ids import TopicPartition, as_partition
 from ottla.client import results as r
 from ottla.client.admin_calls import Outcome, failed
 from ottla.client.cluster_admin import ClusterAdmin
+from ottla.client.given import checked
 from ottla.client.offsets import OffsetAndTime, list_offsets
 from ottla.client.routing import Share, ask_leaders
 from ottla.wire import messages as m
@@ -23,6 +24,7 @@ from ottla.wire.errors import KafkaError, OffsetOutOfRange, error_for
 from ottla.wire.messages import describe_producers
 
 
+@checked()
 class Admin(ClusterAdmin):
     """Administers a cluster. Settings are those of `AdminOptions`, as keyword arguments; belongs to the loop in which it is first used.
 

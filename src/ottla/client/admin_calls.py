@@ -180,6 +180,8 @@ class AdminCalls:
             by_node: dict[int, list[r.Resource]] = {}
             for resource in wanted:
                 own = resource.type in (r.ResourceType.BROKER, r.ResourceType.BROKER_LOGGER) and resource.name
+                if own and not resource.name.isdecimal():
+                    raise ValueError(f"the settings of a broker go by its id, as in Resource.broker(1), and {resource.name!r} is none")
                 by_node.setdefault(int(resource.name) if own else ANY_BROKER, []).append(resource)
             found: dict[r.Resource, Outcome[T]] = {}
             for node, part in by_node.items():

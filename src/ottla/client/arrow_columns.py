@@ -216,8 +216,8 @@ def validity(array: Any) -> Any:
 
 
 def fixed_buffer(array: Any, width: int) -> Any:
-    """The values of a column of so many bytes each, from its first row on."""
-    return array.buffers()[1].slice(array.offset * width)
+    """The values of a column of so many bytes each, from its first row to its last: none of what it was sliced from."""
+    return array.buffers()[1].slice(array.offset * width, len(array) * width)
 
 
 def batches_of(table: Any) -> tuple[Any, Iterable[Any]]:

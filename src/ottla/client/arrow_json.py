@@ -199,7 +199,15 @@ def json_values(texts: pa.Array, kind: pa.DataType | None = None) -> Decoded:
         return _parsed_but(texts, kind, str(error))
 
 
-def _parsed(texts: Any, kind: Any) -> Any:
+def parsed_json(texts: pa.Array, kind: pa.DataType | None, *, more: bool = False) -> pa.Array:
+    """Texts of JSON, all sound and of one type; with `more`, members of objects that the type does not name get the types that show.
+
+    Raises: ArrowInvalid.
+    """
+    return _parsed(texts, kind, more=more)
+
+
+def _parsed(texts: Any, kind: Any, *, more: bool = False) -> Any:
     """Raises: ArrowInvalid."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -218,7 +226,7 @@ def _parsed(texts: Any, kind: Any) -> Any:
         parse_options=pyarrow.json.ParseOptions(
             explicit_schema=None if kind is None else pa.schema([("v", kind)]),
             newlines_in_values=True,
-            unexpected_field_behavior="infer" if kind is None else "ignore",
+            unexpected_field_behavior="infer" if kind is None or more else "ignore",
         ),
     )
     if found.num_rows != len(texts) or found.num_columns != 1:

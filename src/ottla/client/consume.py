@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from ottla.base.ids import TopicPartition
 from ottla.client.consumer import Consumer
+from ottla.client.given import INT64_MAX, patience, whole_number
 from ottla.client.giving import LOOP_RECORDS
 from ottla.client.ranges import Kind, Part, Range, parse_part, parse_range
 from ottla.client.record import ConsumerRecord
@@ -74,8 +75,9 @@ class Course:
     """What both faces share: where to begin, when to see to the group, when it is over. Belongs to the loop, `each` to the user."""
 
     def __init__(self, consumer: Consumer, parts: list[Part], limit: int | None, timeout_ms: float | None) -> None:
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit is 0 or more, or None for no limit, not {limit}")
+        if limit is not None:
+            whole_number("limit", limit, at_most=INT64_MAX)
+        patience(timeout_ms)
         self.consumer = consumer
         self._parts = parts
         self._left = limit

@@ -27,6 +27,7 @@ from ottla.client.consumer_metrics import ConsumerMetrics
 from ottla.client.errors import AlreadyClosed
 from ottla.client.fetcher import Fetcher
 from ottla.client.fetching import Fetching
+from ottla.client.given import INT64_MAX, checked, fitting, patience, whole_number
 from ottla.client.giving import LOOP_RECORDS, Giving
 from ottla.client.group import GroupPostman
 from ottla.client.interceptors import ConsumerInterceptors
@@ -52,6 +53,10 @@ CLOSE_TIMEOUT_MS = 30_000
 NO_GROUP = "this needs a group: give the consumer a group_id, or assign() partitions to it"
 
 
+@checked(
+    "assign", "commit", "commit_async", "committed", "enforce_rebalance", "seek", "seek_to_beginning", "seek_to_end", "position", "pause",
+    "resume", "partitions_for", "list_topics", "beginning_offsets", "end_offsets", "offsets_for_times", "offsets_of", "fetch_raw", "close",
+)  # fmt: skip
 class Consumer(Positions):
     """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments; belongs to the loop in which it is first used. Topics
     given here are subscribed to.
@@ -230,9 +235,10 @@ class Consumer(Positions):
         if isinstance(topics, re.Pattern):
             pattern = topics
         else:
+            fitting("topics", topics, str | Iterable[str], "topics")
             names = frozenset([topics] if isinstance(topics, str) else topics)
-            if wrong := [name for name in names if not isinstance(name, str)]:
-                raise TypeError(f"a topic is named by a str, not by {wrong[0]!r}")
+        if pattern is not None and not isinstance(getattr(pattern, "pattern", pattern), str):
+            raise TypeError(f"a pattern is a str, or one that re.compile() made of a str, not {pattern!r}")
         if bool(names) == (pattern is not None):
             raise ValueError("subscribe to names or to a pattern; to none at all with unsubscribe()")
         if self._subscribed is None and self._fetcher.assignment:
@@ -330,7 +336,7 @@ class Consumer(Positions):
         WokenUp.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
-        await self.turn(limit, timeout_ms)
+        await self.turn(limit, patience(timeout_ms))
         return self.giving.give(limit)
 
     async def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
@@ -361,8 +367,7 @@ class Consumer(Positions):
     async def turn(self, limit: int, timeout_ms: float | None, take: Callable[[], bool] | None = None) -> None:
         """The part of a poll before records are given: see to the group, and wait until `take`, the giving's if none is said, has some."""
         network = self._network
-        if limit < 1:
-            raise ValueError(f"max_records is 1 or more, not {limit}")
+        whole_number("max_records", limit, at_least=1, at_most=INT64_MAX)
         self.giving.done()
         self.tables.put_back()
         take, began_ms = take or partial(self.giving.take, self._fetcher, limit), network.clock_ms()

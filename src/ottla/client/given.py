@@ -1,27 +1,55 @@
 """What users give to the clients' calls, looked at before anything is done with it: what cannot be is a TypeError or a ValueError that
 says what to give, and not what some code deep below makes of it.
+
+The annotations of a method's parameters say what it takes, so they are what it is looked at by: `checked` puts that in front of methods.
+
+    str bytes int float None classes       as Python has them, but True is no int, and an int may stand for a float
+    TopicPartition, tuple[str, int]        any pair of a topic and a number
+    Iterable[X], Sequence[X]               anything but one str, whose letters would be taken for names; an iterator is made into a list
+    Mapping[K, V], X | Y                   each part
+    a Struct of ours                       each field
+    *_ms: float                            0 or more
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, wraps
+from typing import Any, TypeVar, Union, get_args, get_origin
 
-from ottla.base.ids import TopicPartition, as_partition
+import msgspec
 
-K = TypeVar("K")
-V = TypeVar("V")
-T = TypeVar("T")
-INT64_MAX = 2**63 - 1
+from ottla.base.ids import TopicPartition
 
-
-def named(what: str, value: str) -> str:
-    """A name. Raises: TypeError, ValueError."""
-    if not isinstance(value, str):
-        raise TypeError(f"{what} is named by a str, not by {value!r}")
-    if not value:
-        raise ValueError(f"{what} has a name: the empty str is none")
-    return value
+C = TypeVar("C", bound=type[Any])
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+#: Numbers that may be larger than what counts things: offsets, times.
+LONG = ("before", "times", "offset", "offsets")
+#: What to show of a name, by the parameter that it is given for.
+EXAMPLES = {
+    "group": "billing",
+    "groups": "billing",
+    "members": "worker-1",
+    "states": "Stable",
+    "names": "retention.ms",
+    "values": "retention.ms",
+}
+#: What is called by a name, by the parameter.
+CALLED = {"topic": "topic", "topics": "topic", "group": "group", "groups": "group"}
+WORDS = {str: "a str", bytes: "bytes", int: "a whole number", float: "a number", bool: "True or False", types.NoneType: "None"}
+MADE = {
+    "Resource": "Resource.topic('orders')",
+    "NewTopic": "NewTopic('orders', partitions=3)",
+    "NewPartitions": "NewPartitions(6)",
+    "ConfigChange": "ConfigChange('retention.ms', '1000')",
+    "OffsetAndMetadata": "OffsetAndMetadata(42)",
+    "ElectionType": "ElectionType.PREFERRED",
+    "ResourceType": "ResourceType.TOPIC",
+}
+PARTITION = "a partition is named by its topic and number, such as ('orders', 0), not by"
 
 
 def topic_name(value: str) -> str:
@@ -31,7 +59,7 @@ def topic_name(value: str) -> str:
     return value
 
 
-def whole_number(what: str, value: int, *, at_least: int = 0, at_most: int = INT64_MAX) -> int:
+def whole_number(what: str, value: int, *, at_least: int = 0, at_most: int = INT32_MAX) -> int:
     """A number without a fraction. Raises: TypeError, ValueError."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{what} is a whole number, not {value!r}")
@@ -40,37 +68,203 @@ def whole_number(what: str, value: int, *, at_least: int = 0, at_most: int = INT
     return value
 
 
-def milliseconds(timeout_ms: float) -> float:
+def milliseconds(what: str, value: float) -> float:
     """How long something may take. Raises: TypeError, ValueError."""
-    if not isinstance(timeout_ms, int | float) or isinstance(timeout_ms, bool):
-        raise TypeError(f"timeout_ms is a number of milliseconds, not {timeout_ms!r}")
-    if not timeout_ms >= 0:
-        raise ValueError(f"timeout_ms is 0 or more, not {timeout_ms}")
-    return timeout_ms
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{what} is a number of milliseconds, not {value!r}")
+    if not value >= 0:
+        raise ValueError(f"{what} is 0 or more, not {value}")
+    return value
 
 
-def mapping(what: str, value: Mapping[K, V], example: str) -> Mapping[K, V]:
+def patience(timeout_ms: float | None) -> float | None:
+    """How long a call may take; None: as long as it takes. Raises: TypeError, ValueError."""
+    return None if timeout_ms is None else milliseconds("timeout_ms", timeout_ms)
+
+
+def mapping(what: str, value: Any, example: str) -> Mapping[Any, Any]:
     """Something by something. Raises: TypeError."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{what} are given in a dict, such as {example}, not as {value!r}")
     return value
 
 
-def several(what: str, value: Iterable[T], example: str) -> list[T]:
-    """Things of one kind. Raises: TypeError for what is not iterable, and for text, whose letters would be taken for them."""
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise TypeError(f"{what} are given in a list, such as {example}, not as {value!r}")
-    return list(value)
+# ---------------------------------------------------------------------------------------------------------------- by annotations
 
 
-def partitions_given(value: Iterable[TopicPartition | tuple[str, int]]) -> list[TopicPartition]:
-    """Partitions. Raises: TypeError, ValueError."""
-    if isinstance(value, TopicPartition):
-        raise TypeError(f"partitions are given in a list, such as [{tuple(value)!r}]")
-    return [as_partition(one) for one in several("partitions", value, "[('orders', 0), ('orders', 1)]")]
+def checked(*names: str) -> Callable[[C], C]:
+    """Have these methods of a class look at what they are given before they begin; without names, all public ones."""
+
+    def decorate(made: C) -> C:
+        for name in names or [name for name in dir(made) if not name.startswith("_") and name != "close"]:
+            method = getattr(made, name)
+            if inspect.isfunction(method):
+                setattr(made, name, _looking(method))
+        return made
+
+    return decorate
 
 
-def by_partition(what: str, value: Mapping[Any, V], example: str, look: Callable[[str, V], T]) -> dict[TopicPartition, T]:
-    """Something of each partition, looked at one by one. Raises: TypeError, ValueError."""
-    given = mapping(what, value, f"{{('orders', 0): {example}}}")
-    return {(tp := as_partition(one)): look(f"{what} of {tp}", each) for one, each in given.items()}
+def _looking(method: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+
+    def look(arguments: tuple[Any, ...], named: dict[str, Any]) -> inspect.BoundArguments:
+        given = signature.bind(*arguments, **named)
+        for name, kind in _kinds(method).items():
+            if name in given.arguments:
+                given.arguments[name] = fitting(name, given.arguments[name], kind, name)
+        return given
+
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def looking_async(*arguments: Any, **named: Any) -> Any:
+            given = look(arguments, named)
+            return await method(*given.args, **given.kwargs)
+
+        return looking_async
+
+    @wraps(method)
+    def looking(*arguments: Any, **named: Any) -> Any:
+        given = look(arguments, named)
+        return method(*given.args, **given.kwargs)
+
+    return looking
+
+
+@cache
+def _kinds(method: Callable[..., Any]) -> dict[str, Any]:
+    """What each parameter takes, of those that can be looked at."""
+    kinds = {}
+    for name, one in inspect.signature(method).parameters.items():
+        if name in method.__annotations__ and one.kind is not one.VAR_KEYWORD:
+            written = method.__annotations__[name]
+            kind = eval(written, method.__globals__) if isinstance(written, str) else written
+            kinds[name] = types.GenericAlias(Iterable, (kind,)) if one.kind is one.VAR_POSITIONAL else kind
+    return kinds
+
+
+@cache
+def _fields(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def fitting(where: str, value: Any, kind: Any, about: str = "") -> Any:
+    """The value, where it is of this kind; `where` says what it is, `about` for which parameter. Raises: TypeError, ValueError."""
+    if isinstance(kind, TypeVar):
+        kind = kind.__bound__ or Any
+    if kind is Any:
+        return value
+    arms = _arms(kind)
+    fits = next((arm for arm in arms if _outer(value, arm)), None)
+    if fits is None:
+        raise TypeError(_refusal(where, value, arms, about))
+    return _inner(where, value, fits, about)
+
+
+def _arms(kind: Any) -> list[Any]:
+    """The kinds that are as good, the more special ones first."""
+    arms = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
+    arms = [inner for arm in arms for inner in (_arms(arm.__bound__) if isinstance(arm, TypeVar) else [arm])]
+    return sorted(arms, key=lambda arm: get_origin(arm) is not None and not _is_of(arm, Mapping))
+
+
+def _is_of(kind: Any, general: type) -> bool:
+    origin = get_origin(kind)
+    return isinstance(origin, type) and issubclass(origin, general)
+
+
+def _outer(value: Any, kind: Any) -> bool:
+    """Whether a value looks like this kind from outside."""
+    origin = get_origin(kind)
+    if kind is TopicPartition or origin is tuple:
+        return isinstance(value, tuple | list) and len(value) == (2 if origin is None else len(get_args(kind)))
+    if _is_of(kind, Mapping):
+        return isinstance(value, Mapping)
+    if origin is not None:
+        return isinstance(value, origin) and not isinstance(value, str | bytes)
+    if kind is None or kind is types.NoneType:
+        return value is None
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _inner(where: str, value: Any, kind: Any, about: str) -> Any:
+    """The value, once its parts were looked at."""
+    arguments = get_args(kind)
+    if kind is TopicPartition:
+        arguments = (str, int)
+    if kind is TopicPartition or get_origin(kind) is tuple:
+        for part, inner in zip(value, arguments, strict=True):
+            if not _outer(part, inner):
+                raise TypeError(_refusal(where, value, [kind], about))
+            _inner(where, part, inner, "partition")
+    elif _is_of(kind, Mapping):
+        for key, each in value.items():
+            fitting(f"a key of {where}", key, arguments[0], about)
+            fitting(f"{where} of {_called(key)}", each, arguments[1], about)
+    elif arguments and _is_of(kind, Iterable):
+        value = list(value) if isinstance(value, Iterator) else value
+        for each in value:
+            fitting(f"one of {where}", each, arguments[0], about)
+    elif kind is int:
+        whole_number(where, value, at_least=-INT64_MAX, at_most=INT64_MAX if about in LONG else INT32_MAX)
+    elif kind is float and about.endswith("_ms"):
+        milliseconds(where, value)
+    elif isinstance(value, msgspec.Struct):
+        for name, inner in _fields(type(value)).items():
+            fitting(f"{name} of {value!r}", getattr(value, name), inner, name)
+    return value
+
+
+def _called(key: Any) -> str:
+    return str(TopicPartition(*key)) if isinstance(key, tuple) and len(key) == 2 else str(key)
+
+
+def _refusal(where: str, value: Any, arms: list[Any], about: str) -> str:
+    if TopicPartition in arms:
+        return f"{PARTITION} {value!r}"
+    if isinstance(value, str | bytes) and any(_is_of(arm, Iterable) and not _is_of(arm, Mapping) for arm in arms):
+        return f"{where}: several are given in a list, such as [{value!r}]; calls in the singular are about one"
+    if value is not None and types.NoneType in arms:
+        arms = [arm for arm in arms if arm is not types.NoneType]
+    said = " or ".join(dict.fromkeys(_words(arm, about) for arm in arms))
+    if about in CALLED and str in arms:
+        return f"a {CALLED[about]} is named by {said}, not by {value!r}"
+    if about.endswith("_ms"):
+        said += " of milliseconds"
+    return f"{where} is {said}, not {value!r}"
+
+
+def _words(kind: Any, about: str) -> str:
+    """What to give, in words."""
+    if kind in WORDS:
+        return WORDS[kind]
+    if get_origin(kind) is None and kind is not TopicPartition:
+        name = kind.__name__ if isinstance(kind, type) else str(kind)
+        return f"{'an' if name[0] in 'AEIO' else 'a'} {name}" + (f" such as {MADE[name]}" if name in MADE else "")
+    outside = "a dict" if _is_of(kind, Mapping) else "a tuple" if get_origin(kind) is tuple else "a list"
+    return f"{outside} such as {_example(kind, about)}"
+
+
+def _example(kind: Any, about: str) -> str:
+    if isinstance(kind, TypeVar):
+        kind = kind.__bound__
+    arms = _arms(kind)
+    kind = int if int in arms else arms[0]
+    arguments = get_args(kind)
+    if kind is TopicPartition:
+        arguments = (str, int)
+    if kind is TopicPartition or get_origin(kind) is tuple:
+        return f"({', '.join(_example(one, '') for one in arguments)})"
+    if _is_of(kind, Mapping):
+        return f"{{{_example(arguments[0], about)}: {_example(arguments[1], about)}}}"
+    if arguments:
+        return f"[{_example(arguments[0], about)}]"
+    if kind is str:
+        return repr(EXAMPLES.get(about, "orders"))
+    name = getattr(kind, "__name__", str(kind))
+    return {int: "0", float: "0.5", bool: "True"}.get(kind) or MADE.get(name, f"{name}(...)")

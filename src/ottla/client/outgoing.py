@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from ottla.client.batches import Delivery, DeliveryCallback, RecordMetadata
+from ottla.client.given import topic_name, whole_number
 from ottla.client.interceptors import Interceptors, ProducerRecord
 from ottla.client.options import ProducerOptions
 from ottla.client.partitioner import as_choice
@@ -91,12 +92,30 @@ def plain_bytes(name: str, given: Any) -> bytes | None:
     return bytes(given)
 
 
+def plain_place(topic: Any, partition: Any) -> tuple[str, int | None]:
+    """Where a record goes, as far as that is said. Raises: TypeError, ValueError."""
+    return topic_name(topic), None if partition is None else whole_number("partition", partition)
+
+
+def plain_time(given: Any) -> int:
+    """Milliseconds since 1970, as whole ones. Raises: TypeError, ValueError."""
+    if not isinstance(given, int | float) or isinstance(given, bool):
+        raise TypeError(f"timestamp_ms is a number of milliseconds since 1970, such as time.time() * 1000, not {given!r}")
+    if not abs(given) < 2**63:
+        raise ValueError(f"timestamp_ms is a number of 64 bits, not {given}")
+    return int(given)
+
+
 def plain_headers(given: Any) -> tuple[tuple[str, bytes | None], ...]:
     """Headers as pairs of str and bytes. Raises: TypeError."""
     if isinstance(given, Mapping):
         raise TypeError("headers are pairs of name and value, as a name may come twice: give list(headers.items())")
     found = []
-    for name, value in given or ():
+    try:
+        pairs = [(name, value) for name, value in given or ()]
+    except (TypeError, ValueError):
+        raise TypeError(f"headers are pairs of name and value, such as [('trace', b'7')], not {given!r}") from None
+    for name, value in pairs:
         if not isinstance(name, str):
             raise TypeError(f"a header's name is a str, not {type(name).__name__}")
         if value is not None and not isinstance(value, BYTES_LIKE):

@@ -23,13 +23,13 @@ from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
 from ottla.client.batches import Batch, Delivery, DeliveryCallback
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
-from ottla.client.given import whole_number
+from ottla.client.given import checked, topic_name, whole_number
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.loop_thread import FORKED, tell_of_forks
 from ottla.client.network import Network, monotonic_ms
 from ottla.client.one_loop import OneLoop
 from ottla.client.options import ProducerOptions, from_keywords
-from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers
+from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.sender import Sender
 from ottla.wire.errors import UnknownTopicOrPartition
 
@@ -44,6 +44,7 @@ T = TypeVar("T")
 log = logging.getLogger("ottla.client")
 
 
+@checked("send_batch", "partitions_for", "flush", "close")
 class Producer:
     """Sends records. Settings are those of `ProducerOptions`, as keyword arguments; belongs to the loop in which it was started.
 
@@ -180,9 +181,15 @@ class Producer:
         if self._own.loop is not asyncio.get_running_loop():
             self._begin()
         if on_delivery is None:
-            delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+            try:
+                delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+            except (TypeError, OverflowError):
+                # What it was given is nothing for it; the long way says what.
+                delivery = None
             if delivery is not None:
                 return delivery
+        elif not callable(on_delivery):
+            raise TypeError(f"on_delivery is a function of (metadata, error), not {on_delivery!r}")
         record = self._outgoing.take(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
         try:
             delivery = await self._put(record)
@@ -196,8 +203,8 @@ class Producer:
         """Put a record into a batch, with everything that may need: metadata, a new batch, memory."""
         sender = self._begin()
         network = sender.network
-        topic, partition = record.topic, record.partition
-        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else record.timestamp_ms
+        topic, partition = plain_place(record.topic, record.partition)
+        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else plain_time(record.timestamp_ms)
         value, key = plain_bytes("value", record.value), plain_bytes("key", record.key)
         headers = plain_headers(record.headers)
         info = network.cluster.topics.get(topic)
@@ -268,7 +275,7 @@ class Producer:
     async def _partition_count(self, topic: str, partition: int | None) -> int:
         """How many partitions the topic has, once it has this one. Raises: MetadataTimedOut."""
         network = self._begin().network
-        count = network.cluster.partition_count(topic)
+        count = network.cluster.partition_count(topic_name(topic))
         if count is None or (partition is not None and not 0 <= partition < count):
             count = await partitions_of(network, topic, partition, self.options.max_block_ms)
         return count

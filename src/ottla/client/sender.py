@@ -29,7 +29,7 @@ from ottla.client.network import Network, Peer, failure
 from ottla.client.options import ProducerOptions
 from ottla.client.producer_metrics import ProducerMetrics, Standing
 from ottla.net.link import LinkBroken
-from ottla.wire.errors import KafkaError, UnknownServerError, error_for
+from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, error_for
 from ottla.wire.messages import (
     InitProducerIdRequest,
     PartitionProduceData,
@@ -47,6 +47,8 @@ ZSTD_SINCE = 7
 #: Since this version a broker that throttles answers at once and expects the client to wait (KIP-219).
 THROTTLED_BY_CLIENT_SINCE = 6
 _INFINITE = float("inf")
+#: How long whoever waits for the producer's number sleeps before looking at the clock again.
+LOOK_AGAIN_MS = 1000
 
 
 class Sender:
@@ -70,6 +72,7 @@ class Sender:
         self._soon = False
         self._id_wanted_at_ms = float("-inf")
         self._id_task: asyncio.Task[None] | None = None
+        self._id_refused: KafkaError | None = None
         self._id_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, network.rng)
         #: Version of the cluster's picture that the accumulator knows.
         self._learned = network.cluster.version
@@ -294,6 +297,7 @@ class Sender:
                 if oldest is not None:
                     oldest.last_error = error
             else:
+                self._id_refused = error
                 with self.lock:
                     self.accumulator.abandon(error)
         else:
@@ -302,6 +306,22 @@ class Sender:
         finally:
             self._id_task = None
             self.wake()
+
+    async def numbered(self, timeout_ms: float) -> tuple[int, int]:
+        """See `Producer.numbered`."""
+        deadline_ms = self.network.clock_ms() + timeout_ms
+        self._id_refused = None
+        while self.accumulator.producer is None:
+            if self._id_refused is not None:
+                raise self._id_refused
+            now_ms = self.network.clock_ms()
+            if now_ms >= deadline_ms:
+                raise RequestTimedOut(f"no broker gave the producer a number within {timeout_ms:.0f} ms")
+            if self._id_task is None and self._id_wanted_at_ms <= now_ms:
+                self._id_task = self.network.spawn(self._fetch_producer_id())
+            wait_ms = min(deadline_ms, max(self._id_wanted_at_ms, now_ms + LOOK_AGAIN_MS)) - now_ms
+            await (asyncio.sleep(wait_ms / 1000) if self._id_task is None else asyncio.wait([self._id_task], timeout=wait_ms / 1000))
+        return self.accumulator.producer
 
     def close(self) -> None:
         """No more steps."""

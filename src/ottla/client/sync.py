@@ -23,11 +23,12 @@ from ottla.base.ids import TopicPartition
 from ottla.client.accumulator import Accumulator, Bytes
 from ottla.client.batches import Batch, BlockingDelivery, DeliveryCallback
 from ottla.client.errors import AlreadyClosed
+from ottla.client.given import checked, topic_name
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.loop_thread import FORKED, Forked, LoopThread, close_at_exit, tell_of_forks
 from ottla.client.network import Network, monotonic_ms
 from ottla.client.options import ProducerOptions, from_keywords
-from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers
+from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer import Headers, all_done, buffer_exhausted, partitions_of, tell_of_loss
 from ottla.client.sender import Sender
 from ottla.records import NATIVE
@@ -43,6 +44,7 @@ FULL_SHARE = 0.875
 FULL_MS = 5
 
 
+@checked("send_batch", "partitions_for", "flush", "close")
 class Producer:
     """Sends records. Settings are those of `ProducerOptions`, as keyword arguments.
 
@@ -152,9 +154,15 @@ class Producer:
         not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
         """
         if on_delivery is None:
-            delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+            try:
+                delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+            except (TypeError, OverflowError):
+                # What it was given is nothing for it; the long way says what.
+                delivery = None
             if delivery is not None:
                 return delivery
+        elif not callable(on_delivery):
+            raise TypeError(f"on_delivery is a function of (metadata, error), not {on_delivery!r}")
         return self._send(ProducerRecord(topic, value, key, headers, partition, timestamp_ms), on_delivery)
 
     def _send(self, record: ProducerRecord, on_delivery: DeliveryCallback | None) -> BlockingDelivery:
@@ -162,9 +170,12 @@ class Producer:
         outgoing = self._outgoing
         if not outgoing.plain:
             record = outgoing.take(record)
-        delivery: BlockingDelivery | None = self._at_once(
-            record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms
-        )
+        delivery: BlockingDelivery | None
+        try:
+            delivery = self._at_once(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
+        except (TypeError, OverflowError):
+            # What it was given is nothing for it; the long way says what.
+            delivery = None
         if delivery is None:
             try:
                 delivery = self._put(record)
@@ -175,8 +186,8 @@ class Producer:
         return delivery
 
     def _put(self, record: ProducerRecord) -> BlockingDelivery:
-        topic, partition = record.topic, record.partition
-        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else record.timestamp_ms
+        topic, partition = plain_place(record.topic, record.partition)
+        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else plain_time(record.timestamp_ms)
         value, key = plain_bytes("value", record.value), plain_bytes("key", record.key)
         headers = plain_headers(record.headers)
         info = self._network.cluster.topics.get(topic)
@@ -244,7 +255,7 @@ class Producer:
 
     def _partition_count(self, topic: str, partition: int | None) -> int:
         """How many partitions the topic has, once it has this one. Raises: MetadataTimedOut."""
-        known = self._network.cluster.partition_count(topic)
+        known = self._network.cluster.partition_count(topic_name(topic))
         if known is None or (partition is not None and not 0 <= partition < known):
             known = self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
         return known
@@ -269,6 +280,17 @@ class Producer:
         """The topic's partitions, in order. Raises: MetadataTimedOut."""
         count = self._thread.call(partitions_of(self._network, topic, None, self.options.max_block_ms))
         return [TopicPartition(topic, partition) for partition in range(count)]
+
+    def numbered(self) -> tuple[int, int]:
+        """The producer id and epoch under which batches are written from now on; asks the cluster for them before anything is sent.
+
+        Every batch of an idempotent producer carries them, so that whoever keeps them can find in a log what was written, even by a
+        process that did not live to hear of it. A partition's epoch goes up when its numbering starts over; what was written under the
+        first one has no gaps. Raises: ValueError without idempotence; RequestTimedOut after `max_block_ms`; KafkaError.
+        """
+        if not self.options.enable_idempotence:
+            raise ValueError("only an idempotent producer has a number: enable_idempotence is off")
+        return self._thread.call(self._sender.numbered(self.options.max_block_ms))
 
     def flush(self, timeout_ms: float | None = None) -> None:
         """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError; AlreadyClosed."""

@@ -15,6 +15,7 @@ from ottla.client import results as r
 from ottla.client.admin_calls import Outcome
 from ottla.client.commits import Committed, OffsetAndMetadata
 from ottla.client.errors import AlreadyClosed
+from ottla.client.given import patience
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.offsets import OffsetAndTime
 
@@ -52,6 +53,7 @@ class Admin:
         """Close the connections, for which nothing has to be waited for: `timeout_ms` is there to be as with the other clients. Closing
         twice is no error.
         """
+        patience(timeout_ms)
         if not self._closed:
             self._closed = True
             try:

@@ -22,6 +22,7 @@ from ottla.base.ids import TopicPartition
 from ottla.client import consumer as aio
 from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
 from ottla.client.errors import AlreadyClosed
+from ottla.client.given import patience
 from ottla.client.giving import LOOP_RECORDS
 from ottla.client.loop_thread import LoopThread, close_at_exit
 from ottla.client.moving import Figures
@@ -168,7 +169,7 @@ class Consumer:
 
         Raises: ValueError when topics were subscribed to.
         """
-        given = list(partitions)
+        given = list(partitions) if isinstance(partitions, Iterator) else partitions
         self._call(lambda: self.core.assign(given))
 
     def assignment(self) -> list[TopicPartition]:
@@ -283,7 +284,7 @@ class Consumer:
         WokenUp; RuntimeError while another thread polls.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
-        self.wait_for(lambda: self.core.turn(limit, timeout_ms))
+        self.wait_for(lambda: self.core.turn(limit, patience(timeout_ms)))
         return self.core.giving.give(limit)
 
     def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.ids import TopicPartition
 from ottla.client.chunk import Lent
 from ottla.client.fetcher import Fetcher
+from ottla.client.given import milliseconds
 from ottla.client.giving import Giving
 from ottla.client.options import ConsumerOptions
 
@@ -62,7 +63,7 @@ class TablePolls:
 
     def deadline_ms(self, timeout_ms: float | None) -> float | None:
         """When a poll that begins now is to end; None: never without records."""
-        return None if timeout_ms is None else self._clock_ms() + timeout_ms
+        return None if timeout_ms is None else self._clock_ms() + milliseconds("timeout_ms", timeout_ms)
 
     def over(self, deadline_ms: float | None) -> bool:
         """Whether that time has come."""

@@ -44,8 +44,6 @@ class TopicAdmin(ConfigAdmin):
         """Create topics, or with `validate_only` see whether they could be."""
         wanted: dict[str, r.NewTopic] = {}
         for topic in topics:
-            if not isinstance(topic, r.NewTopic):
-                raise TypeError(f"a topic to be made is a NewTopic, such as NewTopic('orders', partitions=3), not {topic!r}")
             wanted[topic.name] = topic
 
         async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[r.CreatedTopic]]:

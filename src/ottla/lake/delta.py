@@ -84,6 +84,7 @@ def create(
         mode="ignore",
         partition_by=list(partition_by) or None,
         configuration=dict(settings or {}),
+        raise_if_key_not_exists=False,
         description=description,
     )
     return DeltaTable(path)
@@ -139,7 +140,20 @@ def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite:
     New columns and members of structs are added, in one transaction that touches no file. With `rewrite`, columns whose type has to become
     wider do so by writing the whole table anew. Raises: TableMismatch for what cannot be; Overtaken where others wrote meanwhile.
     """
+    from deltalake.exceptions import CommitFailedError
+
     schema = _delta_schema(schema)
+    for left in reversed(range(TRIES)):
+        try:
+            return _evolved(path, schema, partition_by, rewrite=rewrite)
+        except CommitFailedError as error:
+            # Others may have added the same columns: what is to be done shows anew.
+            if not left:
+                raise Overtaken(f"others change the columns of {path} all the time: {error}") from error
+    raise AssertionError("the last try returns or raises")
+
+
+def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[Change]:
     table = opened(path)
     if table is None:
         create(path, schema, partition_by=partition_by)
@@ -149,10 +163,11 @@ def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite:
         raise TableMismatch(_refusal(path, change))
     if change.wider:
         _write_anew(table, change)
+        table = opened(path)
     if change.added:
         from deltalake import write_deltalake
 
-        write_deltalake(opened(path), _arrow_of(change.schema).empty_table(), mode="append", schema_mode="merge")
+        write_deltalake(table, _arrow_of(change.schema).empty_table(), mode="append", schema_mode="merge")
     return change.added + change.wider
 
 

@@ -7,6 +7,7 @@ columns. A process that was forked does not touch the `Log` it inherited.
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, P
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, RangeReader
 from ottla.client.raw_fetch import RawFetch
 from ottla.records.columns import Columns
-from ottla.spark.loss import Loss, Losses
+from ottla.spark.loss import Loss, Losses, logger
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetRange
 from ottla.spark.positions import NoSuchData
 from ottla.wire.errors import KafkaError
@@ -38,6 +39,8 @@ COMMIT_TIMEOUT_MS = 5_000
 #: How long a first answer may take: brokers may be starting, and an address may be wrong.
 FIRST_CONTACT_MS = 15_000
 RETRY_S = 0.2
+#: How long the sizes of partitions are taken to stay as they are, and how long they are waited for.
+SIZES_MAX_AGE_S, SIZES_TIMEOUT_MS = 60.0, 3_000
 #: Metadata with a list of topics or null for all, and without creating any.
 METADATA_VERSION_MIN = 4
 
@@ -81,6 +84,9 @@ class Log:
         self._admin_: Admin | None = None
         #: Of every topic that metadata was asked of, where the brokers have ids.
         self._topic_ids: dict[str, str] = {}
+        #: Bytes of an offset, 0 where that is not known, and when they were asked for.
+        self._sizes: dict[TopicPartition, float] = {}
+        self._sizes_read_s = 0.0
 
     # -- what there is
 
@@ -117,6 +123,29 @@ class Log:
         if not names <= self._topic_ids.keys():
             self.topics(sorted(names - self._topic_ids.keys()))
         return {name: self._topic_ids[name] for name in names if name in self._topic_ids}
+
+    def bytes_per_offset(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, float]:
+        """About how many bytes on disk an offset of each partition has, as it was some time ago; empty where the brokers do not tell."""
+        now_s, wanted = time.monotonic(), set(partitions)
+        if now_s - self._sizes_read_s > SIZES_MAX_AGE_S or not wanted <= self._sizes.keys():
+            self._sizes = {**dict.fromkeys(wanted, 0.0), **self._measured(sorted(wanted))}
+            self._sizes_read_s = now_s
+        return {tp: size for tp in partitions if (size := self._sizes[tp]) > 0}
+
+    def _measured(self, partitions: list[TopicPartition]) -> dict[TopicPartition, float]:
+        try:
+            dirs = self._run(self._admin().describe_log_dirs(topics=sorted({tp.topic for tp in partitions}), timeout_ms=SIZES_TIMEOUT_MS))
+            first, last = self.end_offsets(partitions, EARLIEST), self.end_offsets(partitions, LATEST)
+        except KafkaError as error:
+            # Not every user may ask for it, and not every broker answers; what is read does not depend on it.
+            logger.info("partitions are split by offsets, since nobody tells how large they are: %s", error)
+            return {}
+        sizes: dict[TopicPartition, int] = {}
+        for found in dirs.values():
+            for replica in (one for place in ([] if isinstance(found, KafkaError) else found) for one in place.replicas):
+                tp = TopicPartition(replica.topic, replica.partition)
+                sizes[tp] = max(sizes.get(tp, 0), replica.size_bytes)
+        return {tp: sizes[tp] / (last[tp] - first[tp]) for tp in partitions if tp in sizes and last[tp] > first[tp]}
 
     # -- groups
 

@@ -12,15 +12,16 @@ passed over by whoever does not know of ids, Spark's Kafka source among them; an
 The order of topics and partitions is fixed (names, then numbers): Spark compares offsets as text, and an offset that only changed its order
 would start an empty batch.
 
-From the log to tasks::
+From the log to tasks, by bytes::
 
-    partition 0  |----- 900 k -----|     split    |--- 450 k ---|--- 450 k ---|      task 1, task 2
-    partition 1  |- 10 -|                pack     |- 10 -| + partition 2 |- 30 -|   task 3
+    partition 0  |----- 90 MB -----|     split    |--- 45 MB ---|--- 45 MB ---|      task 1, task 2
+    partition 1  |- 1 MB -|              pack     |- 1 MB -| + partition 2 |- 3 MB -|   task 3
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 from ottla.base.ids import TopicPartition
@@ -33,6 +34,10 @@ ID = "@"
 
 #: A split smaller than this costs more in scheduling (10-20 ms a task) than it saves: 100 k records take about 50 ms to read.
 SPLIT_RECORDS_MIN = 100_000
+#: The same in bytes on disk, which may be compressed: records of 100 bytes are about so many.
+SPLIT_BYTES_MIN = 10_000_000
+#: What sums of fractions may be off by.
+ROUNDING = 1e-6
 
 
 class OffsetsError(ValueError):
@@ -50,11 +55,19 @@ class OffsetRange:
     #: Of the topic for which it was planned; empty when that is not known.
     topic_id: str = ""
 
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
     def __len__(self) -> int:
         return self.end - self.start
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+#: How large a range is.
+Weight = Callable[[OffsetRange], float]
 
 
 def to_json(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None) -> dict[str, dict[str, int]]:
@@ -120,31 +133,48 @@ def admit(
 
 
 def plan_tasks(
-    ranges: Iterable[OffsetRange], *, tasks_min: int | None, records_per_task_max: int | None, cores: int
+    ranges: Iterable[OffsetRange],
+    *,
+    tasks_min: int | None,
+    records_per_task_max: int | None,
+    cores: int,
+    bytes_per_offset: Mapping[TopicPartition, float] | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
     """Tasks of about equal size that together read `ranges` once.
 
     With `tasks_min` or `records_per_task_max` (the user's minPartitions and maxRecordsPerPartition) each piece is a task of its own, as
     with Spark's Kafka source. Without them a large range is split so that every core has work, and small ranges share a task.
+
+    Size is bytes where `bytes_per_offset` says about how many one offset of a partition has; a partition that it does not name has as many
+    as the others. Where it names none, size is offsets.
     """
     pieces = list(ranges)
+    weight, share_min = _weight(pieces, bytes_per_offset or {})
     if records_per_task_max is not None:
         pieces = [piece for whole in pieces for piece in _cut(whole, -(-len(whole) // records_per_task_max))]
     if tasks_min is not None:
-        pieces = _split_to(pieces, tasks_min)
+        pieces = _split_to(pieces, tasks_min, weight)
     if tasks_min is not None or records_per_task_max is not None:
         return [(piece,) for piece in pieces]
-    total = sum(map(len, pieces))
-    share = max(SPLIT_RECORDS_MIN, -(-total // max(1, cores)))
-    return _pack([piece for whole in pieces for piece in _cut(whole, -(-len(whole) // share))], share)
+    share = max(share_min, sum(map(weight, pieces)) / max(1, cores))
+    return _pack([piece for whole in pieces for piece in _cut(whole, ceil(weight(whole) / share - ROUNDING))], share, weight)
 
 
-def _split_to(pieces: list[OffsetRange], tasks_min: int) -> list[OffsetRange]:
+def _weight(ranges: list[OffsetRange], bytes_per_offset: Mapping[TopicPartition, float]) -> tuple[Weight, float]:
+    """The size of a range, in what unit ever, and that of the smallest piece that is worth a task."""
+    known = [one for one in ranges if bytes_per_offset.get(one.tp, 0) > 0]
+    if not known:
+        return len, SPLIT_RECORDS_MIN
+    usual = sum(len(one) * bytes_per_offset[one.tp] for one in known) / sum(map(len, known))
+    return lambda one: len(one) * (bytes_per_offset.get(one.tp, 0) or usual), SPLIT_BYTES_MIN
+
+
+def _split_to(pieces: list[OffsetRange], tasks_min: int, weight: Weight) -> list[OffsetRange]:
     """Splits the larger ranges in proportion to their size until there are about `tasks_min`."""
-    total = sum(map(len, pieces))
+    total = sum(map(weight, pieces))
     if len(pieces) >= tasks_min or total == 0:
         return pieces
-    return [piece for whole in pieces for piece in _cut(whole, max(1, round(tasks_min * len(whole) / total)))]
+    return [piece for whole in pieces for piece in _cut(whole, max(1, round(tasks_min * weight(whole) / total)))]
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
@@ -154,17 +184,18 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     return [replace(whole, start=low, end=high) for low, high in pairwise(bounds)]
 
 
-def _pack(pieces: list[OffsetRange], share: int) -> list[tuple[OffsetRange, ...]]:
+def _pack(pieces: list[OffsetRange], share: float, weight: Weight) -> list[tuple[OffsetRange, ...]]:
     """Largest first, each into the first task that has room for it."""
     tasks: list[list[OffsetRange]] = []
-    room: list[int] = []
-    for piece in sorted(pieces, key=len, reverse=True):
+    room: list[float] = []
+    for piece in sorted(pieces, key=weight, reverse=True):
+        size = weight(piece)
         for index, left in enumerate(room):
-            if len(piece) <= left:
+            if size <= left + ROUNDING * share:
                 tasks[index].append(piece)
-                room[index] -= len(piece)
+                room[index] -= size
                 break
         else:
             tasks.append([piece])
-            room.append(share - len(piece))
+            room.append(share - size)
     return [tuple(task) for task in tasks]

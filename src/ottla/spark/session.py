@@ -69,6 +69,8 @@ def defaults(cores: int, master: str | None = None) -> dict[str, str]:
         "spark.sql.streaming.stopTimeout": "30s",
         # Idle workers keep their connections to the brokers between batches.
         "spark.python.worker.reuse": "true",
+        # On a machine that has much to do a Python process may take longer than Spark's 15 s to answer; the query would end.
+        "spark.python.authenticate.socketTimeout": "60s",
         "spark.log.structuredLogging.enabled": "false",
     }
 

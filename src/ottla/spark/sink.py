@@ -43,10 +43,11 @@ GATHER_BYTES = 4 * MiB
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which rows a task wrote: the same when Spark runs the task, or after a restart the batch, again, but for the attempt.
+    """Which rows a task wrote.
 
-    In a query, (query_id, batch_id, partition) names them for ever; in a write of its own there are no ids. Source: the local properties
-    that Spark's StreamExecution and MicroBatchExecution give to the jobs of a batch; they reach a batch write inside foreachBatch, too.
+    In a query, (query_id, batch_id) names the batch for ever, also when it is run again after a restart; which of its rows a partition has
+    depends on how the query is planned, on the number of cores for one. A write of its own has no ids. Source: the local properties that
+    Spark's StreamExecution and MicroBatchExecution give to the jobs of a batch; they reach a batch write inside foreachBatch, too.
     """
 
     query_id: str | None

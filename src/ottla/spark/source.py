@@ -24,6 +24,7 @@ from ottla.spark.offsets import OffsetRange, admit, compared, from_json, ids_in,
 from ottla.spark.options import SourceOptions, decoded_value
 from ottla.spark.positions import Offsets
 from ottla.spark.progress_group import ProgressGroup
+from ottla.spark.retries import Retrying
 from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Spark asks an idle stream for its latest offset about 80 times a second; the brokers are asked this often at most.
 LATEST_MAX_AGE_MS = 50
+#: Fewer records are shared out by their number, without asking how large they are.
+WEIGHED_RECORDS_MIN = 1000
 
 
 class OttlaDataSource(DataSource):  # type: ignore[misc]
@@ -93,6 +96,9 @@ class _Reader:
 
         return log_access.open_log(self.options.bootstrap, self.options.client)
 
+    def catalog(self) -> Retrying:
+        return Retrying(self.log(), self.options.offset_retries, self.options.offset_retry_ms)
+
     @cached_property
     def losses(self) -> Losses:
         return Losses(self.options.on_data_loss, self.options.loss_report_to)
@@ -100,8 +106,13 @@ class _Reader:
     def tasks(self, start: Mapping[Any, int], end: Offsets, ids: Mapping[str, str]) -> list[LogPartition]:
         options = self.options
         ranges = ranges_between(start, end, ids)
+        worth_it = sum(map(len, ranges)) >= WEIGHED_RECORDS_MIN
         planned = plan_tasks(
-            ranges, tasks_min=options.tasks_min, records_per_task_max=options.records_per_task_max, cores=os.cpu_count() or 1
+            ranges,
+            tasks_min=options.tasks_min,
+            records_per_task_max=options.records_per_task_max,
+            cores=os.cpu_count() or 1,
+            bytes_per_offset=self.log().bytes_per_offset([one.tp for one in ranges]) if worth_it else None,
         )
         return [LogPartition(task) for task in planned]
 
@@ -117,8 +128,8 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
     """A read of what the topics hold now, or of the part between two positions."""
 
     def partitions(self) -> list[LogPartition]:
-        start = positions.starting(self.log(), self.options, self.losses)
-        end = positions.ending(self.log(), self.options)
+        start = positions.starting(self.catalog(), self.options, self.losses)
+        end = positions.ending(self.catalog(), self.options)
         ids = self.log().topic_ids(topics_of(end))
         return self.tasks(start, {tp: max(offset, start[tp]) for tp, offset in end.items()}, ids)
 
@@ -144,7 +155,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self.initial: Offsets = {}
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
-        self.initial = positions.starting(self.log(), self.options, self.losses)
+        self.initial = positions.starting(self.catalog(), self.options, self.losses)
         if self.target is not None:
             # The log may have grown since the target was set.
             self.target |= {tp: max(offset, self.target.get(tp, 0)) for tp, offset in self.initial.items()}
@@ -165,7 +176,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         # Spark asks for the next batch when the last one is done, and it ended here.
         if self.group is not None and known != self.initial:
             self.group.publish(log, known)
-        carried = positions.carried_over(log, self.options, known, latest, self.losses, same)
+        carried = positions.carried_over(self.catalog(), self.options, known, latest, self.losses, same)
         latest = latest | {tp: carried.begin[tp] for tp in carried.anew}
         if not carried.anew and self._waits_for_more(carried.begin, latest, limit):
             return start
@@ -175,12 +186,12 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._json(self._newest()) or None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.target = positions.newest(self.log(), self.options)
+        self.target = positions.newest(self.catalog(), self.options)
 
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[LogPartition]:
         known, wanted = from_json(start), from_json(end)
         appeared = sorted(set(wanted) - set(known))
-        first = positions.first_seen(self.log(), self.options, appeared, self.losses)
+        first = positions.first_seen(self.catalog(), self.options, appeared, self.losses)
         return self.tasks({**known, **first}, wanted, ids_in(end))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -196,7 +207,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             time.sleep((LATEST_MAX_AGE_MS - age_ms) / 1000)
             age_ms = LATEST_MAX_AGE_MS
         if age_ms >= LATEST_MAX_AGE_MS:
-            self.latest = positions.newest(self.log(), self.options)
+            self.latest = positions.newest(self.catalog(), self.options)
             self.latest_read_ms = time.monotonic_ns() // 1_000_000
         return self.latest
 

@@ -57,7 +57,7 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
 
 
 class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Files that were written by a task that failed stay unknown to the table; Delta's vacuum removes them."""
+    """Files of a task or a write that failed stay unknown to the table; Delta's vacuum removes them."""
 
     def __init__(self, path: str, application: str, batch_id: int, report_to: str | None, *, partition_by: tuple[str, ...] = ()) -> None:
         self.path = path
@@ -77,6 +77,11 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
         now_ms = time.time_ns() // 1_000_000
         actions = [AddAction(file.name, file.size, file.values, now_ms, True, json.dumps({"numRecords": file.rows})) for file in files]
         table = opened(self.path)
+        version = table.transaction_version(self.application)
+        if version is not None and version >= self.batch_id:
+            # A driver that was killed may have left a JVM that was still at it; Delta refuses only what comes after the look at the table.
+            self._report(0)
+            return
         table.create_write_transaction(
             actions,
             mode="append",
@@ -84,13 +89,16 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
             partition_by=list(self.partition_by) or None,
             commit_properties=commit_properties_of(self.application, self.batch_id),
         )
-        if self.report_to is not None:
-            Path(self.report_to).write_text(str(sum(file.rows for file in files)), encoding="utf-8")
+        self._report(sum(file.rows for file in files))
 
     def abort(self, messages: list[Files | None]) -> None:
-        for message in messages:
-            for file in message.files if message is not None else ():
-                (Path(self.path) / file.name).unlink(missing_ok=True)
+        """Removes nothing. Spark also aborts when the process that commits was killed, or may still be at it, and then the files are the
+        table's, or will be.
+        """
+
+    def _report(self, rows: int) -> None:
+        if self.report_to is not None:
+            Path(self.report_to).write_text(str(rows), encoding="utf-8")
 
 
 def in_types_of(table: Any, frame: Any) -> Any:

@@ -3,15 +3,21 @@
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ottla.spark.pipeline.checkpoint import Held, held
+from ottla.spark.pipeline.fit import refuse_unfit
 from ottla.spark.pipeline.model import Pipeline, Sink
-from ottla.spark.pipeline.progress import JsonLines, Screen
+from ottla.spark.pipeline.progress import JsonLines, Progress, Screen
+from ottla.spark.pipeline.query import RunningQuery
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
 from ottla.spark.pipeline.sinks import Batch
+from ottla.spark.pipeline.trouble import GIVE_UP_S, waits_s
 from ottla.spark.session import start_session
 
 #: How often finished batches are looked for.
@@ -23,43 +29,98 @@ TASK_TRIES = 4
 def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
     """Runs a pipeline and reports on standard output: a table for `text`, JSON lines for `json`, by the kind of output for `auto`.
 
-    Raises: PipelineError, QueryFailed, NoJava.
+    Trouble that passes (trouble.py) is told and waited for.
+
+    Raises: PipelineError, QueryFailed, NoJava, InUse.
     """
     human = output == "text" or (output == "auto" and sys.stdout.isatty())
     directory = Path(pipeline.checkpoint)
-    directory.mkdir(parents=True, exist_ok=True)
     log_file = directory / "spark.log"
-    with Screen() if human else JsonLines() as out, stopped_by_signals() as stop:
+    refuse_unfit(pipeline, directory, spark_version())
+    with held(directory) as lock, Screen() if human else JsonLines() as out, stopped_by_signals() as stop:
+        # Once more, now that nobody else changes the checkpoint.
+        for sentence in refuse_unfit(pipeline, directory, spark_version()):
+            out.say("note", text=sentence)
         out.say("starting", pipeline=pipeline.name, file=str(pipeline.file), log=str(log_file))
         settings = {"spark.master": f"local[*,{TASK_TRIES}]", **pipeline.spark}
         session = start_session(f"ottla {pipeline.name}", settings, log_file=log_file)
         # Spark takes Ctrl-C for itself when it starts.
         with stopped_by_signals(stop), _told_of_spark(pipeline, session, log_file):
             try:
-                _work(pipeline, session, out, stop)
+                _work(pipeline, session, out, stop, lock)
             finally:
                 session.stop()
 
 
-def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: threading.Event) -> None:
+def spark_version() -> str:
+    import pyspark
+
+    return str(pyspark.__version__)
+
+
+def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: threading.Event, lock: Held) -> None:
     def show(sink: Sink, batch: Batch, table: Any, total: int | None) -> None:
         out.rows(f"{sink.view}, batch {batch.number}", table, total)
 
     running = RunningPipeline(pipeline, session, show)
+    trouble = Trouble()
+    sums = dict.fromkeys(("rows_in", "rows_out", "dead_letters"), 0)
+
+    def tell(batches: list[Progress]) -> None:
+        for progress in batches:
+            out.batch(progress)
+            trouble.over(progress.query)
+            for figure in sums:
+                sums[figure] += getattr(progress, figure)
+
     try:
         running.start()
         out.say("started", pipeline=pipeline.name, checkpoint=pipeline.checkpoint)
-        while running.active and not stop.is_set():
-            for progress in running.reports():
-                out.batch(progress)
+        while (running.active or trouble.waiting) and not stop.is_set():
+            lock.beat()
+            try:
+                tell(running.reports())
+            except QueryFailed as failed:
+                trouble.met(failed, out)
+            trouble.restart_due()
             stop.wait(LOOK_S)
         if stop.is_set():
             out.say("stopping", pipeline=pipeline.name)
     finally:
         running.stop()
-    for progress in running.reports():
-        out.batch(progress)
-    out.say("stopped", pipeline=pipeline.name)
+    tell(running.reports())
+    out.say("stopped", pipeline=pipeline.name, **sums)
+
+
+@dataclass
+class Trouble:
+    """Queries that wait to be started again, after trouble that passes."""
+
+    waiting: dict[str, tuple[RunningQuery, float]] = field(default_factory=dict)
+    _waits: dict[str, Iterator[float]] = field(default_factory=dict)
+    _since: dict[str, float] = field(default_factory=dict)
+
+    def met(self, failed: QueryFailed, out: Screen | JsonLines) -> None:
+        """Raises: QueryFailed when it does not pass, or has not passed for long."""
+        if failed.query is None:
+            raise failed
+        name, now = failed.query.name, time.monotonic()
+        if not failed.passes or now - self._since.setdefault(name, now) > GIVE_UP_S:
+            raise failed
+        wait_s = next(self._waits.setdefault(name, waits_s()))
+        self.waiting[name] = failed.query, now + wait_s
+        out.say("retrying", query=name, after_s=wait_s, reason=str(failed))
+
+    def over(self, name: str) -> None:
+        """A batch of the query has ended well."""
+        self._waits.pop(name, None)
+        self._since.pop(name, None)
+
+    def restart_due(self) -> None:
+        for name, (query, due) in list(self.waiting.items()):
+            if time.monotonic() >= due:
+                del self.waiting[name]
+                query.query = query.launch()
 
 
 @contextmanager

@@ -6,11 +6,14 @@ Lag is what the source's topics hold and the batch had not read, in records; it 
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
-from ottla.spark.offsets import from_json
+from ottla.spark.offsets import OffsetsError, from_json
+
+#: Source partitions that are shown one by one; of more, the ones that are furthest behind.
+PARTITIONS_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,16 @@ class Progress:
     rows_in_per_s: float
     rows_out_per_s: float
     batch_ms: int
+    #: Records between the batch's end and the end of the log, over all topics.
     lag: int
+    #: ISO time; windows that end before are closed. None without a watermark.
     watermark: str | None = None
     #: Rows that became dead letters in this batch.
     dead_letters: int = 0
+    #: Rows that aggregates, joins and deduplication keep.
+    state_rows: int = 0
+    #: The same lag, by topic and partition.
+    lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, int], dead: Mapping[int, int] | None = None) -> Progress:
@@ -38,7 +47,7 @@ def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, in
     out = rows_out.get(batch, 0) if report["numInputRows"] or batch in rows_out else 0
     seconds = max(took_ms, 1) / 1000
     rows = int(report["numInputRows"])
-    watermark = dict(report.get("eventTime") or {}).get("watermark")
+    behind = lags(report)
     return Progress(
         query=query,
         batch=batch,
@@ -48,19 +57,25 @@ def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, in
         rows_in_per_s=round(rows / seconds, 1),
         rows_out_per_s=round(out / seconds, 1),
         batch_ms=took_ms,
-        lag=lag(report),
-        watermark=watermark,
+        lag=sum(sum(partitions.values()) for partitions in behind.values()),
+        watermark=dict(report.get("eventTime") or {}).get("watermark"),
         dead_letters=(dead or {}).get(batch, 0) if rows else 0,
+        state_rows=sum(int(operator["numRowsTotal"]) for operator in report.get("stateOperators") or ()),
+        lags=behind,
     )
 
 
-def lag(report: Mapping[str, Any]) -> int:
-    """Records between the batch's end and the end of the log, over all sources."""
-    behind = 0
+def lags(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Records between the batch's end and the end of the log, by topic and partition."""
+    behind: dict[str, dict[str, int]] = {}
     for source in report["sources"]:
-        # A batch that is run again after a restart has no latest offset.
-        end, latest = (from_json(_decoded(source[name]) or {}) for name in ("endOffset", "latestOffset"))
-        behind += sum(max(0, offset - end.get(tp, 0)) for tp, offset in latest.items())
+        try:
+            # A batch that is run again after a restart has no latest offset.
+            end, latest = (from_json(_decoded(source[name]) or {}) for name in ("endOffset", "latestOffset"))
+        except (OffsetsError, ValueError):
+            continue  # Files have no offsets of partitions.
+        for tp, offset in sorted(latest.items()):
+            behind.setdefault(tp.topic, {})[str(tp.partition)] = max(0, offset - end.get(tp, 0))
     return behind
 
 
@@ -69,7 +84,7 @@ def _decoded(value: Any) -> Any:
 
 
 class JsonLines:
-    """One object per line: `event` is started, progress, message or stopped."""
+    """One object per line: `event` is starting, started, progress, rows, note, retrying, stopping or stopped."""
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self.out = out
@@ -100,7 +115,7 @@ class Screen:
 
         self.console = Console(stderr=False)
         self.latest: dict[str, Progress] = {}
-        self.totals: dict[str, tuple[int, int]] = {}
+        self.totals: dict[str, tuple[int, int, int]] = {}
         self.live = Live(self._table(), console=self.console, refresh_per_second=8, transient=False)
 
     def __enter__(self) -> "Screen":
@@ -116,8 +131,8 @@ class Screen:
         self.console.print(f"[dim]{event}[/dim] {told}", highlight=False)
 
     def batch(self, progress: Progress) -> None:
-        rows_in, rows_out = self.totals.get(progress.query, (0, 0))
-        self.totals[progress.query] = rows_in + progress.rows_in, rows_out + progress.rows_out
+        rows_in, rows_out, dead = self.totals.get(progress.query, (0, 0, 0))
+        self.totals[progress.query] = rows_in + progress.rows_in, rows_out + progress.rows_out, dead + progress.dead_letters
         self.latest[progress.query] = progress
         self.live.update(self._table())
 
@@ -125,18 +140,54 @@ class Screen:
         self.console.print(table_of(table, title if total is None else f"{title}, {total} rows"))
 
     def _table(self) -> Any:
+        from rich.console import Group
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in ("query", "batch", "rows in", "in/s", "rows out", "out/s", "batch time", "lag"):
+        for name in (
+            "query",
+            "batch",
+            "rows in",
+            "in/s",
+            "rows out",
+            "out/s",
+            "batch time",
+            "lag",
+            "dead letters",
+            "state rows",
+            "watermark",
+        ):
             table.add_column(name, justify="left" if name == "query" else "right")
         for query, last in self.latest.items():
-            rows_in, rows_out = self.totals[query]
+            rows_in, rows_out, dead = self.totals[query]
             figures = (last.batch, rows_in, round(last.rows_in_per_s), rows_out, round(last.rows_out_per_s))
-            table.add_row(query, *[f"{figure:,}" for figure in figures], f"{last.batch_ms} ms", f"{last.lag:,}")
+            rest = (
+                f"{last.batch_ms:,} ms",
+                f"{last.lag:,}",
+                f"{dead:,}",
+                f"{last.state_rows:,}",
+                (last.watermark or "")[:19].replace("T", " "),
+            )
+            table.add_row(query, *[f"{figure:,}" for figure in figures], *rest)
         if not self.latest:
-            table.add_row("waiting for the first batch", *[""] * 7)
-        return table
+            table.add_row("waiting for the first batch", *[""] * 10)
+        behind = furthest_behind(self.latest.values())
+        return Group(table, behind) if behind else table
+
+
+def furthest_behind(batches: Iterable[Progress]) -> str:
+    """Which source partitions are behind, in one line: all of them where they are few; empty when none is."""
+    lags: dict[str, int] = {}
+    for batch in batches:
+        for topic, partitions in batch.lags.items():
+            for partition, behind in partitions.items():
+                lags[f"{topic}-{partition}"] = max(behind, lags.get(f"{topic}-{partition}", 0))
+    late = sorted(((behind, name) for name, behind in lags.items() if behind), reverse=True)
+    if not late:
+        return ""
+    shown = ", ".join(f"{name} {behind:,}" for behind, name in late[:PARTITIONS_SHOWN])
+    more = f", and {len(late) - PARTITIONS_SHOWN} more" if len(late) > PARTITIONS_SHOWN else ""
+    return f"behind: {shown}{more} (of {len(lags)} partitions)"
 
 
 def table_of(rows: Any, title: str) -> Any:

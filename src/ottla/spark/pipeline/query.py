@@ -10,7 +10,7 @@ Sinks of one view in one form share a query. Its checkpoint's directory is named
 others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,11 @@ class RunningQuery:
 
     name: str
     planned: PlannedQuery
+    #: Starts it, also again.
+    launch: Callable[[], Any]
     query: Any = None
+    #: The run of it whose failure was told.
+    failed: Any = None
     #: Rows written, and dead letters, by each batch that has ended; filled by the batch, read by whoever reports.
     rows_out: dict[int, int] = field(default_factory=dict)
     dead: dict[int, int] = field(default_factory=dict)
@@ -104,7 +108,14 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
     """Raises: PipelineError when Spark or a sink refuses."""
     for target in targets:
         target.prepare(planned.frame)
-    running = RunningQuery(name, planned)
+
+    def launch() -> Any:
+        try:
+            return triggered(writer, pipeline.trigger).start()
+        except spark_errors() as error:
+            raise pipeline.error(planned.key, reason(error)) from None
+
+    running = RunningQuery(name, planned, launch)
     letters = None if planned.judged is None else LettersTarget(pipeline)
     gather = planned.form in ("update", "complete") or aggregates(planned.frame)
 
@@ -126,10 +137,7 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
     writer = frame.writeStream.foreachBatch(batch_ended).outputMode("append" if planned.form == REJECTS else planned.form)
     writer = writer.queryName(f"{pipeline.name}-{planned.directory}")
     writer = writer.option("checkpointLocation", str(Path(pipeline.checkpoint).absolute() / planned.directory))
-    try:
-        running.query = triggered(writer, pipeline.trigger).start()
-    except spark_errors() as error:
-        raise pipeline.error(planned.key, reason(error)) from None
+    running.query = launch()
     return running
 
 

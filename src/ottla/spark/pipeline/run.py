@@ -7,18 +7,23 @@ offsets each batch has, so it is the same batch again, and sinks that can tell l
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark import log_access
 from ottla.spark.offsets import LATEST, from_json
+from ottla.spark.pipeline import fit
+from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.delta import DeltaAppend
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import ParquetFiles
 from ottla.spark.pipeline.progress import Progress
-from ottla.spark.pipeline.query import REJECTS, RunningQuery, aggregates, planned_queries, start
+from ottla.spark.pipeline.query import REJECTS, PlannedQuery, RunningQuery, aggregates, planned_queries, start
 from ottla.spark.pipeline.refusals import reason
 from ottla.spark.pipeline.rejects import Judged
 from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, JdbcTarget, ParquetTarget, Target, TopicTarget
+from ottla.spark.pipeline.trouble import passes
 from ottla.spark.pipeline.views import options_of
 from ottla.spark.pipeline.views import views as made_views
 
@@ -36,6 +41,13 @@ STOP_GRACE_S = 10.0
 class QueryFailed(RuntimeError):
     """A query ended with an error; the message says which one and why, in a sentence where one can be found."""
 
+    def __init__(self, sentence: str, query: RunningQuery | None = None, *, passes: bool = False) -> None:
+        super().__init__(sentence)
+        #: None where it was not one of them, but Spark.
+        self.query = query
+        #: Whether it may go well after a while.
+        self.passes = passes
+
 
 class RunningPipeline:
     """A pipeline at work. One Spark session may run several."""
@@ -44,32 +56,54 @@ class RunningPipeline:
         self.pipeline = pipeline
         self.session = session
         self.queries: list[RunningQuery] = []
+        self.notes = Notes(Path(pipeline.checkpoint))
         self._show = show
+        self._untold: list[Progress] = []
 
     def start(self) -> None:
-        """Starts every query. Raises: PipelineError when Spark refuses a step or a sink."""
+        """Starts every query. Raises: PipelineError when Spark refuses a step or a sink, or a checkpoint does not fit any more."""
         session, pipeline = self.session, self.pipeline
         session.dataSource.register(DeltaAppend)
         session.dataSource.register(ParquetFiles)
         judged: dict[str, Judged] = {}
         views = made_views(pipeline, session, judged)
-        for planned in planned_queries(pipeline, views, judged):
-            name = planned.view if len({sink.view for sink in pipeline.sinks}) > 1 else pipeline.name
-            if planned.form == REJECTS:
-                name = f"{planned.view} (dead letters)"
-            self.queries.append(start(planned, pipeline, name, [self._target(sink) for sink in planned.sinks]))
+        queries = planned_queries(pipeline, views, judged)
+        fits = {planned.directory: self._fit(planned) for planned in queries}
+        for planned in queries:
+            self.notes.begin(planned.directory, fits[planned.directory], [described(sink) for sink in planned.sinks])
+            self.queries.append(start(planned, pipeline, self._name(planned), [self._target(sink) for sink in planned.sinks]))
+        self.notes.save()
+
+    def _fit(self, planned: PlannedQuery) -> dict[str, Any]:
+        """What the query's checkpoint depends on. Raises: PipelineError when it is another's."""
+        state = fit.state_of(planned.frame)
+        noted = self.notes.queries.get(planned.directory, {}).get("fit", {})
+        fit.refuse_other_state(self.pipeline, Path(self.pipeline.checkpoint) / planned.directory, planned.view, noted, state)
+        return {**fit.of_file(self.pipeline, planned.view, planned.form), "state": state, "spark": self.session.version}
+
+    def _name(self, planned: PlannedQuery) -> str:
+        if planned.form == REJECTS:
+            return f"{planned.view} (dead letters)"
+        return planned.view if len({sink.view for sink in self.pipeline.sinks}) > 1 else self.pipeline.name
 
     @property
     def active(self) -> bool:
         return any(query.query.isActive for query in self.queries)
 
     def reports(self) -> list[Progress]:
-        """Batches that ended since the last call, oldest first. Raises: QueryFailed when a query did."""
-        found = [report for query in self.queries for report in query.reports()]
+        """Batches that ended since the last call, oldest first. Raises: QueryFailed, once, when a query did; batches are told next time."""
         for query in self.queries:
-            error = None if query.query.isActive else query.query.exception()
+            for report in query.reports():
+                self._untold.append(report)
+                self.notes.batch(query.planned.directory, asdict(report))
+        self.notes.save()
+        for query in self.queries:
+            error = None if query.query.isActive or query.failed is query.query else query.query.exception()
             if error is not None:
-                raise QueryFailed(f"{self.pipeline.name}: {query.name} failed: {reason(error)}")
+                query.failed = query.query
+                text = f"{error}\n{getattr(error, 'stackTrace', '')}"
+                raise QueryFailed(f"{self.pipeline.name}: {query.name} failed: {reason(error)}", query, passes=passes(text))
+        found, self._untold = self._untold, []
         return sorted(found, key=lambda report: report.at)
 
     def caught_up(self, ends: "Mapping[TopicPartition, int]") -> bool:
@@ -123,6 +157,12 @@ class RunningPipeline:
                 return JdbcTarget(sink, self.pipeline, self.session)
             case "console":
                 return ConsoleTarget(sink, self._show)
+
+
+def described(sink: Sink) -> dict[str, Any]:
+    """A sink for `status`: what it is, and where."""
+    place = {"path": sink.path, "topic": sink.topic, "url": sink.url, "table": sink.table}
+    return {"type": sink.type, **{name: value for name, value in place.items() if value is not None}}
 
 
 def _offsets_of(value: Any) -> Any:

@@ -14,6 +14,7 @@ from ottla.spark.pipeline.decode import decoded, source_schema
 from ottla.spark.pipeline.model import Pipeline, Source, Step, Watermark
 from ottla.spark.pipeline.refusals import reason, spark_errors
 from ottla.spark.pipeline.rejects import Judged, judge
+from ottla.spark.pipeline.reset import started_at
 from ottla.spark.pipeline.table_source import TableSource
 
 
@@ -52,7 +53,7 @@ def options_of(pipeline: Pipeline, source: Source) -> dict[str, str]:
         options |= source.decode.options
         if source.decode.headers:
             options["includeHeaders"] = "true"
-    return options
+    return started_at(pipeline, source, options)
 
 
 def _loaded(pipeline: Pipeline, source: Source, session: Any, *, standing: bool) -> Any:

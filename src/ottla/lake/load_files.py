@@ -1,0 +1,153 @@
+"""Which files are meant, and what is in them: by their names, unless a format is said.
+
+    orders.csv .tsv             comma- or tab-separated, the first line names the columns
+    orders.jsonl .ndjson .json  a JSON value on each line
+    orders.parquet .pq
+    orders.arrow .ipc .feather .arrows    Arrow's file and stream formats are told apart by their first bytes
+    orders.txt .log .text       each line is a value
+
+Text may be compressed: one more suffix of .gz .zst .bz2 .lz4 .br. Of a directory all files with such names are meant, at any depth, but for
+those that begin with ``.`` or ``_``, as Spark and Hive pass over them; in the order of their paths. Directories called ``name=value`` add a
+column to the tables below them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from glob import glob, has_magic
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from ottla.base.options import suggestion
+
+FORMATS = ("csv", "tsv", "json", "parquet", "arrow", "text")
+SUFFIXES = {
+    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv",
+    ".json": "json", ".jsonl": "json", ".ndjson": "json",
+    ".parquet": "parquet", ".pq": "parquet",
+    ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow", ".arrows": "arrow",
+    ".txt": "text", ".text": "text", ".log": "text",
+}  # fmt: skip
+#: What pyarrow calls them.
+CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
+#: Formats of lines, which may be compressed and may grow.
+LINES = ("csv", "tsv", "json", "text")
+STDIN = "-"
+#: What stands for null in the name of a directory.
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+#: Bytes at the beginning and before the end by which a file is known again.
+PRINT_BYTES = 64 * 1024
+
+
+class CannotLoad(ValueError):
+    """Files that cannot be loaded as asked; the message says what to do."""
+
+
+class Input(NamedTuple):
+    """A file to load."""
+
+    #: As the user would write it; `STDIN` for standard input.
+    name: str
+    format: str
+    codec: str | None
+    size: int
+    mtime_ns: int
+    #: Columns that its directories name, as Spark and Hive write them: ``year=2026/city=Graz/part-0.parquet``; None: null.
+    fixed: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """The name under which it is remembered."""
+        return self.name if self.name == STDIN else str(Path(self.name).resolve())
+
+
+def inputs(names: Iterable[str], form: str | None) -> list[Input]:
+    """The files that ``names`` mean: files, directories, patterns, ``-``. None twice. Raises: CannotLoad, OSError."""
+    found: dict[str, Input] = {}
+    for name in names:
+        for path in _paths(name, form):
+            one = _input(path, form)
+            found.setdefault(one.identity, one)
+    return list(found.values())
+
+
+def _paths(name: str, form: str | None) -> list[str]:
+    if name == STDIN:
+        return [name]
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if (path / "_delta_log").is_dir():
+            raise CannotLoad(f"{name} is a Delta table, whose directory may hold files that are no part of it any more: export it first")
+        chosen = _inside(path, form)
+        if not chosen:
+            raise CannotLoad(f"{name}: no file in it ends in {', '.join(SUFFIXES)}; name the files, and --format")
+        return chosen
+    if path.exists():
+        return [str(path)]
+    if has_magic(name):
+        matching = sorted(one for one in glob(str(path), recursive=True) if Path(one).is_file())
+        if matching:
+            return matching
+        raise CannotLoad(f"{name}: no file matches")
+    near = suggestion(path.name, [one.name for one in path.parent.iterdir()]) if path.parent.is_dir() else ""
+    raise CannotLoad(f"{name}: no such file{near}")
+
+
+def _inside(directory: Path, form: str | None) -> list[str]:
+    """Files with a known name; where a format is said, those whose name says it or nothing."""
+    wanted = (*FORMATS,) if form is None else (form, None)
+    found = []
+    for at, below, files in os.walk(directory):
+        below[:] = [one for one in below if not one.startswith((".", "_"))]
+        found += [str(Path(at) / one) for one in files if not one.startswith((".", "_")) and _kind(one)[0] in wanted]
+    return sorted(found)
+
+
+def _kind(name: str) -> tuple[str | None, str | None]:
+    """Format and codec by the name."""
+    path = Path(name.lower())
+    codec = CODECS.get(path.suffix)
+    if codec is not None:
+        path = path.with_suffix("")
+    return SUFFIXES.get(path.suffix), codec
+
+
+def _input(name: str, form: str | None) -> Input:
+    by_name, codec = _kind(name)
+    if name == STDIN:
+        if form is None:
+            raise CannotLoad("standard input has no name to tell its format by: add --format, one of " + ", ".join(FORMATS))
+        return Input(name, form, None, 0, 0)
+    chosen = form or by_name
+    if chosen is None:
+        raise CannotLoad(f"{name}: its name does not tell its format: add --format, one of {', '.join(FORMATS)}")
+    if codec is not None and chosen not in LINES:
+        raise CannotLoad(f"{name}: {chosen} files are compressed inside; unpack it first")
+    stat = Path(name).stat()
+    fixed = _fixed(name) if chosen in ("csv", "tsv", "parquet", "arrow") else ()
+    return Input(name, chosen, codec, stat.st_size, stat.st_mtime_ns, fixed)
+
+
+def _fixed(name: str) -> tuple[tuple[str, str | None], ...]:
+    pairs = [part.partition("=") for part in Path(name).parts[:-1] if "=" in part[1:]]
+    return tuple((unquote(column), None if value == HIVE_NULL else unquote(value)) for column, _, value in pairs)
+
+
+def fingerprint(name: str, size: int) -> str:
+    """What stands at the beginning of a file's first ``size`` bytes and at their end, as a short word."""
+    digest = blake2b(digest_size=12)
+    with open(name, "rb") as file:
+        digest.update(file.read(min(size, PRINT_BYTES)))
+        file.seek(max(size - PRINT_BYTES, 0))
+        digest.update(file.read(min(size, PRINT_BYTES)))
+    return digest.hexdigest()
+
+
+def ends_in_line(name: str, size: int) -> bool:
+    """Whether the first ``size`` bytes end where a line does."""
+    with open(name, "rb") as file:
+        file.seek(max(size - 1, 0))
+        return file.read(1) == b"\n"

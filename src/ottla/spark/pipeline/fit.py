@@ -1,0 +1,201 @@
+"""Whether a checkpoint still fits a pipeline file that was changed.
+
+When a query starts, what its checkpoint depends on is noted beside it. At the next start the notes are compared with the file, before Spark
+is there as far as the file tells, and once more when Spark has read the SQL, before any query runs:
+
+    goes on      steps, rules and decoding that change no state; sinks that come, go or change; a topic more; Spark settings; a newer Spark
+    is refused   a topic less, or other kinds or another number of sources: the offsets in the checkpoint are of others
+                 other grouping, deduplication or joins of streams, where the checkpoint holds state: it is of other keys
+                 another spark.sql.shuffle.partitions in the file, where it holds state: that lies in so many parts
+                 an older Spark than the one that wrote it
+
+A view or a form that is new has a new checkpoint, and reads from the `start` of its sources; one that is gone is left alone.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ottla.spark.pipeline import checkpoint
+from ottla.spark.pipeline.model import Pipeline, Source, Step
+from ottla.spark.pipeline.table import PipelineError
+
+#: How SQL names what has state, to find the clauses that must not change.
+GROUPING = re.compile(
+    r"\bgroup\s+by\b(.*?)(?=\bhaving\b|\border\s+by\b|\blimit\b|\bunion\b|\)\s*(?:as\s+)?\w*\s*$|$)", re.IGNORECASE | re.DOTALL
+)
+COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+#: Beginnings of the names of Spark's plan nodes that keep state.
+STATEFUL = ("Aggregate", "Deduplicate", "Distinct", "Join")
+#: Columns of one node that are told; Spark's default is 25.
+FIELDS_MAX = 1000
+PARTITIONS = "spark.sql.shuffle.partitions"
+WHAT_TO_DO = "Start over with: ottla pipeline reset {file}, or give the pipeline another checkpoint"
+
+
+def of_file(pipeline: Pipeline, view: str, form: str) -> dict[str, Any]:
+    """What of a file a query's checkpoint depends on, as JSON."""
+    sources, steps = path_of(pipeline, view)
+    return {
+        "view": view,
+        "form": form,
+        "sources": {source.name: dict(_reads(source)) for source in sources},
+        "groupings": {step.name: [grouping_of(step.sql), *step.deduplicate] for step in steps},
+        "partitions": pipeline.spark.get(PARTITIONS),
+    }
+
+
+def _reads(source: Source) -> Mapping[str, str]:
+    """What a stream reads."""
+    if source.type != "topic":
+        return {"path": str(source.path)}
+    return {name: source.options[name] for name in ("assign", "subscribe", "subscribePattern") if name in source.options}
+
+
+def path_of(pipeline: Pipeline, view: str) -> tuple[list[Source], list[Step]]:
+    """The streams and the steps that a view is made from, by the names in the SQL; one too many does no harm."""
+    steps = {step.name: step for step in pipeline.steps}
+    found, waiting = {view}, [view]
+    while waiting:
+        step = steps.get(waiting.pop())
+        if step is not None:
+            words = {word.lower() for word in re.findall(r"\w+", _plain(step.sql))}
+            named = {name for name in pipeline.views if name.lower() in words} - found
+            found |= named
+            waiting.extend(named)
+    streams = [source for source in pipeline.sources if source.name in found and (source.type == "topic" or source.stream)]
+    return streams, [step for step in pipeline.steps if step.name in found]
+
+
+def grouping_of(sql: str) -> str:
+    """The GROUP BY of a query in a form that spaces, comments and upper case do not change; empty without one."""
+    return "; ".join(re.sub(r"\s+", " ", found).strip().lower() for found in GROUPING.findall(_plain(sql)))
+
+
+def _plain(sql: str) -> str:
+    return COMMENT.sub(" ", sql)
+
+
+def state_of(frame: Any) -> list[str]:
+    """The parts of a view that keep state, as Spark plans them, without what differs from run to run: numbers of columns, names of
+    results.
+    """
+    found = []
+    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+        name = node.nodeName()
+        if not name.startswith(STATEFUL) or not node.isStreaming():
+            continue
+        if name == "Join" and not all(side.isStreaming() for side in _children(node)):
+            continue
+        found.append(re.sub(r" AS \w+", "", re.sub(r"#\d+L?", "", node.simpleString(FIELDS_MAX))).replace("`", "").strip())
+    return found
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _children(plan):
+        yield from _nodes(child)
+
+
+def _children(plan: Any) -> list[Any]:
+    children = plan.children()
+    return [children.apply(index) for index in range(children.size())]
+
+
+def refuse_unfit(pipeline: Pipeline, directory: Path, spark_version: str) -> list[str]:
+    """What is new since the checkpoint was made, in sentences. Raises: PipelineError when it does not fit any more.
+
+    Looks at the file alone; Spark has not started.
+    """
+    told = []
+    noted = checkpoint.read_notes(directory)
+    for name, note in noted.items():
+        fit = note.get("fit")
+        if not isinstance(fit, dict) or not (directory / name).is_dir():
+            continue
+        told += _compared(pipeline, directory / name, fit, spark_version)
+    return told
+
+
+def _compared(pipeline: Pipeline, directory: Path, fit: Mapping[str, Any], spark_version: str) -> list[str]:
+    if fit["view"] not in pipeline.views:
+        return [f"the view {fit['view']} is gone; its checkpoint {directory} is left alone"]
+    now = of_file(pipeline, fit["view"], fit["form"])
+    if _version(spark_version) < _version(str(fit.get("spark", ""))):
+        raise PipelineError(
+            str(pipeline.file), "", f"{directory} was written by Spark {fit['spark']}, and this is {spark_version}, which is older"
+        )
+    told = _compared_sources(pipeline, directory, fit["sources"], now["sources"])
+    if not fit.get("state"):
+        return told
+    for step, before in fit["groupings"].items():
+        after = now["groupings"].get(step)
+        if after is not None and after != before:
+            raise _unfit(pipeline, _key_of(pipeline, step), directory, f"groups by {_by(after)} and grouped by {_by(before)} before")
+    parts = checkpoint.read_query(directory).settings.get(PARTITIONS)
+    if None not in (now["partitions"], parts) and now["partitions"] != parts:
+        said = f"is {now['partitions']}, and the state is kept in {parts} parts"
+        raise _unfit(pipeline, f"spark.{PARTITIONS.removeprefix('spark.')}", directory, said)
+    return told
+
+
+def _compared_sources(
+    pipeline: Pipeline, directory: Path, before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]
+) -> list[str]:
+    told = []
+    if len(before) != len(now):
+        raise _unfit(
+            pipeline, pipeline.sources[0].key.removesuffix("."), directory, f"reads {_listed(now)} and read {_listed(before)} before"
+        )
+    for (name, reads), (new_name, new) in zip(before.items(), now.items(), strict=True):
+        if reads == new:
+            continue
+        old_topics, topics = (set(one.get("subscribe", "").split(",")) for one in (reads, new))
+        if set(reads) != set(new) or "subscribe" not in new or not old_topics <= topics:
+            raise _unfit(
+                pipeline,
+                pipeline.sources[0].key.removesuffix("."),
+                directory,
+                f"{new_name} reads {_said(new)} and {name} read {_said(reads)} before",
+            )
+        told.append(f"{', '.join(sorted(topics - old_topics))} is new in {new_name} and read from its beginning")
+    return told
+
+
+def refuse_other_state(pipeline: Pipeline, directory: Path, view: str, noted: Mapping[str, Any], state: Sequence[str]) -> None:
+    """Raises: PipelineError when Spark's plan has other state than the checkpoint."""
+    before = noted.get("state")
+    if before is None or list(before) == list(state) or not (directory / "commits").is_dir():
+        return
+    new, gone = [line for line in state if line not in before], [line for line in before if line not in state]
+    said = f"{view} keeps {'; '.join(new) or 'less'} where the checkpoint has {'; '.join(gone) or 'less'}"
+    raise _unfit(pipeline, _key_of(pipeline, view), directory, said)
+
+
+def _unfit(pipeline: Pipeline, key: str, directory: Path, said: str) -> PipelineError:
+    what = WHAT_TO_DO.format(file=pipeline.file)
+    step = next((one for one in pipeline.steps if one.key == key), None)
+    grouping = None if step is None else GROUPING.search(step.sql)
+    line = None if step is None or grouping is None else step.line_at(grouping.start())
+    return pipeline.error(key, f"{said}: the checkpoint {directory} does not fit any more. {what}", line=line)
+
+
+def _key_of(pipeline: Pipeline, step: str) -> str:
+    return next((one.key for one in pipeline.steps if one.name == step), pipeline.sources[0].key.removesuffix("."))
+
+
+def _listed(sources: Mapping[str, Mapping[str, str]]) -> str:
+    return ", ".join(f"{name} ({_said(reads)})" for name, reads in sources.items())
+
+
+def _said(reads: Mapping[str, str]) -> str:
+    return ", ".join(reads.values()) or "nothing"
+
+
+def _by(grouping: Sequence[str]) -> str:
+    return ", ".join(filter(None, grouping)) or "nothing"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])

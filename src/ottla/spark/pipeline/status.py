@@ -1,0 +1,159 @@
+"""What a pipeline has done, from its checkpoint and the brokers; no Spark is started.
+
+    state      running: a process holds the checkpoint · stopped · new: there is no checkpoint
+    queries    of each: the newest batch that is done and when it was planned, whether a later one is unfinished (it will be run again),
+               offset, end and lag of each source partition, and sums since the checkpoint was made
+    targets    where results go; of Delta tables the version
+
+The lag is against the ends of the topics now. Where no broker answers it is null, and `brokers` says why.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ottla.base.ids import TopicPartition
+from ottla.spark.offsets import LATEST
+from ottla.spark.pipeline import checkpoint
+from ottla.spark.pipeline.checkpoint import QueryState
+from ottla.spark.pipeline.model import Pipeline
+
+#: Status is for people who wait.
+BROKERS_TIMEOUT_MS = 10_000
+FIGURES = ("rows_in_per_s", "rows_out_per_s", "batch_ms", "watermark", "state_rows")
+
+
+def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
+    """All of it, as JSON."""
+    directory = Path(pipeline.checkpoint)
+    states = checkpoint.queries(directory)
+    holder = checkpoint.holder(directory)
+    notes = checkpoint.read_notes(directory)
+    ends, trouble = _ends(pipeline, sorted({tp for state in states for tp in state.offsets}))
+    running = holder is not None and holder.running
+    return {
+        "pipeline": pipeline.name,
+        "file": str(pipeline.file),
+        "checkpoint": str(directory),
+        "state": "running" if running else "stopped" if states else "new",
+        "process": None
+        if holder is None
+        else {"pid": holder.pid, "host": holder.host, "since": _iso(holder.since), "beat": _iso(holder.beat)},
+        "brokers": trouble,
+        "queries": [_query(state, notes.get(state.name, {}), ends) for state in states],
+        "targets": [_target(target) for note in notes.values() for target in note.get("targets", ())] + _letters(pipeline),
+    }
+
+
+def _ends(pipeline: Pipeline, partitions: list[TopicPartition]) -> tuple[Mapping[TopicPartition, int], str | None]:
+    """The ends of partitions now, and why there are none."""
+    from ottla.spark.log_access import KafkaError, open_log
+
+    ends: dict[TopicPartition, int] = {}
+    for bootstrap in {source.bootstrap or pipeline.bootstrap for source in pipeline.sources if source.type == "topic"}:
+        timeouts = {"default.api.timeout.ms": str(BROKERS_TIMEOUT_MS), "request.timeout.ms": str(BROKERS_TIMEOUT_MS)}
+        try:
+            log = open_log(bootstrap, timeouts)
+            there = log.topics(sorted({tp.topic for tp in partitions})) if partitions else {}
+            ends |= log.end_offsets([tp for tp in partitions if tp.partition < there.get(tp.topic, 0)], LATEST)
+        except (KafkaError, OSError, TimeoutError) as error:
+            return ends, f"{bootstrap}: {error}"
+    return ends, None
+
+
+def _query(state: QueryState, note: Mapping[str, Any], ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
+    sources: dict[str, dict[str, Any]] = {}
+    behind = []
+    for tp, offset in sorted(state.offsets.items()):
+        end = ends.get(tp)
+        lag = None if end is None else max(0, end - offset)
+        behind.append(lag)
+        sources.setdefault(tp.topic, {})[str(tp.partition)] = {"offset": offset, "end": end, "lag": lag}
+    total, last = note.get("total", {}), note.get("last", {})
+    return {
+        "query": state.name,
+        "batch": state.batch,
+        "at": None if state.at_ms is None else _iso(state.at_ms / 1000),
+        "unfinished": state.planned if state.planned is not None and state.planned != state.batch else None,
+        "lag": None if None in behind else sum(filter(None, behind)),
+        **{figure: int(total.get(figure, 0)) for figure in ("rows_in", "rows_out", "dead_letters")},
+        **{figure: last.get(figure) for figure in FIGURES},
+        "sources": sources,
+    }
+
+
+def _target(target: Mapping[str, Any]) -> dict[str, Any]:
+    if target.get("type") != "delta":
+        return dict(target)
+    from ottla.lake.delta import opened
+
+    try:
+        table = opened(str(target["path"]))
+    except ImportError:
+        return dict(target)
+    return {**target, "version": None if table is None else table.version()}
+
+
+def _letters(pipeline: Pipeline) -> list[dict[str, Any]]:
+    letters = pipeline.dead_letters
+    if letters is None:
+        return []
+    if letters.topic is not None:
+        return [{"type": "topic", "topic": letters.topic, "dead_letters": True}]
+    return [_target({"type": "delta", "path": letters.path, "dead_letters": True})]
+
+
+def _iso(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def shown(told: Mapping[str, Any]) -> str:
+    """The same for people."""
+    process = told["process"]
+    who = f" by process {process['pid']} on {process['host']} since {process['since']}" if told["state"] == "running" else ""
+    lines = [f"{told['pipeline']}: {told['state']}{who}", f"checkpoint {told['checkpoint']}"]
+    if told["brokers"] is not None:
+        lines.append(f"brokers cannot be asked: {told['brokers']}")
+    for query in told["queries"]:
+        lines += ["", f"{query['query']}: {_batches(query)}"]
+        sums = f"{query['rows_in']:,} rows in, {query['rows_out']:,} out, {query['dead_letters']:,} dead letters"
+        state = f", {query['state_rows']:,} rows of state" if query["state_rows"] else ""
+        mark = f", watermark {query['watermark']}" if query["watermark"] else ""
+        lines.append(f"  {sums}{state}{mark}")
+        rows: list[tuple[str, ...]] = [("partition", "offset", "end", "lag")]
+        for topic, partitions in query["sources"].items():
+            rows += [
+                (f"{topic}-{number}", *(_figure(place[name]) for name in ("offset", "end", "lag"))) for number, place in partitions.items()
+            ]
+        lines += _aligned(rows) if len(rows) > 1 else []
+    if told["targets"]:
+        lines += ["", *(f"{'dead letters to' if target.get('dead_letters') else 'to'} {_place(target)}" for target in told["targets"])]
+    return "\n".join(lines)
+
+
+def _batches(query: Mapping[str, Any]) -> str:
+    done = "no batch is done" if query["batch"] is None else f"batch {query['batch']} of {query['at']}"
+    again = "" if query["unfinished"] is None else f"; batch {query['unfinished']} is not done"
+    return f"{done}{again}, lag {_figure(query['lag'])}"
+
+
+def _place(target: Mapping[str, Any]) -> str:
+    where = target.get("path") or target.get("topic") or target.get("table") or ""
+    version = target.get("version")
+    return f"{target['type']} {where}{'' if version is None else f', version {version}'}".strip()
+
+
+def _figure(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if index == 0 else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]

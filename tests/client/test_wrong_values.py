@@ -1,0 +1,146 @@
+"""Whatever is wrong in what a call of a client is given is a TypeError or ValueError that says so: all calls of all clients, both faces."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow
+import pytest
+from memory_cluster import MemoryCluster
+
+import ottla
+from ottla import Resource, aio
+from ottla.client.given import fitting
+from ottla.client.results import ConfigChange, ConfigOperation
+
+CLIENTS = [ottla.Producer, aio.Producer, ottla.Consumer, aio.Consumer, ottla.Admin, aio.Admin]
+#: Something right for every parameter that must be given.
+RIGHT: dict[str, Any] = {
+    "topic": "t", "topics": [], "partition": ("t", 0), "partitions": [], "offset": 0, "offsets": {}, "times": {}, "ranges": {},
+    "batch": b"", "table": pyarrow.table({"a": [1]}), "group": "g", "groups": [], "resource": Resource.topic("t"), "resources": [],
+    "values": {}, "changes": {}, "configs": {}, "before": {}, "brokers": [], "broker": 1, "replicas": [], "places": {}, "reassignments": {},
+}  # fmt: skip
+#: Methods that are there for Ottla's own use.
+OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke"}
+OTHERWISE = {"create_topic": {"topic": ottla.NewTopic("t")}, "send_batch": {"partition": 0}, "create_partitions": {"partitions": {}}}
+#: What may be anything, or is looked at where it is used.
+ANYTHING = {"listener", "callback", "take"}
+
+
+class Wrong:
+    def __repr__(self) -> str:
+        return "what is wrong"
+
+
+def parameters() -> Iterator[Any]:
+    for kind in CLIENTS:
+        for name, method in inspect.getmembers(kind, callable):
+            if name.startswith("_") or name in (
+                "forked",
+                "close_at_exit",
+                "wait_for",
+                "turn",
+                "partitions_to_read",
+                "seek_each",
+                "has_passed",
+                "invoke",
+            ):
+                continue
+            for one in list(inspect.signature(method).parameters.values())[1:]:
+                if one.kind is not one.VAR_KEYWORD and one.name not in ANYTHING:
+                    yield pytest.param(kind, name, one.name, id=f"{kind.__module__}.{kind.__name__}.{name}-{one.name}")
+
+
+@pytest.fixture(scope="module")
+def settings() -> dict[str, Any]:
+    return {"bootstrap_servers": "boot:1", "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
+
+
+@pytest.mark.parametrize(("kind", "name", "wrong"), list(parameters()))
+async def test_a_value_that_can_be_nothing_is_told_by_every_call(
+    cluster: MemoryCluster, settings: dict[str, Any], kind: Any, name: str, wrong: str
+) -> None:
+    more = {"group_id": "g"} if kind in (ottla.Consumer, aio.Consumer) else {}
+    client = kind(**settings, **more)
+    method = getattr(client, name)
+    positional, named = [], {}
+    for one in inspect.signature(method).parameters.values():
+        value = Wrong() if one.name == wrong else OTHERWISE.get(name, {}).get(one.name, RIGHT.get(one.name))
+        if one.name != wrong and one.default is not one.empty:
+            continue
+        if one.kind is one.VAR_POSITIONAL or (one.kind is one.POSITIONAL_OR_KEYWORD and one.default is one.empty):
+            positional.append(value)
+        elif one.name == wrong:
+            named[one.name] = value
+    try:
+        with pytest.raises(TypeError, match=r"what is wrong|Wrong"):
+            answer = method(*positional, **named)
+            if inspect.isawaitable(answer):
+                await answer
+    finally:
+        closed = client.close()
+        if inspect.isawaitable(closed):
+            await closed
+
+
+TABLE: list[tuple[Any, str, tuple[Any, ...], type[Exception], str]] = [
+    (ottla.Admin, "describe_topic", (None,), TypeError, "a topic is named by a str or bytes, not by None"),
+    (ottla.Admin, "describe_topics", ("orders",), TypeError, r"several are given in a list, such as \['orders'\]"),
+    (ottla.Admin, "create_topics", (["t"],), TypeError, r"one of topics is a NewTopic such as NewTopic\('orders', partitions=3\), not"),
+    (ottla.Admin, "create_partitions", ({"orders": "6"},), TypeError, r"partitions of orders is a NewPartitions .* or a whole number"),
+    (ottla.Admin, "create_partitions", ([("orders", 6)],), TypeError, r"partitions is a dict such as \{'orders': 0\}, not"),
+    (ottla.Admin, "delete_records", ({("orders", 0): "5"},), TypeError, "before of orders-0 is a whole number, not '5'"),
+    (ottla.Admin, "list_offsets", ({("orders", 0): 1 << 64},), ValueError, "times of orders-0 is 9223372036854775807 at most"),
+    (ottla.Admin, "list_offsets", ({"orders": 0},), TypeError, r"a partition is named by its topic and number, such as \('orders', 0\)"),
+    (ottla.Admin, "describe_config", ("orders",), TypeError, r"resource is a Resource such as Resource.topic\('orders'\), not 'orders'"),
+    (ottla.Admin, "describe_config", (Resource.broker("one"),), ValueError, r"by its id, as in Resource.broker\(1\), and 'one' is none"),  # type: ignore[arg-type]
+    (ottla.Admin, "incremental_alter_config", (Resource.topic("t"), ["x"]), TypeError, r"values is a dict such as \{'retention.ms': 0\}"),
+    (ottla.Admin, "alter_consumer_group_offsets", ("g", {("t", 0): "1"}), TypeError, "offsets of t-0 is a whole number or an Off"),
+    (ottla.Admin, "alter_consumer_group_offsets", ("g", {("t", 0): -1}), ValueError, "offsets are 0 or more"),
+    (ottla.Admin, "alter_consumer_group_offsets", (None, {("t", 0): 1}), TypeError, "a group is named by a str, not by None"),
+    (ottla.Admin, "describe_consumer_groups", ("billing",), TypeError, r"several are given in a list, such as \['billing'\]"),
+    (ottla.Admin, "describe_log_dirs", (["1"],), TypeError, "one of brokers is a whole number, not '1'"),
+    (ottla.Admin, "describe_replica_log_dirs", ([("t", 0)],), TypeError, r"one of replicas is a Replica or a tuple such as \('orders', 0"),
+    (ottla.Admin, "elect_leaders", ([("t", 0.5)],), TypeError, "a partition is named by its topic and number"),
+    (ottla.Consumer, "offsets_for_times", ({("t", 0): "yesterday"},), TypeError, "times of t-0 is a whole number, not 'yesterday'"),
+    (ottla.Consumer, "offsets_for_times", ([("t", 0)],), TypeError, r"times is a dict such as \{\('orders', 0\): 0\}"),
+    (ottla.Consumer, "seek", (("t", 0), 1.5), TypeError, "offset is a whole number or an OffsetAndMetadata.*, not 1.5"),
+    (ottla.Consumer, "commit", ({("t", 0): None},), TypeError, "offsets of t-0 is a whole number or an OffsetAndMetadata"),
+    (ottla.Consumer, "poll", (-1,), ValueError, "timeout_ms is 0 or more, not -1"),
+    (ottla.Consumer, "poll", (0, 0), ValueError, "max_records is 1 or more, not 0"),
+    (ottla.Consumer, "end_offsets", ([("t", 0)], "5"), TypeError, "timeout_ms is a number of milliseconds, not '5'"),
+    (ottla.Consumer, "subscribe", (), ValueError, "subscribe to names or to a pattern"),
+    (ottla.Consumer, "assign", (("t", 0),), TypeError, r"such as \('orders', 0\), not by 't'"),
+    (ottla.Producer, "send", ("t", b"", None, None, "0"), TypeError, "partition is a whole number, not '0'"),
+    (ottla.Producer, "send", ("t", b"", None, None, 0, "now"), TypeError, r"timestamp_ms is a number of .*, such as time.time\(\) \* 1000"),
+    (ottla.Producer, "send", ("t", b"", None, [b"h"]), TypeError, r"headers are pairs of name and value, such as \[\('trace', b'7'\)\]"),
+    (ottla.Producer, "flush", (-1,), ValueError, "timeout_ms is 0 or more, not -1"),
+    (ottla.Producer, "partitions_for", (b"t",), TypeError, "a topic is named by a str, not by b't'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "name", "arguments", "error", "said"), TABLE)
+def test_what_is_wrong_is_told_with_what_to_give(
+    cluster: MemoryCluster, settings: dict[str, Any], kind: Any, name: str, arguments: tuple[Any, ...], error: type[Exception], said: str
+) -> None:
+    more = {"group_id": "g"} if kind is ottla.Consumer and name in ("commit", "subscribe") else {}
+    with kind(**settings, **more) as client, pytest.raises(error, match=said):
+        getattr(client, name)(*arguments)
+
+
+def test_the_parts_of_what_is_given_are_looked_at() -> None:
+    wrong = ConfigChange(5, "x", ConfigOperation.SET)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"name of ConfigChange.* is a str, not 5"):
+        fitting("changes", [wrong], list[ConfigChange], "changes")
+
+
+def test_an_iterator_is_looked_at_and_not_used_up(cluster: MemoryCluster, settings: dict[str, Any]) -> None:
+    with ottla.Admin(**settings) as admin:
+        assert set(admin.describe_topics(name for name in ("t", "many"))) == {"t", "many"}
+    with ottla.Consumer(**settings) as consumer:
+        consumer.assign(("many", number) for number in range(3))
+        assert len(consumer.assignment()) == 3
+        consumer.pause(*consumer.assignment())
+        assert len(consumer.paused()) == 3

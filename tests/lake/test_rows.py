@@ -1,0 +1,169 @@
+"""Records into rows: what shows, what is known, what does not fit."""
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+
+import pyarrow as pa
+
+from ottla.client.arrow_columns import record_schema
+from ottla.client.serializers import Avro
+from ottla.lake.csv_rows import csv_values
+from ottla.lake.files import aligned
+from ottla.lake.form import BESIDE, Form, checked, guessed, parse_schema
+from ottla.lake.json_fit import json_rows
+from ottla.lake.rows import Made, Rows
+
+NOTHING = pa.struct([])
+
+
+def texts(*values: Any) -> pa.Array:
+    return pa.array([value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values], pa.binary())
+
+
+def read(*values: Any, known: Any = NOTHING, widens: bool = False) -> tuple[list[Any], list[int]]:
+    found = json_rows(texts(*values), known, widens=widens)
+    bad = [] if found.bad is None else [row for row, wrong in enumerate(found.bad.to_pylist()) if wrong]
+    return found.array.to_pylist(), bad
+
+
+def test_fields_of_json_get_the_types_that_show() -> None:
+    assert read({"a": 1}, {"b": [1.5]}, None) == ([{"a": 1, "b": None}, {"a": None, "b": [1.5]}, None], [])
+
+
+def test_text_that_looks_like_a_time_stays_text() -> None:
+    assert read({"at": "2026-01-01 00:00:00"}) == ([{"at": "2026-01-01 00:00:00"}], [])
+
+
+def test_a_field_of_which_only_null_shows_is_no_column_yet() -> None:
+    found = json_rows(texts({"a": 1, "b": None, "c": [], "d": {"e": None}}), NOTHING)
+    assert [field.name for field in found.array.type] == ["a"]
+
+
+def test_what_is_no_object_or_does_not_fit_is_bad_and_others_are_not() -> None:
+    known = pa.struct([("a", pa.int64())])
+    rows, bad = read(b"{", {"a": 1}, 7, {"a": "x"}, b"\xff", {"a": 2**70}, {"a": 2, "new": True}, known=known)
+    assert bad == [0, 2, 3, 4, 5]
+    assert [rows[1], rows[6]] == [{"a": 1, "new": None}, {"a": 2, "new": True}]
+
+
+def test_a_new_field_of_two_types_has_that_of_the_first() -> None:
+    rows, bad = read({"n": 1}, {"n": 2}, {"n": "x"}, {"n": 3, "m": True}, {"n": {}}, {"n": 4})
+    assert bad == [2, 4]
+    assert [rows[place]["n"] for place in (0, 1, 3, 5)] == [1, 2, 3, 4] and rows[3]["m"] is True
+
+
+def test_whole_numbers_become_double_only_if_that_is_allowed() -> None:
+    known = pa.struct([("n", pa.int64()), ("s", pa.struct([("m", pa.int64())]))])
+    values = [{"n": 1, "s": {"m": 1}}, {"n": 1.5, "s": {"m": 0.25}}]
+    assert read(*values, known=known) == ([{"n": 1, "s": {"m": 1}}, None], [1])
+    rows, bad = read(*values, known=known, widens=True)
+    assert bad == [] and rows[1] == {"n": 1.5, "s": {"m": 0.25}}
+    assert isinstance(rows[0]["n"], float)
+
+
+def records(values: list[Any], keys: list[bytes | None] | None = None) -> pa.RecordBatch:
+    given = {
+        "key": keys or [None] * len(values),
+        "value": texts(*values),
+        "headers": [[]] * len(values),
+        "partition": [0] * len(values),
+        "offset": list(range(len(values))),
+        "timestamp": [86_400_000] * len(values),
+    }
+    schema = record_schema(tuple(given))
+    return pa.RecordBatch.from_arrays([pa.array(given[name], schema.field(name).type) for name in given], schema=schema)
+
+
+def rows_of(form: Form, batch: pa.RecordBatch, **others: Any) -> Made:
+    rows = Rows(form, **others)
+    return rows.made(batch, rows.first_schema())
+
+
+def test_names_that_are_taken_or_that_delta_does_not_have_get_others_always_the_same() -> None:
+    batch = records([{"a": 1, "A": 2, "_key": 3, "x y": 4}])
+    rows = Rows(Form(value="json"))
+    made = rows.made(batch, rows.first_schema())
+    again = rows.made(batch, made.table.schema)
+    assert again.table.equals(made.table)
+    names = [name for name in made.table.column_names if not name.startswith("_")]
+    assert names[0] == "a" and {name[:2] for name in names[1:]} == {"A_", "x_"} and made.table.column("_key").to_pylist() == [None]
+    assert sorted(value for name in names for value in made.table.column(name).to_pylist()) == [1, 2, 4]
+
+
+def test_avro_values_are_read_each_by_the_schema_whose_id_they_tell() -> None:
+    fields = [{"name": "n", "type": "int"}, {"name": "t", "type": ["null", "string"]}]
+    schemas = {number: json.dumps({"type": "record", "name": "R", "fields": fields[:number]}) for number in (1, 2)}
+    first, second = Avro(schemas[1], schema_id=1), Avro(schemas[2], schema_id=2)
+    values = [second.encode({"n": 5, "t": "x"}), first.encode({"n": 6}), b"\0\0\0\0\1", b"no", None, first.encode({"n": 7})]
+    made = rows_of(Form(value="avro", framed=True), records(values), schema_by_id=schemas.__getitem__)
+    assert made.table.column("n").to_pylist() == [5, 6, None, None, None, 7]
+    assert made.table.column("t").to_pylist() == ["x", None, None, None, None, None]
+    assert made.table.column("_corrupt").to_pylist() == [None, None, b"\0\0\0\0\1", b"no", None, None] and made.corrupt == 2
+
+
+def test_csv_is_read_by_its_schema() -> None:
+    lines = pa.array([b'1,"a, b",2026-01-01 10:00:00', b"2,,", b"x,c,", b"1,2", b"3,d,2026-01-01T00:00:00Z", None], pa.binary())
+    found = csv_values(lines, pa.struct(list(parse_schema("id INT, name STRING, at TIMESTAMP"))))
+    assert found.bad.to_pylist() == [False, False, True, True, False, False]
+    shown = found.array.to_pylist()
+    assert (shown[0]["id"], shown[0]["name"], shown[0]["at"].hour) == (1, "a, b", 10)
+    assert shown[1] == {"id": 2, "name": "", "at": None} and shown[4]["id"] == 3
+
+
+def test_a_schema_in_words_is_arrows() -> None:
+    found = parse_schema("id BIGINT, `a b`: ARRAY<STRUCT<x: DOUBLE, y DECIMAL(8,2)>>, m MAP<STRING, INT>")
+    assert found.field("id").type == pa.int64() and found.field("m").type == pa.map_(pa.string(), pa.int32())
+    assert found.field("a b").type.value_type == pa.struct([("x", pa.float64()), ("y", pa.decimal128(8, 2))])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("id BIGINTT", "did you mean bigint"), ("id", "expected a type"), ("a INT b INT", "',' or the end")]
+)
+def test_a_schema_that_is_none_is_shown_where_it_is_wrong(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=r"(?s)expected.*\^") as refused:
+        parse_schema(text)
+    assert said in str(refused.value)
+
+
+def test_formats_are_guessed_by_what_fits_all() -> None:
+    assert guessed([b"a", None], [b'{"a":1}', None, b" {}"]) == ("text", "json")
+    assert guessed([b"\xff"], [b"{}", b"x"]) == ("raw", "text")
+    assert guessed([], [b"\x00\x01"]) == ("text", "raw")
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        (Form(value="jsn"), "did you mean json"),
+        (Form(value="csv"), "--schema"),
+        (Form(value="avro"), "--registry"),
+        (Form(columns=("ofset",)), "did you mean 'offset'|did you mean offset"),
+        (Form(mode="upsert", columns=("offset",)), "leave key"),
+        (Form(value="text", schema="a INT"), "no schema"),
+    ],
+)
+def test_a_form_that_cannot_be_is_refused(form: Form, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        checked(form)
+
+
+def test_rows_get_the_columns_of_the_table_also_inside_of_structs_and_lists() -> None:
+    given = pa.table({"s": [{"x": 1}, None], "l": [[{"x": 1}], None]})
+    members = pa.struct([("y", pa.string()), ("x", pa.float64())])
+    wanted = pa.schema([("new", pa.int32()), ("s", members), ("l", pa.list_(pa.field("element", members)))])
+    assert aligned(given.slice(0, 2), wanted).to_pylist() == [
+        {"new": None, "s": {"y": None, "x": 1.0}, "l": [{"y": None, "x": 1.0}]},
+        {"new": None, "s": None, "l": None},
+    ]
+    assert aligned(given.slice(1), wanted).to_pylist() == [{"new": None, "s": None, "l": None}]
+
+
+def test_plain_tables_have_the_value_as_one_column() -> None:
+    made = rows_of(Form(value="text", key="int", by_date=True), records([b"a", b"\xff"], [b"\0\0\0\0\0\0\0\7", None]))
+    assert made.table.column("value").to_pylist() == ["a", None] and made.table.column("_corrupt").to_pylist() == [None, b"\xff"]
+    assert made.table.column("key").to_pylist() == [7, None] and str(made.table.column("record_date")[0]) == "1970-01-02"
+    assert set(BESIDE) < set(made.table.column_names)

@@ -1,0 +1,257 @@
+"""`ottla table` and `ottla pipeline export` against a broker: what is in the table, and that each record is there once."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from conftest import Ottla
+from ottla.client.results import NewTopic
+from ottla.client.sync_admin import Admin
+from ottla.lake.delta import Overtaken, opened
+from ottla.lake.follow import Keeper, Plan, Standing
+from ottla.lake.form import Form
+from ottla.lake.rows import Rows
+from ottla.lake.target import DeltaTarget
+from ottla.lake.topic import Topic
+
+pytestmark = pytest.mark.server
+
+Topics = Callable[..., str]
+Send = Callable[..., None]
+
+
+def delta_rows(path: Path, *names: str) -> list[dict[str, Any]]:
+    table = pa.table(opened(str(path)).scan().read_all())
+    return sorted(table.select(names or table.column_names).to_pylist(), key=str)
+
+
+def parquet_rows(path: Path, *names: str) -> list[dict[str, Any]]:
+    files = [str(one) for one in path.rglob("*.parquet")]
+    table = ds.dataset(files, format="parquet").to_table()
+    return sorted(table.select(names or table.column_names).to_pylist(), key=str)
+
+
+def notes(lines: list[dict[str, Any]], kind: str) -> list[str]:
+    return [line["text"] for line in lines if line.get("kind") == kind]
+
+
+def test_fields_of_values_become_columns_and_what_is_bad_stays_with_its_place(
+    a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path
+) -> None:
+    topic = a_topic(1)
+    send(topic, [("a", {"id": 1, "at": "2026-01-01"}), ("b", {"id": 2, "tags": ["x"]}), ("c", None)])
+    lines = ottla("table", topic, "--to", tmp_path / "t", "--once")
+    assert notes(lines, "form") == ["value json, key text, append"]
+    send(topic, [(None, b"{broken"), (None, {"id": "three"})])
+    end = ottla("table", topic, "--to", tmp_path / "t", "--once")[-1]
+    assert (end["event"], end["records"], end["corrupt"], end["lag"]) == ("end", 2, 2, 0)
+    assert delta_rows(tmp_path / "t", "_offset", "_key", "id", "at", "tags", "_corrupt") == [
+        {"_offset": 0, "_key": "a", "id": 1, "at": "2026-01-01", "tags": None, "_corrupt": None},
+        {"_offset": 1, "_key": "b", "id": 2, "at": None, "tags": ["x"], "_corrupt": None},
+        {"_offset": 2, "_key": "c", "id": None, "at": None, "tags": None, "_corrupt": None},
+        {"_offset": 3, "_key": None, "id": None, "at": None, "tags": None, "_corrupt": b"{broken"},
+        {"_offset": 4, "_key": None, "id": None, "at": None, "tags": None, "_corrupt": b'{"id": "three"}'},
+    ]
+    assert opened(str(tmp_path / "t")).schema().to_arrow().names[:3] == ["id", "at", "tags"]
+
+
+def test_new_fields_become_columns_and_whole_numbers_get_fractions(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+    topic = a_topic(1)
+    send(topic, [{"n": 1}])
+    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    send(topic, [{"n": 2, "more": {"x": True}}, {"n": 0.5}])
+    lines = ottla("table", topic, "--to", tmp_path / "t", "--once")
+    assert sorted(notes(lines, "column")) == ["more struct<x: boolean>", "n double"]
+    assert delta_rows(tmp_path / "t", "n", "more", "_corrupt") == [
+        {"n": 0.5, "more": None, "_corrupt": None},
+        {"n": 1.0, "more": None, "_corrupt": None},
+        {"n": 2.0, "more": {"x": True}, "_corrupt": None},
+    ]
+
+
+def test_a_compacted_topic_is_a_table_of_its_last_values(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+    topic = a_topic(2, cleanup_policy="compact")
+    send(topic, [("a", {"n": 1}), ("b", {"n": 1}), ("a", {"n": 2}), ("gone", {"n": 0}), ("gone", None)])
+    lines = ottla("table", topic, "--to", tmp_path / "t", "--once")
+    assert notes(lines, "form") == ["value json, key text, upsert"]
+    assert delta_rows(tmp_path / "t", "_key", "n") == [{"_key": "a", "n": 2}, {"_key": "b", "n": 1}]
+    send(topic, [("b", {"n": 3, "new": "x"}), ("a", None), ("c", {"n": 4}), ("never", None)])
+    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    assert delta_rows(tmp_path / "t", "_key", "n", "new") == [{"_key": "b", "n": 3, "new": "x"}, {"_key": "c", "n": 4, "new": None}]
+
+
+def test_a_record_without_a_key_has_no_row_to_replace(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+    topic = a_topic(1)
+    send(topic, [("a", {"n": 1}), {"n": 1}])
+    said = ottla("table", topic, "--to", tmp_path / "t", "--once", "--mode", "upsert", code=1)[0]["refused"]
+    assert "offset 1 has no key" in said and "--mode append" in said
+
+
+class Watch:
+    """Counts commits, and hears of nothing else."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+
+    def moved(self, standing: Standing) -> None: ...
+
+    def noted(self, kind: str, story: str) -> None: ...
+
+    def committed(self, standing: Standing) -> None:
+        self.commits += 1
+
+
+@contextmanager
+def keeping(bootstrap: str, topic_name: str, path: Path, errors: list[Exception], group: str | None = None) -> Iterator[Watch]:
+    """A table that follows a topic in a thread of its own."""
+    stop, watch = threading.Event(), Watch()
+
+    def run() -> None:
+        with Topic(topic_name, bootstrap_servers=bootstrap) as topic:
+            plan = Plan(commit_interval_s=0.02, group=group, compact_commits=3)
+            try:
+                Keeper(topic, DeltaTarget(path), Rows(Form(value="json", key="text")), plan, watcher=watch, stop=stop).run()
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        stop.set()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_table_follows_its_topic_joins_files_and_tells_a_group(a_topic: Topics, send: Send, tmp_path: Path, bootstrap: str) -> None:
+    topic, errors = a_topic(2), list[Exception]()
+    with keeping(bootstrap, topic, tmp_path / "t", errors, f"{topic}-lag") as watch:
+        for number in range(6):
+            send(topic, [{"n": number}])
+            eventually(lambda number=number: watch.commits > number)
+    assert not errors
+    assert [row["n"] for row in delta_rows(tmp_path / "t", "n")] == list(range(6))
+    assert any(entry["operation"] == "OPTIMIZE" for entry in opened(str(tmp_path / "t")).history())
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        assert sum(found.offset for found in admin.list_consumer_group_offsets([f"{topic}-lag"])[f"{topic}-lag"].values()) == 6
+
+
+def test_of_two_that_keep_one_table_one_ends(a_topic: Topics, send: Send, tmp_path: Path, bootstrap: str) -> None:
+    topic, errors, number = a_topic(1), list[Exception](), 0
+    with keeping(bootstrap, topic, tmp_path / "t", errors) as one, keeping(bootstrap, topic, tmp_path / "t", errors) as two:
+        deadline = time.monotonic() + 60
+        while not errors:
+            assert time.monotonic() < deadline, "one of the two should have ended"
+            send(topic, [{"n": number}])
+            number += 1
+        assert isinstance(errors[0], Overtaken) and "another process" in str(errors[0])
+        eventually(lambda: one.commits + two.commits > 0 and len(delta_rows(tmp_path / "t", "n")) == number)
+    assert [row["n"] for row in sorted(delta_rows(tmp_path / "t", "n"), key=lambda row: row["n"])] == list(range(number))
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_an_export_that_is_killed_and_run_again_has_each_record_once(
+    form: str, a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path
+) -> None:
+    topic, chance = a_topic(3), random.Random(form)
+    send(topic, [{"n": number, "text": "x" * 200} for number in range(20_000)])
+    export = ("pipeline", "export", topic, "--to", tmp_path / "t", "--format", form, "--commit-bytes", "50KB", "--partition-by", "date")
+    settings = ("-X", "max.partition.fetch.bytes=40000")
+    for _ in range(2):
+        process = ottla.start(*export, *settings)
+        assert process.stdout is not None
+        # Somewhere behind its first commit.
+        for line in process.stdout:
+            if json.loads(line)["event"] == "commit":
+                break
+        time.sleep(chance.random() / 4)
+        process.kill()
+        process.wait(30)
+        process.stdout.close()
+        rows = {"delta": delta_rows, "parquet": parquet_rows}[form](tmp_path / "t", "n")
+        assert len({row["n"] for row in rows}) == len(rows)
+    send(topic, [{"n": 20_000, "text": ""}])
+    ottla(*export)
+    rows = {"delta": delta_rows, "parquet": parquet_rows}[form](tmp_path / "t", "n")
+    assert [row["n"] for row in sorted(rows, key=lambda row: row["n"])] == list(range(20_001))
+    assert not list((tmp_path / "t").rglob("*.unfinished"))
+
+
+def test_a_topic_that_was_made_anew_is_refused(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str) -> None:
+    topic = a_topic(1)
+    send(topic, [b"some text"])
+    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.delete_topic(topic)
+        admin.create_topic(NewTopic(topic, 1))
+    said = ottla("table", topic, "--to", tmp_path / "t", "--once", code=1)[0]["refused"]
+    assert "was deleted and made anew" in said and "another directory" in said
+
+
+def test_records_that_are_gone_before_they_are_read_end_it_or_are_counted(
+    a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str
+) -> None:
+    topic = a_topic(1)
+    send(topic, [b"one"])
+    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    send(topic, [b"two", b"three", b"four"])
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.delete_records({(topic, 0): 3})
+    keep = ("table", topic, "--to", tmp_path / "t", "--once")
+    assert "partition 0 offsets 1 to 2" in ottla(*keep, code=1)[0]["refused"]
+    assert ottla(*keep, "--on-loss", "warn")[-1]["lost"] == 2
+    assert [row["value"] for row in delta_rows(tmp_path / "t", "value")] == ["four", "one"]
+
+
+def test_all_of_what_is_left_may_be_gone(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str) -> None:
+    topic = a_topic(1)
+    send(topic, [b"one", b"two"])
+    export = ("pipeline", "export", topic, "--to", tmp_path / "t", "--on-loss", "warn")
+    ottla(*export)
+    send(topic, [b"three"])
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.delete_records({(topic, 0): 3})
+    assert ottla(*export)[-1]["offsets"] == {"0": 3}
+
+
+def test_an_export_takes_a_range_and_adds_what_is_new(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+    topic = a_topic(1)
+    send(topic, [b"%d" % number for number in range(10)])
+    ottla("pipeline", "export", f"{topic}@-4:", "--to", tmp_path / "t", "--format", "parquet")
+    send(topic, [b"10"])
+    ottla("pipeline", "export", topic, "--to", tmp_path / "t", "--format", "parquet")
+    assert [int(row["value"]) for row in parquet_rows(tmp_path / "t", "value")] == [10, 6, 7, 8, 9]
+    assert (
+        "value" in ottla("pipeline", "export", topic, "--to", tmp_path / "t", "--value", "raw", "--format", "parquet", code=1)[0]["refused"]
+    )
+
+
+def test_status_tells_how_a_table_stands(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+    topic = a_topic(2)
+    send(topic, [{"n": 1}] * 3, partition=1)
+    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    send(topic, [{"n": 1}], partition=0)
+    (found,) = ottla("table", "status", tmp_path / "t", "-o", "json")
+    assert (found["topic"], found["rows"], found["files"], found["offsets"]["1"], found["lag"]) == (topic, 3, 1, 3, 1)
+    assert found["columns"]["n"] == "long"
+    assert "there is no table" in ottla("table", "status", tmp_path, code=1)[0]["refused"]

@@ -1,0 +1,198 @@
+"""What a checkpoint's directory tells without Spark: batches, offsets, who holds it, whether it fits a changed file, and starting over."""
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ottla.base.ids import TopicPartition
+from ottla.cli.pipeline import command
+from ottla.spark.pipeline import checkpoint, fit
+from ottla.spark.pipeline.checkpoint import InUse, Notes, held, holder, queries
+from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.model import Pipeline
+from ottla.spark.pipeline.reset import ResetError, planned_reset, start_of_text, started_at
+from ottla.spark.pipeline.status import pipeline_status, shown
+from ottla.spark.pipeline.table import PipelineError
+
+FILE = """
+name = "visits"
+bootstrap = "127.0.0.1:1"
+checkpoint = "${dir}/state"
+[source]
+topics = ["a", "b"]
+[[step]]
+name = "sums"
+sql = '''
+SELECT user, count(*) AS n FROM records
+GROUP BY user -- of each
+'''
+[[sink]]
+type = "delta"
+path = "${dir}/table"
+mode = "merge"
+keys = ["user"]
+"""
+
+
+def pipeline_of(text: str, directory: Path) -> Pipeline:
+    (directory / "visits.toml").write_text(text.replace("${dir}", str(directory)))
+    return parse(text, directory / "visits.toml", {"dir": str(directory)})
+
+
+def spark_wrote(directory: Path, query: str, ends: list[dict[str, Any]], *, unfinished: int = 0, partitions: str = "2") -> None:
+    """A checkpoint as Spark leaves it: one batch for each end, the last `unfinished` of them only planned."""
+    place = directory / "state" / query
+    for part in ("offsets", "commits", "state"):
+        (place / part).mkdir(parents=True)
+    (place / "metadata").write_text('{"id":"5f0c"}')
+    for number, end in enumerate(ends):
+        settings = {"batchWatermarkMs": 0, "batchTimestampMs": 1_795_000_000_000, "conf": {"spark.sql.shuffle.partitions": partitions}}
+        (place / "offsets" / str(number)).write_text(f"v1\n{json.dumps(settings)}\n{json.dumps(end)}")
+        if number < len(ends) - unfinished:
+            (place / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+def noted(pipeline: Pipeline, spark: str = "4.3.0", state: tuple[str, ...] = ("Aggregate [user]",)) -> None:
+    notes = Notes(Path(pipeline.checkpoint))
+    told = {**fit.of_file(pipeline, "sums", "update"), "state": list(state), "spark": spark}
+    notes.begin("sums-update", told, [{"type": "delta", "path": "t"}])
+    notes.save()
+
+
+def test_the_newest_batch_that_is_done_and_the_one_that_is_not_are_told(tmp_path: Path) -> None:
+    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}, {"a": {"0": 5, "1": 2}}, {"a": {"0": 9, "1": 9}}], unfinished=1)
+    (state,) = queries(tmp_path / "state")
+    assert (state.name, state.query_id, state.batch, state.planned) == ("sums-update", "5f0c", 1, 2)
+    assert state.offsets == {TopicPartition("a", 0): 5, TopicPartition("a", 1): 2}
+    assert state.at_ms == 1_795_000_000_000
+
+
+def test_status_tells_what_it_can_when_no_broker_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.spark.pipeline.status.BROKERS_TIMEOUT_MS", 100)
+    pipeline = pipeline_of(FILE, tmp_path)
+    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    noted(pipeline)
+    notes = Notes(tmp_path / "state")
+    for batch in (0, 0):
+        notes.batch("sums-update", {"batch": batch, "rows_in": 4, "rows_out": 2, "dead_letters": 1, "state_rows": 7})
+    notes.save()
+    told = pipeline_status(pipeline)
+    assert (told["state"], told["queries"][0]["lag"]) == ("stopped", None)
+    assert told["brokers"].startswith("127.0.0.1:1: ")
+    assert {figure: told["queries"][0][figure] for figure in ("rows_in", "rows_out", "dead_letters", "state_rows")} == {
+        "rows_in": 4,
+        "rows_out": 2,
+        "dead_letters": 1,
+        "state_rows": 7,
+    }, "a batch that was run again counts once"
+    assert told["queries"][0]["sources"] == {"a": {"0": {"offset": 3, "end": None, "lag": None}}}
+    assert "4 rows in, 2 out, 1 dead letters, 7 rows of state" in shown(told)
+
+
+def _hold(directory: Path, ready: Any) -> None:
+    with held(directory):
+        ready.set()
+        signal.pause()
+
+
+def test_two_runs_of_one_checkpoint_are_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    other = context.Process(target=_hold, args=(tmp_path / "state", ready))
+    other.start()
+    try:
+        assert ready.wait(60)
+        there = holder(tmp_path / "state")
+        assert there is not None and (there.running, there.pid) == (True, other.pid)
+        with pytest.raises(InUse, match=f"is used by process {other.pid}, since"), held(tmp_path / "state"):
+            pass
+        with pytest.raises(ResetError, match=f"visits is running .process {other.pid}"):
+            planned_reset(pipeline_of(FILE, tmp_path), None)
+    finally:
+        assert other.pid is not None
+        os.kill(other.pid, signal.SIGKILL)
+        other.join()
+    gone = holder(tmp_path / "state")
+    assert gone is not None and not gone.running, "the lock goes with the process, also by kill -9"
+    with held(tmp_path / "state"):
+        mine = holder(tmp_path / "state")
+        assert mine is not None and (mine.running, mine.pid) == (True, os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("count(*) AS n", "count(*) AS records"),
+        ("GROUP BY user -- of each", "group  by USER"),
+        ('topics = ["a", "b"]', 'topics = ["a", "c", "b"]'),
+        ("[[sink]]", '[[sink]]\ntype = "console"\n[[sink]]'),
+    ],
+)
+def test_a_change_that_touches_no_state_goes_on(tmp_path: Path, before: str, after: str) -> None:
+    pipeline = pipeline_of(FILE, tmp_path)
+    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    noted(pipeline)
+    told = fit.refuse_unfit(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
+    assert told == (["c is new in records and read from its beginning"] if '"c"' in after else [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key", "line", "sentence"),
+    [
+        ("GROUP BY user", "GROUP BY user, _topic", "step[0].sql", 11, "groups by user, _topic and grouped by user before"),
+        ('topics = ["a", "b"]', 'topics = ["a"]', "source", 5, "records reads a and records read a,b before"),
+        ('topics = ["a", "b"]', 'pattern = "a|b"', "source", 5, "records reads a|b and records read a,b before"),
+        ("[[sink]]", '[spark]\n"sql.shuffle.partitions" = 7\n[[sink]]', "spark.sql.shuffle.partitions", 14, "kept in 2 parts"),
+    ],
+)
+def test_a_change_that_the_checkpoint_cannot_take_is_refused_with_what_to_do(
+    tmp_path: Path, before: str, after: str, key: str, line: int, sentence: str
+) -> None:
+    pipeline = pipeline_of(FILE, tmp_path)
+    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    noted(pipeline)
+    with pytest.raises(PipelineError) as refused:
+        fit.refuse_unfit(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
+    assert refused.value.key == key
+    assert sentence in refused.value.problem and "ottla pipeline reset" in refused.value.problem
+    assert refused.value.where == f"{tmp_path}/visits.toml:{line}"
+
+
+def test_an_older_spark_than_the_one_that_wrote_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    pipeline = pipeline_of(FILE, tmp_path)
+    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    noted(pipeline, spark="4.4.1")
+    with pytest.raises(PipelineError, match=r"was written by Spark 4\.4\.1, and this is 4\.3\.0, which is older"):
+        fit.refuse_unfit(pipeline, tmp_path / "state", "4.3.0")
+
+
+def test_reset_shows_forgets_and_says_what_tables_keep(tmp_path: Path) -> None:
+    pipeline = pipeline_of(FILE, tmp_path)
+    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    noted(pipeline)
+    arguments = ["reset", str(pipeline.file), "--to", "2026-05-17T10:00:00Z"]
+    shown_only = CliRunner().invoke(command, [*arguments, "--dry-run"])
+    assert "sums-update: forgets batch 0 and before, which read a-0 up to 3" in shown_only.output
+    assert f"table {tmp_path}/table keeps its rows; what is read again replaces rows with the same keys" in shown_only.output
+    assert CliRunner().invoke(command, arguments).exit_code == 2, "nobody said yes"
+    assert queries(tmp_path / "state")
+    done = CliRunner().invoke(command, [*arguments, "--yes"])
+    assert done.exit_code == 0, done.output
+    assert not queries(tmp_path / "state") and not checkpoint.read_notes(tmp_path / "state")
+    options = started_at(pipeline, pipeline.sources[0], {"subscribe": "a", "startingOffsets": "earliest"})
+    assert options == {"subscribe": "a", "startingTimestamp": "1779012000000", "startingOffsetsByTimestampStrategy": "latest"}
+
+
+def test_where_to_start_is_a_place_a_time_or_offsets() -> None:
+    assert start_of_text("latest") == {"startingOffsets": "latest"}
+    assert start_of_text('{"a": {"0": 5}}') == {"offsets": '{"a": {"0": 5}}'}
+    assert start_of_text("2026-05-17 12:00+02:00")["startingTimestamp"] == "1779012000000"
+    for wrong in ("soon", '{"a": 5}'):
+        with pytest.raises(ResetError):
+            start_of_text(wrong)

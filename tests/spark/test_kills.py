@@ -1,0 +1,55 @@
+"""Pipelines and tasks that are killed, and topics larger than Spark's memory: each test is a short run of a program that can do more.
+
+Slow: each starts Spark's processes anew, some of them several times. ``make chaos-pipelines`` kills fifty times.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_S = 900
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(RUN_S + 60)]
+
+
+def told(outcome: Path, *command: str) -> dict[str, Any]:
+    """What a program tells of its run."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--json", str(outcome)], cwd=ROOT, capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert outcome.exists(), f"{done.stderr[-6000:]}\n{done.stdout}"
+    found: dict[str, Any] = json.loads(outcome.read_text())
+    return found
+
+
+def test_a_pipeline_that_is_killed_writes_each_record_once_to_delta_and_at_least_once_to_a_topic(tmp_path: Path) -> None:
+    # With this seed: the broker, the driver, the JVM, a Python worker.
+    found = told(tmp_path / "outcome.json", "chaos.pipelines", "--kills", "4", "--seed", "17", "--directory", str(tmp_path))
+    assert found["problems"] == []
+    assert sum(found["kills"].values()) == 4
+    assert found["in_table"] == found["in_log"] >= found["acknowledged"] > 100
+    assert (found["table_missing"], found["table_doubled"], found["topic_missing"]) == (0, 0, 0)
+
+
+def test_no_record_is_missing_when_tasks_fail_are_overtaken_or_lose_their_executor(tmp_path: Path) -> None:
+    found = told(tmp_path / "outcome.json", "chaos.tasks")
+    assert {story: one["missing"] for story, one in found.items()} == {"retried": 0, "overtaken": 0, "executor": 0}
+    for story in ("retried", "overtaken"):
+        assert {"0-0", "0-1"} <= set(found[story]["attempts"]), "the first task was tried again"
+        assert found[story]["doubled"] > 0, "what the first attempt had sent stays"
+
+
+def test_memory_does_not_grow_with_the_topic(tmp_path: Path) -> None:
+    found = told(
+        tmp_path / "outcome.json", "bench.spark_memory", "copy", "--heap-mb", "256", "--topic-mb", "768", "--directory", str(tmp_path)
+    )
+    copy = found["ways"]["copy"]
+    assert copy["missing"] == 0
+    # Each of the tasks reads and writes hundreds of MiB.
+    assert copy["largest_python_mb"] < 320 and copy["jvm_mb"] < 256 + 450, found

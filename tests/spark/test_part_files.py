@@ -1,0 +1,89 @@
+"""Files that the tasks of a batch write, and a batch of a Parquet directory, without a session of Spark."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ottla.spark.pipeline import part_files
+from ottla.spark.pipeline.parquet import BatchFiles
+from ottla.spark.pipeline.part_files import by_partition, directory_of, value_text, write_parts
+
+ROWS = pa.record_batch({"day": ["a/ä", None, "a/ä"], "n": [1, 2, 3]})
+
+
+def test_rows_go_to_the_files_of_their_partitions(tmp_path: Path) -> None:
+    files = write_parts(iter([ROWS, ROWS]), tmp_path, "part", partition_by=("day",))
+    assert sorted((file.values["day"] or "", file.rows) for file in files) == [("", 2), ("a/ä", 4)]
+    assert {file.name.partition("/")[0] for file in files} == {"day=a%2F%C3%A4", "day=__HIVE_DEFAULT_PARTITION__"}
+    found = pq.read_table(tmp_path).to_pylist()
+    assert sorted(row["n"] for row in found) == [1, 1, 2, 2, 3, 3]
+    assert {row["n"]: row["day"] for row in found} == {1: "a/ä", 2: None, 3: "a/ä"}
+
+
+def test_a_task_keeps_few_files_open_and_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_files, "OPEN_MAX", 2)
+    batches = [pa.record_batch({"k": [0, 1, 2], "n": [10 * turn, 10 * turn + 1, 10 * turn + 2]}) for turn in range(4)]
+    files = write_parts(iter(batches), tmp_path, "part", partition_by=("k",))
+    assert sum(file.rows for file in files) == 12
+    assert len({file.name for file in files}) == len(files)
+    assert len(pq.read_table(tmp_path)) == 12
+
+
+def test_a_batch_without_rows_has_no_file(tmp_path: Path) -> None:
+    assert write_parts(iter([]), tmp_path, "part") == []
+    assert [values for values, _ in by_partition(ROWS, ())] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, None),
+        ("", None),
+        (True, "true"),
+        (7, "7"),
+        (datetime(2026, 5, 17, 10, tzinfo=UTC), "2026-05-17 10:00:00.000000"),
+        (datetime(2026, 5, 17).date(), "2026-05-17"),
+    ],
+)
+def test_a_partition_value_is_written_as_delta_does(value: object, text: str | None) -> None:
+    assert value_text(value) == text
+    assert directory_of({"v": text}).startswith("v=")
+
+
+def batch(path: Path, number: int, *numbers: int, tasks: int = 1) -> BatchFiles:
+    files = BatchFiles(str(path), "query/sink", number)
+    wrote = [files.write(iter([pa.record_batch({"n": numbers[task::tasks]})])) for task in range(tasks)]
+    files.commit(wrote)
+    return files
+
+
+def numbers_in(path: Path) -> list[int]:
+    return sorted(pq.read_table(path).column("n").to_pylist())
+
+
+def test_a_batch_that_is_run_again_with_fewer_tasks_replaces_all_its_files(tmp_path: Path) -> None:
+    batch(tmp_path, 0, 1, 2, 3, 4, tasks=4)
+    batch(tmp_path, 1, 5)
+    batch(tmp_path, 0, 1, 2, 3, 4, tasks=2)
+    assert numbers_in(tmp_path) == [1, 2, 3, 4, 5]
+    assert len(list(tmp_path.glob("*.parquet"))) == 3
+
+
+def test_files_that_are_being_written_are_not_seen_and_those_of_a_killed_batch_go(tmp_path: Path) -> None:
+    batch(tmp_path, 0, 1)
+    BatchFiles(str(tmp_path), "query/sink", 1).write(iter([pa.record_batch({"n": [99]})]))
+    assert numbers_in(tmp_path) == [1]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+    batch(tmp_path, 1, 2)
+    assert numbers_in(tmp_path) == [1, 2]
+    assert not list(tmp_path.rglob("*.unfinished"))
+
+
+def test_two_sinks_share_a_directory_with_files_of_their_own(tmp_path: Path) -> None:
+    batch(tmp_path, 0, 1)
+    other = BatchFiles(str(tmp_path), "query/other", 0)
+    other.commit([other.write(iter([pa.record_batch({"n": [2]})]))])
+    assert numbers_in(tmp_path) == [1, 2]

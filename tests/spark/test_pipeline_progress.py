@@ -1,0 +1,97 @@
+"""What is told of a batch, to people and to programs; which trouble passes."""
+
+import io
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from ottla.spark.pipeline import foreground
+from ottla.spark.pipeline.foreground import Trouble
+from ottla.spark.pipeline.progress import JsonLines, furthest_behind, progress_of
+from ottla.spark.pipeline.query import PlannedQuery, RunningQuery
+from ottla.spark.pipeline.run import QueryFailed
+from ottla.spark.pipeline.trouble import passes, waits_s
+
+TOPICS = {"startOffset": None, "endOffset": {"a": {"0": 3, "1": 7}}, "latestOffset": {"a": {"0": 5, "1": 7, "2": 4}}}
+FILES = {"startOffset": None, "endOffset": '{"logOffset": 0}', "latestOffset": None}
+
+
+def report(**more: Any) -> dict[str, Any]:
+    made = {"batchId": 4, "batchDuration": 500, "numInputRows": 100, "timestamp": "2026-05-17T10:00:00.000Z", "sources": [TOPICS, FILES]}
+    return {**made, **more}
+
+
+def test_a_batch_is_told_with_lag_per_partition_dead_letters_state_and_watermark() -> None:
+    told = progress_of(
+        "sums",
+        report(eventTime={"watermark": "2026-05-17T09:59:50.000Z"}, stateOperators=[{"numRowsTotal": 3}, {"numRowsTotal": 4}]),
+        {4: 60},
+        {4: 40},
+    )
+    assert asdict(told) == {
+        "query": "sums",
+        "batch": 4,
+        "at": "2026-05-17T10:00:00.000Z",
+        "rows_in": 100,
+        "rows_out": 60,
+        "rows_in_per_s": 200.0,
+        "rows_out_per_s": 120.0,
+        "batch_ms": 500,
+        "lag": 6,
+        "watermark": "2026-05-17T09:59:50.000Z",
+        "dead_letters": 40,
+        "state_rows": 7,
+        "lags": {"a": {"0": 2, "1": 0, "2": 4}},
+    }
+    out = io.StringIO()
+    JsonLines(out).batch(told)
+    assert json.loads(out.getvalue()) == {"event": "progress", **asdict(told)}
+
+
+def test_of_many_partitions_those_furthest_behind_are_shown() -> None:
+    few = progress_of("q", report(), {})
+    assert furthest_behind([few]) == "behind: a-2 4, a-0 2 (of 3 partitions)"
+    lags = {"endOffset": {"a": {}}, "latestOffset": {"a": {str(number): number for number in range(20)}}}
+    many = furthest_behind([progress_of("q", report(sources=[lags]), {})])
+    assert many.startswith("behind: a-19 19, a-18 18,") and many.endswith(", and 7 more (of 20 partitions)")
+
+
+def test_trouble_with_brokers_and_workers_passes_and_a_bad_record_does_not() -> None:
+    away = "[STREAM_FAILED] ... Traceback (most recent call last):\n  File x\nottla.client.errors.MetadataTimedOut: no broker answered\n"
+    assert passes(away)
+    assert passes("Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
+    assert passes("\nottla.wire.errors.NotLeaderOrFollower: the leader has moved\n")
+    assert not passes("\nottla.spark.positions.DataLoss: a-0 begins at 7\n")
+    assert not passes("[USER_RAISED_EXCEPTION] cannot decode the value of a-0 at offset 1")
+    waits = waits_s()
+    assert [next(waits) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_query_in_trouble_that_passes_is_started_again_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(foreground.time, "monotonic", lambda: now[0])
+    starts: list[float] = []
+    query = RunningQuery("sums", PlannedQuery("sums", "update", (), None), lambda: starts.append(now[0]))
+    out, trouble = io.StringIO(), Trouble()
+
+    def fails(*, passes: bool = True) -> None:
+        trouble.met(QueryFailed("sums failed: no broker answered", query, passes=passes), JsonLines(out))
+
+    for _ in range(3):
+        fails()
+        for _ in range(50):
+            trouble.restart_due()
+            now[0] += 0.1
+    assert [round(at, 0) for at in starts] == [1, 7, 14], "after 1, 2 and 4 seconds"
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(one["event"], one["query"], one["after_s"]) for one in told] == [("retrying", "sums", wait) for wait in (1, 2, 4)]
+    trouble.over("sums")
+    fails()
+    assert trouble.waiting["sums"][1] == now[0] + 1, "a batch that ended well begins anew"
+    now[0] += foreground.GIVE_UP_S + 1
+    with pytest.raises(QueryFailed):
+        fails()
+    with pytest.raises(QueryFailed):
+        Trouble().met(QueryFailed("a record is gone", query, passes=False), JsonLines(out))

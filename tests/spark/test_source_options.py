@@ -1,0 +1,185 @@
+"""Every option of the source, each with what it does: one table, and one batch and one streaming query that show it all.
+
+The topic: in partition 0 the records 0 to 4, at seconds 1 to 5; in partition 1 a and b, at seconds 2 and 4. The other: in partition 0 one
+row of numbers and one JSON object.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla import Admin
+from ottla.spark.options import BATCH_OPTIONS, SOURCE_OPTIONS, STREAM_OPTIONS
+
+from .conftest import Topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+ALL = ["0", "1", "2", "3", "4", "a", "b"]
+BEYOND = {"startingOffsets": '{"T": {"0": 99, "1": 1}}'}
+#: Records of 1970 are old enough to be deleted.
+FOR_EVER = {"retention.ms": "-1"}
+DECODED = "coalesce(CAST(value.n AS STRING), CAST(_corrupt AS STRING), 'null')"
+CSV = {"valueFormat": "csv", "valueSchema": "n INT"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An option, a query that has it, and the rows that it gives; T and U stand for the topics, F for a file, G for a group."""
+
+    option: str
+    options: dict[str, str]
+    rows: list[str]
+    #: How a row is shown.
+    column: str = "CAST(value AS STRING)"
+    #: In how many tasks the rows are read.
+    tasks: int | None = None
+    subscribed: bool = field(default=True)
+
+
+BATCH = [
+    Shown("assign", {"assign": '{"T": [1]}'}, ["a", "b"], subscribed=False),
+    Shown("subscribe", {"subscribe": "T,U"}, [*ALL, "1;2", '{"n": 5}'], subscribed=False),
+    Shown("subscribePattern", {"subscribePattern": "(?i)U"}, ["1;2", '{"n": 5}'], subscribed=False),
+    Shown("kafka.bootstrap.servers", {}, ALL),
+    Shown("startingTimestamp", {"startingTimestamp": "3000", "startingOffsets": "earliest"}, ["2", "3", "4", "b"]),
+    Shown("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": '{"T": {"0": 4000, "1": 0}}'}, ["3", "4", "a", "b"]),
+    Shown("startingOffsets", {"startingOffsets": '{"T": {"0": 3, "1": -2}}'}, ["3", "4", "a", "b"]),
+    Shown(
+        "startingOffsetsByTimestampStrategy", {"startingTimestamp": "4500", "startingOffsetsByTimestampStrategy": "latest"}, ["4"]
+    ),
+    Shown("endingTimestamp", {"endingTimestamp": "2500", "endingOffsets": "latest"}, ["0", "1", "a"]),
+    Shown("endingOffsetsByTimestamp", {"endingOffsetsByTimestamp": '{"T": {"0": 2000, "1": 9000}}'}, ["0", "a", "b"]),
+    Shown("endingOffsets", {"endingOffsets": '{"T": {"0": 1, "1": -1}}'}, ["0", "a", "b"]),
+    Shown("failOnDataLoss", {"failOnDataLoss": "false", **BEYOND}, ["b"]),
+    Shown("onDataLoss", {"onDataLoss": "warn", **BEYOND}, ["b"]),
+    Shown("dataLossReportTo", {"onDataLoss": "skip", "dataLossReportTo": "F", **BEYOND}, ["b"]),
+    Shown("minPartitions", {"minPartitions": "7"}, ALL, tasks=7),
+    Shown("maxRecordsPerPartition", {"maxRecordsPerPartition": "2"}, ALL, tasks=4),
+    Shown("groupIdPrefix", {"groupIdPrefix": "mine"}, ALL),
+    Shown("kafka.group.id", {"startingOffsets": "committed", "kafka.group.id": "G"}, ["4", "a", "b"]),
+    Shown(
+        "kafka.auto.offset.reset",
+        {"startingOffsets": "committed", "kafka.group.id": "G", "kafka.auto.offset.reset": "latest"},
+        ["4"],
+    ),
+    Shown("kafka.*", {"kafka.isolation.level": "read_committed", "kafka.fetch.max.bytes": "1000"}, ALL),
+    Shown("includeHeaders", {"includeHeaders": "true"}, [*["none"] * 6, "h"], "coalesce(headers[0].key, 'none')"),
+    Shown("valueFormat", {**CSV, "valueFormat": "json", "subscribe": "U"}, ["1;2", "5"], DECODED, subscribed=False),
+    Shown("valueSchema", CSV, ALL, DECODED),
+    Shown("valueMode", {**CSV, "valueMode": "dropmalformed"}, ALL[:5], "CAST(value.n AS STRING)"),
+    Shown("valueNull", {**CSV, "valueNull": "3"}, [*ALL[:3], "null", *ALL[4:]], DECODED),
+    Shown(
+        "valueSeparator",
+        {"valueFormat": "csv", "valueSchema": "x INT, n INT", "valueSeparator": ";", "subscribe": "U"},
+        ["2", '{"n": 5}'], DECODED, subscribed=False,
+    ),
+]  # fmt: skip
+#: Each is a stream of its own in one query; which rows come in which of its batches, and what the group G-OPTION has committed at its end.
+STREAMS: list[tuple[str, dict[str, str], list[list[str]], dict[str, int] | None]] = [
+    ("bootstrap.servers", {}, [ALL, [], []], None),
+    ("maxOffsetsPerTrigger", {"maxOffsetsPerTrigger": "3"}, [["0", "1", "a"], ["2", "3", "b"], ["4"]], None),
+    ("startingOffsets", {"startingOffsets": "latest"}, [[], [], []], None),
+    ("kafka.group.id", {"kafka.group.id": "G-group"}, [ALL, [], []], {"0": 5, "1": 2}),
+    ("commitOffsets", {"kafka.group.id": "G-silent", "commitOffsets": "false"}, [ALL, [], []], {}),
+]  # fmt: skip
+#: Options whose effect is no matter of rows, and the test that shows it.
+ELSEWHERE = {
+    "kafkaConsumer.pollTimeoutMs": "test_log_access:test_a_range_that_the_log_never_fills_ends_with_a_time_out",
+    "fetchOffset.numRetries": "test_progress_group:test_offsets_are_asked_for_again_as_often_and_as_late_as_the_user_says",
+    "fetchOffset.retryIntervalMs": "test_progress_group:test_offsets_are_asked_for_again_as_often_and_as_late_as_the_user_says",
+    "minOffsetsPerTrigger": "test_stream:test_a_query_waits_for_the_least_number_of_records_it_was_told",
+    "maxTriggerDelay": "test_stream:test_a_query_waits_for_the_least_number_of_records_it_was_told",
+    "schema.registry.url": "test_values:test_framed_avro_is_read_by_the_schema_of_each_value",
+    "valueSubject": "test_values:test_a_registry_without_the_schema_is_told_by_name",
+    "valueDescriptor": "test_values:test_protobuf_gives_the_columns_of_its_message",
+    "valueMessage": "test_values:test_protobuf_gives_the_columns_of_its_message",
+}
+
+
+def test_every_option_is_shown() -> None:
+    known = {*SOURCE_OPTIONS, *STREAM_OPTIONS, *BATCH_OPTIONS, "kafka.group.id", "kafka.auto.offset.reset", "kafka.*"}
+    assert known == {one.option for one in BATCH} | {one[0] for one in STREAMS} | ELSEWHERE.keys()
+    for place in ELSEWHERE.values():
+        module, _, test = place.partition(":")
+        assert f"def {test}(" in (Path(__file__).parent / f"{module}.py").read_text()
+
+
+class Places:
+    """The topics, and what the table calls them."""
+
+    def __init__(self, a_topic: Callable[..., Topic], directory: Path) -> None:
+        self.topic, self.other = a_topic(partitions=2, **FOR_EVER), a_topic(**FOR_EVER)
+        self.losses = directory / "losses"
+        for number in range(5):
+            self.topic.add(b"%d" % number, partition=0, timestamp_ms=1000 * (number + 1))
+        self.topic.add(b"a", partition=1, timestamp_ms=2000, headers=[("h", b"1")])
+        self.topic.add(b"b", partition=1, timestamp_ms=4000)
+        self.other.add(b"1;2", b'{"n": 5}')
+        self.words = {"T": self.topic.name, "U": self.other.name, "F": str(self.losses), "G": f"g-{self.topic.name}"}
+
+    def filled(self, options: dict[str, str]) -> dict[str, str]:
+        return {name: re.sub(r"\b[TUFG]\b", lambda found: self.words[found[0]], value) for name, value in options.items()}
+
+    def frame(self, reader: Any, options: dict[str, str], *, subscribed: bool, servers: str = "kafka.bootstrap.servers") -> Any:
+        given = {"subscribe": "T"} if subscribed else {}
+        return reader.format("ottla").option(servers, self.topic.bootstrap).options(**self.filled({**given, **options})).load()
+
+    def committed(self, group: str) -> dict[str, int]:
+        with Admin(bootstrap_servers=self.topic.bootstrap) as admin:
+            found: Any = admin.list_consumer_group_offsets([group])[group]
+            return {str(tp.partition): one.offset for tp, one in found.items()}
+
+
+def test_each_option_does_what_it_says_in_a_batch(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+    from pyspark.sql import functions
+
+    places = Places(a_topic, tmp_path)
+    with Admin(bootstrap_servers=places.topic.bootstrap) as admin:
+        admin.alter_consumer_group_offsets(places.words["G"], {(places.topic.name, 0): 4})
+    frames = [
+        places.frame(spark.read, one.options, subscribed=one.subscribed).select(
+            functions.lit(one.option).alias("option"), functions.expr(one.column).alias("row"), functions.spark_partition_id().alias("task")
+        )
+        for one in BATCH
+    ]
+    found = reduce(lambda one, other: one.union(other), frames).collect()
+    assert {one.option: sorted(row.row for row in found if row.option == one.option) for one in BATCH} == {
+        one.option: sorted(one.rows) for one in BATCH
+    }
+    for one in BATCH:
+        if one.tasks is not None:
+            assert len({row.task for row in found if row.option == one.option}) == one.tasks, one.option
+    reports = [json.loads(line) for line in places.losses.read_text().splitlines()]
+    assert {(one["topic"], one["partition"], one["lost_from"], one["lost_to"]) for one in reports} == {(places.topic.name, 0, 5, 99)}
+
+
+def test_each_option_does_what_it_says_in_a_stream(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path, checkpoint: str) -> None:
+    from pyspark.sql import functions
+
+    places = Places(a_topic, tmp_path)
+    batches: list[dict[str, list[str]]] = []
+
+    def keep(frame: Any, number: int) -> None:
+        found = frame.collect()
+        batches.append({option: sorted(row.row for row in found if row.option == option) for option, *_ in STREAMS})
+
+    frames = []
+    for option, options, _, _ in STREAMS:
+        given = {"startingOffsets": "earliest", **options}
+        servers = "bootstrap.servers" if option == "bootstrap.servers" else "kafka.bootstrap.servers"
+        frame = places.frame(spark.readStream, given, subscribed=True, servers=servers)
+        frames.append(frame.select(functions.lit(option).alias("option"), functions.expr("CAST(value AS STRING)").alias("row")))
+    union = reduce(lambda one, other: one.union(other), frames)
+    query = union.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    assert query.awaitTermination(200), "the query ends by itself"
+    for option, options, expected, offsets in STREAMS:
+        assert [batch[option] for batch in batches] == expected, option
+        if offsets is not None:
+            assert places.committed(places.filled(options)["kafka.group.id"]) == offsets, "the last batch included"
