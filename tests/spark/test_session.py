@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.spark.session import defaults, in_this_jvm, on_other_machines
+from ottla.spark.session import defaults, needs_spark_home, on_other_machines
 
 
 @pytest.mark.parametrize("master", [None, "local", "local[4]", "local[*,4]", "local-cluster[2,1,1024]"])
@@ -20,6 +20,7 @@ def test_a_driver_of_a_cluster_can_be_reached_and_leaves_numbers_to_it(master: s
     assert not settings.keys() & {"spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions"}
 
 
-def test_executors_of_a_local_cluster_are_processes_of_this_machine() -> None:
-    assert [in_this_jvm(master) for master in ("local", "local[*]", "local-cluster[2,1,1024]", "yarn")] == [True, True, False, False]
-    assert [on_other_machines(master) for master in ("local", "local[*]", "local-cluster[2,1,1024]", "yarn")] == [False, False, False, True]
+def test_executors_of_a_local_cluster_are_on_this_machine_and_started_by_the_driver() -> None:
+    masters = ("local", "local[*]", "local-cluster[2,1,1024]", "spark://head:7077", "yarn")
+    assert [on_other_machines(master) for master in masters] == [False, False, False, True, True]
+    assert [needs_spark_home(master) for master in masters] == [False, False, True, False, True]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,17 +27,8 @@ bootstrap = "${bootstrap}"
 checkpoint = "${dir}/checkpoint"
 [source]
 topic = "${topic}"
-[[step]]
-name = "counts"
-sql = "SELECT value, count(*) AS records FROM records GROUP BY value"
 [[sink]]
 type = "delta"
-path = "${dir}/counts"
-mode = "merge"
-keys = ["value"]
-[[sink]]
-type = "delta"
-from = "records"
 path = "${dir}/table"
 [spark]
 master = "${master}"
@@ -99,7 +91,4 @@ def test_a_pipeline_runs_on_a_cluster(master: str, a_topic: Callable[..., Topic]
     done = subprocess.run(run, capture_output=True, text=True, env=environment, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [json.loads(line)["event"] for line in done.stdout.splitlines()][-1] == "stopped"
-    assert sorted(read_table(tmp_path / "counts").to_pylist(), key=lambda row: row["value"]) == [
-        {"value": value, "records": 20} for value in "012"
-    ]
-    assert read_table(tmp_path / "table").num_rows == 60
+    assert Counter(read_table(tmp_path / "table").column("value").to_pylist()) == {"0": 20, "1": 20, "2": 20}

@@ -55,7 +55,7 @@ def java_home(environment: Mapping[str, str] = os.environ, *, wanted_by: str = "
 
 def launcher_home(home: Path, directory: Path, *, installed_pyspark: bool = False) -> Path:
     """`home`, or a stand-in for it below `directory` (POSIX only): where it lacks the vector module, or for `installed_pyspark`, which has
-    Python processes of the JVM import pyspark as this process does. Executors of a cluster need SPARK_HOME: not for those.
+    Python processes of the JVM import pyspark as this process does; not for a JVM that starts executors, which looks for Spark there.
     """
     try:
         modules = subprocess.run([home / "bin" / "java", "--list-modules"], capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S).stdout

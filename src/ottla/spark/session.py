@@ -46,9 +46,11 @@ def on_other_machines(master: str) -> bool:
     return not master.startswith("local")
 
 
-def in_this_jvm(master: str) -> bool:
-    """Whether tasks run in the driver's JVM: not so in ``local-cluster[...]``, whose executors are processes of this machine."""
-    return master == "local" or master.startswith("local[")
+def needs_spark_home(master: str) -> bool:
+    """Whether the driver's JVM itself starts executors, or sends them Spark's jars, and so must know where Spark is: neither a session
+    whose tasks run in that JVM nor the driver of a standalone cluster.
+    """
+    return master != "local" and not master.startswith(("local[", "spark://"))
 
 
 def defaults(cores: int, master: str | None = None) -> dict[str, str]:
@@ -107,7 +109,7 @@ def start_session(name: str, settings: Mapping[str, str] | None = None, *, log_f
         log4j.write_text(LOG4J)
         options = conf.get("spark.driver.extraJavaOptions", "")
         conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j} {options}".strip())
-        os.environ["JAVA_HOME"] = str(launcher_home(home, Path(directory) / "java", installed_pyspark=in_this_jvm(master)))
+        os.environ["JAVA_HOME"] = str(launcher_home(home, Path(directory) / "java", installed_pyspark=not needs_spark_home(master)))
         with Path(log_file or os.devnull).open("ab") as log:
             gateway = launch_gateway(conf, popen_kwargs={"stdout": log, "stderr": log, "start_new_session": True})
         os.environ["JAVA_HOME"] = str(home)
