@@ -324,7 +324,7 @@ def append(there: Any, table: pa.Table, properties: Any, *, overwrite: bool = Fa
 
 def merger(there: Any, table: pa.Table, keys: Sequence[str], properties: Any, *, evolving: bool = False) -> Any:
     """A merge of rows `s` into the table `t` by keys, where null is a key like others: said in words that make it a hash join."""
-    same = " AND ".join(f"t.`{key}` IS NOT DISTINCT FROM s.`{key}`" for key in keys)
+    same = " AND ".join(f"(t.`{key}` IS NOT DISTINCT FROM s.`{key}`)" for key in keys)
     return there.merge(
         table, predicate=same, source_alias="s", target_alias="t", merge_schema=evolving, streamed_exec=False, commit_properties=properties
     )
