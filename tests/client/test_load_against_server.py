@@ -25,7 +25,7 @@ from serving import Serving
 
 pytestmark = pytest.mark.server
 ROWS = 40_000
-PAGE = Path(__file__).parents[2] / "docs" / "load-export.md"
+PAGE = Path(__file__).parents[2] / "docs" / "load.md"
 
 
 def command(server: Serving, topic: str, *arguments: str) -> list[str]:
