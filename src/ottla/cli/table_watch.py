@@ -129,7 +129,7 @@ class Terminal:
         parts = [
             f"{standing.records:,} records",
             bytes_text(standing.bytes),
-            f"{standing.commits:,} commits",
+            f"{standing.commits:,} commit{'' if standing.commits == 1 else 's'}",
             f"version {standing.version}",
         ]
         for count, word in ((standing.deleted, "deleted"), (standing.corrupt, "corrupt"), (standing.lost, "lost")):
