@@ -26,6 +26,8 @@ KINDS = {
     "librdkafka_produce": "bench.loads.librdkafka:produce",
     "librdkafka_consume": "bench.loads.librdkafka:consume",
     "client_consume": "bench.loads.client_consume:consume",
+    "client_idle": "bench.loads.client_latency:idle",
+    "client_latency": "bench.loads.client_latency:latency",
     "client_produce": "bench.loads.clients:produce",
     "table_send": "bench.loads.arrow:send",
     "table_read": "bench.loads.arrow:read",
