@@ -129,6 +129,7 @@ class Places:
             return {str(tp.partition): one.offset for tp, one in found.items()}
 
 
+@pytest.mark.slow
 def test_each_option_does_what_it_says_in_a_batch(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     from pyspark.sql import functions
 
