@@ -36,6 +36,8 @@ KINDS = {
     "failover": "bench.loads.failover:failover",
     "rebalance": "bench.loads.groups:rebalance",
     "spark_read": "bench.loads.spark:read",
+    "spark_stream": "bench.loads.spark:stream",
+    "spark_write": "bench.loads.spark:write",
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark import log_access
 from ottla.spark.offsets import LATEST, from_json
-from ottla.spark.pipeline import fit
+from ottla.spark.pipeline import fit, streams
 from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.delta import DeltaAppend
 from ottla.spark.pipeline.model import Pipeline, Sink
@@ -57,6 +57,8 @@ class RunningPipeline:
         self.session = session
         self.queries: list[RunningQuery] = []
         self.notes = Notes(Path(pipeline.checkpoint))
+        #: What has changed since the checkpoint was made, in sentences.
+        self.news: list[str] = []
         self._show = show
         self._untold: list[Progress] = []
 
@@ -68,8 +70,15 @@ class RunningPipeline:
         judged: dict[str, Judged] = {}
         views = made_views(pipeline, session, judged)
         queries = planned_queries(pipeline, views, judged)
-        fits = {planned.directory: self._fit(planned) for planned in queries}
         for planned in queries:
+            if planned.sinks:
+                # Spark refuses at the start of a query, without a place; this names the step.
+                streams.check(pipeline, session, views, planned.view, planned.form, planned.sinks[0].key)
+        fits = {planned.directory: self._fit(planned) for planned in queries}
+        known = set(self.notes.queries)
+        for planned in queries:
+            if known and planned.directory not in known:
+                self.news.append(f"{planned.directory} is new, and reads from the start of its sources")
             self.notes.begin(planned.directory, fits[planned.directory], [described(sink) for sink in planned.sinks])
             self.queries.append(start(planned, pipeline, self._name(planned), [self._target(sink) for sink in planned.sinks]))
         self.notes.save()
