@@ -523,3 +523,11 @@ def test_log_dump_tells_damage_by_its_exit_code(server: Serving, tmp_path: Path)
     assert "tail no whole batch" in run(server, "log", "dump", str(torn))
     run(server, "log", "dump", str(damaged), code=1)
     assert "not a file of a log directory" in run(server, "log", "dump", __file__, code=1)
+
+
+def test_doctor_finds_a_whole_cluster_whole_and_perf_measures_it(server: Serving, topic: str) -> None:
+    checks = [word for check in ("listeners", "brokers", "versions", "controller") for word in ("--check", check)]
+    told = json.loads(run(server, "doctor", *checks, "-o", "json"))
+    assert (told["reachable"], told["findings"]) == (True, [])
+    measured = json.loads(run(server, "perf", "produce", topic, "--num-records", "200", "--record-size", "100", "-o", "json"))
+    assert measured["records"] == 200
