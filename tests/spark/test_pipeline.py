@@ -125,8 +125,13 @@ fields = { at = { type = "timestamp", format = "dd/MMM/yyyy:HH:mm:ss Z" }, size 
 @pytest.mark.parametrize(
     ("text", "where", "key", "sentence"),
     [
-        (JSON + '[[step]]\nname = "a"\nsql = "SELECT usr FROM records"\n' + KEEP, ":15", "step[0].sql", "`usr`"),
-        (JSON + '[[step]]\nname = "a"\nsql = "SELEC"\n' + KEEP, ":15", "step[0].sql", "SELEC"),
+        (
+            JSON + '[[step]]\nname = "a"\nsql = "SELECT usr FROM records"\n' + KEEP,
+            ":15",
+            "step[0].sql",
+            "no column usr; did you mean user?",
+        ),
+        (JSON + '[[step]]\nname = "a"\nsql = "SELECT FROM FROM"\n' + KEEP, ":15", "step[0].sql", "Syntax error"),
         (JSON.replace('"bigint"', '"bigit"') + KEEP, ":11", "decode.fields.n", "'bigit' is not a type of Spark"),
         (
             JSON + '[[step]]\nname = "a"\nsql = "SELECT * FROM records"\nwatermark = { column = "n", delay = "1 minute" }\n' + KEEP,

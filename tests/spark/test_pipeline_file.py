@@ -186,6 +186,11 @@ from = "clicks"
 """
 
 
+def test_options_of_a_source_do_not_name_its_view() -> None:
+    source = read(SMALL.replace("[[", "options = { maxOffsetsPerTrigger = 5 }\n[[", 1)).sources[0]
+    assert (source.name, source.options["maxOffsetsPerTrigger"]) == ("records", "5")
+
+
 def test_several_sources_are_views_of_their_own() -> None:
     clicks, people, incoming, limits = read(SEVERAL).sources
     assert clicks.decode is not None

@@ -82,6 +82,13 @@ def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
         (asking("SELECT code FROM events", f'{DELTA}\nmode = "merge"\nkeys = ["cod"]'), FIRST + 6, "sink[0].keys", "did you mean code?"),
         (asking("SELECT 1 AS one", 'type = "console"\nfrom = "asked"'), FIRST + 4, "sink[0].from", "reads only tables and files"),
         (asking("SELECT 1").replace("n INT", "n INTT"), 8, "source[0].decode.schema", "is not a list of columns in Spark's DDL"),
+        (
+            asking("SELECT 1") + '[spark]\n"sql.shuffle.partition" = 2\n',
+            FIRST + 6,
+            "spark.sql.shuffle.partition",
+            "did you mean spark.sql.shuffle.partitions?",
+        ),
+        (asking("SELECT 1") + '[spark]\ndriver.memroy = "2g"\n', FIRST + 6, "spark.driver.memroy", "did you mean spark.driver.memory?"),
         (asking("SELECT 1").replace('column = "at"', 'column = "n"'), 5, "source[0].watermark.column", "column n is int"),
     ],
 )
@@ -101,15 +108,13 @@ sql = "SELECT code, at FROM events"
 deduplicate = ["code"]
 [[step]]
 name = "near"
-sql = "SELECT once.code FROM once JOIN asked ON once.at = asked.w.start"
+sql = "SELECT e.code FROM events e JOIN other o ON e.code = o.code AND e.at = o.seen"
 [[step]]
 name = "sessions"
 sql = "SELECT session_window(at, '5 minutes') AS s, code, count(*) AS n FROM events GROUP BY session_window(at, '5 minutes'), code"
 [[sink]]
 type = "delta"
 path = "tables/sessions"
-mode = "merge"
-keys = ["s", "code"]
 """
 )
 
@@ -138,19 +143,19 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
         {"name": "n", "type": "int"},
         {"name": "at", "type": "timestamp"},
     ]
-    assert [views[name]["reads"] for name in ("events", "near")] == [["events"], ["once", "asked"]]
+    assert [views[name]["reads"] for name in ("events", "near")] == [["events"], ["events", "other"]]
     kept = {name: [(state["kind"], state["until"]) for state in view["state"]] for name, view in views.items()}
     assert kept == {
         "events": [],
         "other": [],
         "asked": [("aggregate", "watermark")],
         "once": [("deduplicate", "never")],
-        "near": [("join", "watermark")],
+        "near": [("join", "never")],
         "sessions": [("aggregate", "watermark")],
     }
     assert [(sink["type"], sink["from"], sink["output"]) for sink in document["sinks"]] == [
-        ("console", "near", "update"),
-        ("delta", "sessions", "update"),
+        ("console", "near", "append"),
+        ("delta", "sessions", "append"),
     ]
     assert [one["view"] for one in document["physical"]] == ["near", "sessions"]
     assert "Join" in document["physical"][0]["plan"]

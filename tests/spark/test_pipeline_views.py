@@ -80,7 +80,7 @@ within = "watermark"
 [[step]]
 name = "joined"
 sql = '''
-SELECT once.code, n, _malformed, _key.user AS user, _headers[0].key AS header, label, name_of(label) AS name,
+SELECT once.code, n, once._malformed, once._key.user AS user, _headers[0].key AS header, label, name_of(label) AS name,
        doubled(most) AS most, region, c.at AS clicked
 FROM once
 JOIN clicks c ON c.code = once.code AND c.at BETWEEN once.at AND once.at + INTERVAL 10 MINUTES

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ottla.spark.pipeline import functions, streams
+from ottla.spark.pipeline import functions, settings, streams
 from ottla.spark.pipeline.model import Pipeline, Sink, Source
 from ottla.spark.pipeline.query import form_of
 from ottla.spark.pipeline.refusals import no_column
@@ -21,9 +21,9 @@ def planning_session(pipeline: Pipeline) -> Iterator[Any]:
     """
     from ottla.spark.session import start_session
 
-    settings = {name: value for name, value in pipeline.spark.items() if name.startswith("spark.sql.")}
+    given = {name: value for name, value in pipeline.spark.items() if name.startswith("spark.sql.")}
     with TemporaryDirectory(prefix="ottla-plan-") as directory:
-        session = start_session(f"ottla plan {pipeline.name}", settings, log_file=Path(directory) / "spark.log", cores=1)
+        session = start_session(f"ottla plan {pipeline.name}", given, log_file=Path(directory) / "spark.log", cores=1)
         try:
             yield session
         finally:
@@ -32,6 +32,7 @@ def planning_session(pipeline: Pipeline) -> Iterator[Any]:
 
 def checked(pipeline: Pipeline, session: Any) -> dict[str, Any]:
     """Every view by name, after Spark has looked at each step and at how each sink wants its view. Raises: PipelineError."""
+    settings.check(pipeline, session)
     frames = made_views(pipeline, session)
     for sink in pipeline.sinks:
         streams.check(pipeline, session, frames, sink.view, form_of(pipeline, sink, frames[sink.view]), sink.key)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark import log_access
 from ottla.spark.offsets import LATEST, from_json
-from ottla.spark.pipeline import fit
+from ottla.spark.pipeline import fit, streams
 from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.delta import DeltaAppend
 from ottla.spark.pipeline.model import Pipeline, Sink
@@ -70,6 +70,10 @@ class RunningPipeline:
         judged: dict[str, Judged] = {}
         views = made_views(pipeline, session, judged)
         queries = planned_queries(pipeline, views, judged)
+        for planned in queries:
+            if planned.sinks:
+                # Spark refuses at the start of a query, without a place; this names the step.
+                streams.check(pipeline, session, views, planned.view, planned.form, planned.sinks[0].key)
         fits = {planned.directory: self._fit(planned) for planned in queries}
         known = set(self.notes.queries)
         for planned in queries:

@@ -85,11 +85,11 @@ def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, waterm
     options = {"subscribePattern": pattern} if pattern else {"subscribe": topic or ",".join(topics)}
     options["startingOffsets"] = start
     options |= table.settings("options", "{ maxOffsetsPerTrigger = 10000 }")
-    for name in table.values.get("options", {}):
-        if name.lower().startswith("value") or name == "schema.registry.url":
-            raise table.fail(f"options.{name}", "is said in [decode], which has format and what belongs to it")
-        if name.lower() == "includeheaders":
-            raise table.fail(f"options.{name}", "is said in [decode]: headers = true gives the column _headers")
+    for option in table.values.get("options", {}):
+        if option.lower().startswith("value") or option == "schema.registry.url":
+            raise table.fail(f"options.{option}", "is said in [decode], which has format and what belongs to it")
+        if option.lower() == "includeheaders":
+            raise table.fail(f"options.{option}", "is said in [decode]: headers = true gives the column _headers")
     own = table.text("bootstrap")
     try:
         SourceOptions.of({"kafka.bootstrap.servers": own or bootstrap, **options}, streaming=True)

@@ -25,6 +25,10 @@ ADVICE = {
         "the result of this grouping never stops changing, so it cannot be appended: give its source a watermark and group by window(...) "
         'of that column, or let the sink take changing rows with mode = "merge" or "update"'
     ),
+    "session window streaming aggregations": (
+        "a session begins earlier and ends later as it grows, so it is written once, when it is over: give its source a watermark and let "
+        'the sink take rows that do not change any more, mode = "append"'
+    ),
     "no streaming aggregations": 'mode = "replace" writes the whole result again, which only an aggregate has; use mode = "append"',
     "Sorting is not supported": (
         'a stream has no end and so no order: leave ORDER BY out, or sort an aggregate for a sink with mode = "replace"'
@@ -37,6 +41,10 @@ ADVICE = {
     ),
     "Window function is not supported": (
         "OVER (...) needs the whole result: use GROUP BY window(...), or max_by(...) for the newest row of a group"
+    ),
+    "possible 'correctness' issue": (
+        "two steps in a row keep state here, and what the first gives late the second would lose: write the first to a topic or a table "
+        'and read that in a pipeline of its own, or let the sink take rows that do not change any more, mode = "append"'
     ),
     "Union between streaming and batch": (
         "a stream and what does not change cannot be one view by UNION: read the files with stream = true, or join"

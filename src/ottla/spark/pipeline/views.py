@@ -7,6 +7,7 @@ step    SQL over earlier views, then its watermark, then its deduplication
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ottla.spark.pipeline import functions, refusals
@@ -69,12 +70,18 @@ def _loaded(pipeline: Pipeline, source: Source, session: Any, *, standing: bool)
                 return _empty(session, source.schema or "value STRING")
             case "files":
                 reader = (session.readStream if source.stream else session.read).format(source.format).options(**source.options)
-                return (reader.schema(source.schema) if source.schema else reader).load(source.path)
+                return (reader.schema(source.schema) if source.schema else reader).load(_absolute(source))
             case "delta":
                 session.dataSource.register(TableSource)
-                return session.read.format(TableSource.name()).option("path", source.path).load()
+                return session.read.format(TableSource.name()).option("path", _absolute(source)).load()
     except spark_errors() as error:
         raise _refused_source(pipeline, source, error) from None
+
+
+def _absolute(source: Source) -> str:
+    """Its path as seen from here: Spark's processes may be somewhere else."""
+    assert source.path is not None, "checked with the file"
+    return source.path if "://" in source.path else str(Path(source.path).absolute())
 
 
 def _empty(session: Any, schema: Any) -> Any:

@@ -1,0 +1,37 @@
+"""The examples of docs/pipelines.md are pipelines that Spark takes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.spark.pipeline import plan as plans
+from ottla.spark.pipeline.file import load
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "pipelines.md").read_text()
+BLOCK = re.compile(r"^```(?:toml|python)\n# (\S+\.(?:toml|py))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FILES = {name: f"# {name}\n{text}" for name, text in BLOCK.findall(PAGE)}
+PIPELINES = sorted(name for name in FILES if name.endswith(".toml"))
+
+
+def test_the_page_has_examples() -> None:
+    assert {"visits.toml", "orders.toml", "functions.py"} <= set(FILES)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_an_example_is_taken_by_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    monkeypatch.chdir(tmp_path)
+    for file, text in FILES.items():
+        Path(file).write_text(text)
+    Path("products.csv").write_text("code,label,category\na,Apple,food\n")
+    write_deltalake("tables/limits", pa.table({"code": ["a"], "most": [100.0]}))
+    document = plans.plan(load(Path(name)), spark)
+    kept = [state["until"] for view in document["views"] for state in view["state"]]
+    # The first example counts for ever, as it has no watermark.
+    assert kept == (["never"] if name == "visits.toml" else ["watermark", "watermark"])
