@@ -1,1 +1,0 @@
-"""On the module path of the Python processes that Spark starts on this machine: sitecustomize.py."""
