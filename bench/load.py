@@ -26,6 +26,8 @@ KINDS = {
     "librdkafka_produce": "bench.loads.librdkafka:produce",
     "librdkafka_consume": "bench.loads.librdkafka:consume",
     "client_consume": "bench.loads.client_consume:consume",
+    "client_idle": "bench.loads.client_latency:idle",
+    "client_latency": "bench.loads.client_latency:latency",
     "client_produce": "bench.loads.clients:produce",
     "table_send": "bench.loads.arrow:send",
     "table_read": "bench.loads.arrow:read",
@@ -34,6 +36,8 @@ KINDS = {
     "failover": "bench.loads.failover:failover",
     "rebalance": "bench.loads.groups:rebalance",
     "spark_read": "bench.loads.spark:read",
+    "spark_stream": "bench.loads.spark:stream",
+    "spark_write": "bench.loads.spark:write",
 }
 
 

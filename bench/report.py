@@ -26,7 +26,9 @@ OTTLA, CACHED, KAFKA = "ottla", "ottla cached", "kafka"
 AIMS = (
     ("start", "", "until ready line", 0.5),
     ("start", "", "idle RSS", 80.0),
-    ("spark source", "", "rows", 2.0),
+    ("spark source", "batch", "rows", 3.0),
+    ("spark source", "stream", "rows", 1.5),
+    ("spark sink", "", "rows", 0.5),
     ("groups", "classic, 500", "slowest of these", 10.0),
     ("groups", "new protocol, 500", "slowest of these", 5.0),
     ("groups", "", "fenced", 0.0),
@@ -170,7 +172,7 @@ def _aims(results: Results) -> list[str]:
             (_value(results, case, name, figure), _value(results, case, KAFKA, figure))
             for case in results.cases
             for figure in case.figures
-            if figure.unit == "s/GB" and case.group != "spark source"
+            if figure.unit == "s/GB" and not case.group.startswith("spark ")
         ]
         known = [ours <= theirs for ours, theirs in pairs if ours is not None and theirs is not None]
         if known:

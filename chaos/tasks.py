@@ -1,10 +1,9 @@
-"""`python -m chaos.tasks`: tasks of a Spark cluster write into topics and fail on the way, are overtaken, or lose their executor.
+"""`python -m chaos.tasks`: tasks of a Spark cluster write into topics and fail on the way, or lose their executor.
 
 The cluster is Spark's own `local-cluster`: a driver with a master in this process's JVM, and two executors, each a process. In each story
 four tasks write a topic. Their rows are large, so that a part of them is in the log before anything happens:
 
     retried       one task raises an error half way; Spark runs it again
-    overtaken     one task stands still half way; Spark runs it again beside itself, and ends the first attempt when the second is done
     executor      kill -9 of an executor with its tasks half way; Spark starts another, and runs them again
 
 A task that is run again writes its rows again, and what its attempt before had sent stays: so records may be doubled, and none is missing.
@@ -44,20 +43,13 @@ SETTINGS = {
     "spark.task.maxFailures": "4",
     # What comes to the sink at once, so that a task has sent something when it is half way.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
-    "spark.speculation": "true",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.interval": "200ms",
-    # A task that stands still is far beyond this; one that is merely slow is not.
-    "spark.speculation.multiplier": "3",
-    "spark.speculation.minTaskRuntime": "4s",
 }
-STORIES = ("retried", "overtaken", "executor")
-STAND_STILL_S = 600
-WAIT_S = 240.0
+STORIES = ("retried", "executor")
+WAIT_S = 400.0
 
 
 def stumbling(story: str, signs: str) -> Callable[[int], str]:
-    """What the tasks make of each row. A task leaves a sign when it is half way; the first attempt of the first fails or stands still."""
+    """What the tasks make of each row. A task leaves a sign when it is half way; the first attempt of the first fails, or all wait."""
 
     def value(number: int) -> str:
         from pyspark import TaskContext
@@ -69,8 +61,6 @@ def stumbling(story: str, signs: str) -> Callable[[int], str]:
             first = context.attemptNumber() == 0
             if first and story == "retried" and context.partitionId() == 0:
                 raise RuntimeError("the task stumbles")
-            if first and story == "overtaken" and context.partitionId() == 0:
-                time.sleep(STAND_STILL_S)
             if story == "executor" and not (Path(signs) / "killed").exists():
                 # Until the kill, which may hit this very task.
                 deadline_s = time.monotonic() + WAIT_S
@@ -100,9 +90,15 @@ def executors() -> list[int]:
     )
 
 
-def kill_one(signs: Path, rng: random.Random) -> None:
-    """kill -9 of an executor when tasks are half way. Raises: Stuck."""
-    until(lambda: any(signs.iterdir()), "a task comes to its middle", timeout_s=WAIT_S)
+def kill_one(bootstrap: str, topic: str, signs: Path, rng: random.Random) -> None:
+    """kill -9 of an executor when both have a task half way, and the topic has something of them. Raises: Stuck."""
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        partitions = consumer.partitions_for(topic)
+        until(
+            lambda: len(list(signs.iterdir())) > 1 and any(consumer.end_offsets(partitions).values()),
+            "two tasks are half way",
+            timeout_s=WAIT_S,
+        )
     os.kill(rng.choice(executors()), signal.SIGKILL)
     (signs / "killed").touch()
 
@@ -116,7 +112,7 @@ def told(story: str, spark: Any, bootstrap: str, directory: Path, rng: random.Ra
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topic(NewTopic(story, 2))
     frame = spark.range(0, ROWS, 1, TASKS).select(udf(stumbling(story, str(signs)), "string")("id").alias("value"))
-    killer = threading.Thread(target=kill_one, args=(signs, rng))
+    killer = threading.Thread(target=kill_one, args=(bootstrap, story, signs, rng))
     if story == "executor":
         killer.start()
     began_s = time.monotonic()

@@ -41,7 +41,8 @@ def page() -> str:
             parts.append(f"## ottla {path[0]}\n")
             top = main.get_command(click.Context(main), path[0])
             if isinstance(top, click.Group):
-                parts.append(_paragraphs(top.help) + "\n")
+                # A group that does something by itself has options of its own.
+                parts.append(_command(path[:1], top) if top.params else _paragraphs(top.help) + "\n")
         parts.append(_command(path, command))
     return "\n".join(parts)
 

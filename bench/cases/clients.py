@@ -1,4 +1,5 @@
-"""Python clients side by side on one server: a loop around `send()`, and one over records.
+"""Python clients side by side on one server: a loop around `send()`, and one over records; how long a record takes from one to the other at
+a steady rate; what a consumer costs to which nothing comes; and how long it takes until a client is imported.
 
 The client's own CPU is the figure to compare: it is the client that is measured, whatever the server and the machine do meanwhile.
 """
@@ -6,14 +7,31 @@ The client's own CPU is the figure to compare: it is the client that is measured
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from typing import Any
 
 from bench.cases import Case, Figure, Measured, Scale, Stage
 from bench.loads.client_consume import CLIENTS as READERS
+from bench.loads.client_latency import CLIENTS as BOTH
+from bench.loads.client_latency import IDLE
 from bench.loads.clients import CLIENTS
 
 RATES = (Figure("rate", "k records/s", True, 0), Figure("client CPU", "µs/record", False), Figure("server CPU", "µs/record", False))
+LATENCIES = (Figure("p50", "ms", False), Figure("p99", "ms", False), Figure("client CPU", "% of a core", False, 1))
+IDLE_CPU = (Figure("client CPU", "% of a core", False, 2),)
+IMPORT = (Figure("import", "ms", False, 0),)
 PARTITIONS = 3
+#: Records a second of the latency cases, how long they are measured, and how long a consumer is left alone.
+RATE, LATENCY_S, IDLE_S = 1000, 10.0, 10.0
+QUICK_S = 3.0
+MODULES = {
+    "ottla": "import ottla",
+    "confluent-kafka": "import confluent_kafka",
+    "aiokafka": "import aiokafka",
+    "kafka-python": "import kafka",
+}
 #: One server of each make: what it promises to acks=all is not the subject, so the one that is not held up by a disk.
 SERVERS = frozenset({"ottla cached", "kafka"})
 
@@ -23,6 +41,9 @@ def cases(scale: Scale) -> list[Case]:
     return [
         *(_produce(client, value_size) for value_size in sizes for client in CLIENTS),
         *(_consume(client, value_size) for value_size in sizes for client in READERS),
+        *(_latency(client) for client in BOTH),
+        *(_idle(client) for client in IDLE),
+        *(_import(client) for client in MODULES),
     ]
 
 
@@ -47,6 +68,45 @@ def _consume(client: str, value_size: int) -> Case:
         return _figures(stage.load("client_consume", topic, client=client, **shape, seconds=scale.seconds))
 
     return Case("consume, client", f"{_size(value_size)}, {client}", RATES, run, SERVERS)
+
+
+def _latency(client: str) -> Case:
+    def run(stage: Stage, scale: Scale) -> Measured:
+        topic = stage.create_topic(1)
+        seconds = QUICK_S if scale.name == "quick" else LATENCY_S
+        try:
+            detail = stage.load("client_latency", topic, client=client, value_size=100, rate=RATE, seconds=seconds)
+        finally:
+            stage.delete_topic(topic)
+        return Measured({"p50": detail["p50"], "p99": detail["p99"], "client CPU": detail["load_cpu_s"] / detail["seconds"] * 100}, detail)
+
+    return Case("latency, client", f"1,000 records/s of 100 B, {client}", LATENCIES, run, SERVERS)
+
+
+def _idle(client: str) -> Case:
+    def run(stage: Stage, scale: Scale) -> Measured:
+        topic = stage.create_topic(1)
+        try:
+            detail = stage.load("client_idle", topic, client=client, seconds=QUICK_S if scale.name == "quick" else IDLE_S)
+        finally:
+            stage.delete_topic(topic)
+        return Measured({"client CPU": detail["load_cpu_s"] / detail["seconds"] * 100}, detail)
+
+    return Case("idle, client", f"a connected consumer, {client}", IDLE_CPU, run, SERVERS)
+
+
+def _import(client: str) -> Case:
+    def run(stage: Stage, scale: Scale) -> Measured:
+        bare, whole = (min(_until_exit_s(code) for _ in range(5)) for code in ("pass", MODULES[client]))
+        return Measured({"import": (whole - bare) * 1e3}, {"bare_s": bare, "whole_s": whole})
+
+    return Case("import, client", client, IMPORT, run, frozenset({"ottla cached"}))
+
+
+def _until_exit_s(code: str) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return time.perf_counter() - began
 
 
 def _figures(detail: dict[str, Any]) -> Measured:

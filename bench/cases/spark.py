@@ -1,4 +1,4 @@
-"""Rows a second of the Spark source; beside it, Spark's own Kafka connector reading from Apache Kafka."""
+"""Rows a second of the Spark source and sink; beside them, Spark's own Kafka connector with Apache Kafka."""
 
 from __future__ import annotations
 
@@ -6,22 +6,47 @@ import importlib.metadata
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
-from bench import maven
+from bench import load, maven
 from bench.cases import Case, Figure, Measured, Scale, Skipped, Stage
 
 PARTITIONS = 6
 VALUE_SIZE = 100
 PASSES = 3
 ARTIFACT = "spark-sql-kafka-0-10_2.13"
-ROWS = (Figure("rows", "M rows/s", True), Figure("server CPU", "s/GB", False))
+FIGURES = (Figure("rows", "M rows/s", True), Figure("Spark CPU", "s/M rows", False), Figure("server CPU", "s/GB", False))
 
 
 def cases(scale: Scale) -> list[Case]:
-    return [Case("spark source", f"batch read, {VALUE_SIZE} B values", ROWS, _read, frozenset({"ottla", "kafka"}), rounds=1)]
+    what = f"{VALUE_SIZE} B values"
+    only = frozenset({"ottla", "kafka"})
+    return [
+        Case("spark source", f"batch read, {what}", FIGURES, _read, only, rounds=1),
+        Case("spark source", f"stream, available now, {what}", FIGURES, _stream, only, rounds=1),
+        Case("spark sink", f"batch write, {what}", FIGURES, _write, only, rounds=1),
+    ]
 
 
 def _read(stage: Stage, scale: Scale) -> Measured:
+    topic, rows = stage.filled_topic(VALUE_SIZE, PARTITIONS, scale.spark_rows * VALUE_SIZE)
+    return _measured(stage, "spark_read", topic, rows)
+
+
+def _stream(stage: Stage, scale: Scale) -> Measured:
+    topic, rows = stage.filled_topic(VALUE_SIZE, PARTITIONS, scale.spark_rows * VALUE_SIZE)
+    return _measured(stage, "spark_stream", topic, rows)
+
+
+def _write(stage: Stage, scale: Scale) -> Measured:
+    topic = stage.create_topic(PARTITIONS)
+    try:
+        return _measured(stage, "spark_write", topic, scale.spark_rows // 2, value_size=VALUE_SIZE)
+    finally:
+        stage.delete_topic(topic)
+
+
+def _measured(stage: Stage, kind: str, topic: str, rows: int, **more: Any) -> Measured:
     if importlib.util.find_spec("pyspark") is None:
         raise Skipped("pyspark is not installed")
     try:
@@ -31,19 +56,41 @@ def _read(stage: Stage, scale: Scale) -> Measured:
     source, version, jars = ("kafka", *_connector()) if stage.name == "kafka" else ("ottla", "", [])
     if source == "ottla" and importlib.util.find_spec("pyspark_ottla") is None:
         raise Skipped("this Ottla has no Spark source")
-    topic, rows = stage.filled_topic(VALUE_SIZE, PARTITIONS, scale.spark_rows * VALUE_SIZE)
-    detail = stage.load("spark_read", topic, source=source, jars=jars, rows=rows, passes=PASSES, java_home=home)
-    figures = {"rows": detail["rows_per_s"] / 1e6, "server CPU": detail["server_cpu_s"] / (detail["records"] * VALUE_SIZE / 1e9)}
+    try:
+        detail = stage.load(kind, topic, source=source, jars=jars, rows=rows, passes=PASSES, java_home=home, **more)
+    except load.LoadFailed as failed:
+        if source == "kafka" and not version.startswith(_line()):
+            raise Skipped(f"the connector {version}, the newest there is, does not run in Spark {_line()}: {failed}") from None
+        raise
+    figures = {
+        "rows": detail["rows_per_s"] / 1e6,
+        "Spark CPU": detail["spark_cpu_s"] / (detail["records"] / 1e6),
+        "server CPU": detail["server_cpu_s"] / (detail["records"] * VALUE_SIZE / 1e9),
+    }
     return Measured(figures, {**detail, "connector": version})
 
 
+def _line() -> str:
+    """The installed Spark's line: 4.3 for 4.3.0."""
+    return ".".join(importlib.metadata.version("pyspark").split(".")[:2])
+
+
 def _connector() -> tuple[str, list[str]]:
-    """The version and the jars of Spark's own Kafka connector: of the installed Spark's line (4.3.x for 4.3.0)."""
-    line = ".".join(importlib.metadata.version("pyspark").split(".")[:2])
-    try:
-        version, lib = maven.newest("spark-connector", "org.apache.spark", ARTIFACT, pattern=rf"{re.escape(line)}\.\d+")
-    except maven.PeerUnavailable as why:
-        raise Skipped(str(why)) from None
+    """The version and the jars of Spark's own Kafka connector: of the installed Spark's line, else the newest release of its generation,
+    which may run in it or not.
+    """
+    generation = _line().split(".")[0]
+    found: tuple[str, Path] | None = None
+    reasons = []
+    for pattern in (rf"{re.escape(_line())}\.\d+", rf"{generation}\.\d+\.\d+"):
+        try:
+            found = maven.newest("spark-connector", "org.apache.spark", ARTIFACT, pattern=pattern)
+            break
+        except maven.PeerUnavailable as why:
+            reasons.append(str(why))
+    if found is None:
+        raise Skipped(reasons[-1])
+    version, lib = found
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None and spec.origin is not None, "the caller has seen that pyspark is there"
     shipped = {path.name for path in (Path(spec.origin).parent / "jars").glob("*.jar")}

@@ -253,3 +253,13 @@ def test_records_that_are_not_there_are_not_asked_for(cluster: FakeAdmin, ottla:
 def test_what_is_to_be_deleted_has_to_be_said_once(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
     refused(ottla("topic", "records-delete", *arguments, "-y", input="{}"), 2)
     assert not cluster.calls
+
+
+@pytest.mark.parametrize("command", [("topic", "list"), ("group", "list"), ("cluster", "describe"), ("broker", "list")])
+def test_ctrl_c_ends_a_command_silently(ottla: Ottla, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    def interrupted(*arguments: object, **settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ottla.client.sync_admin.Admin", interrupted)
+    result = ottla(*command)
+    assert (result.exit_code, result.output) == (130, "")

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -26,42 +25,9 @@ from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime
 from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, Resource, ResourceType
 from ottla.records.build import build_batch
 from ottla.wire.errors import InvalidConfig, KafkaError, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicOrPartition
-from serving import ELSEWHERE, Elsewhere, needs_its_own
+from serving import ELSEWHERE, Elsewhere, Serving
 
 pytestmark = pytest.mark.server
-START_TIMEOUT_S = 20
-
-
-class Server:
-    """A broker process, which may be killed and started again on the same port and directory."""
-
-    def __init__(self, data_dir: Path, *arguments: str) -> None:
-        if ELSEWHERE:
-            needs_its_own("which can be killed")
-        self.data_dir = data_dir
-        self.arguments = arguments
-        self.address = f"127.0.0.1:{_free_port()}"
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(self.data_dir), "--listen", self.address, *self.arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], START_TIMEOUT_S)
-        line = self.process.stdout.readline() if readable else "nothing"
-        assert re.match(r"ottla: ready on", line), f"the server said {line!r}"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
 
 
 def _free_port() -> int:
@@ -71,29 +37,29 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server | Elsewhere]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving | Elsewhere]:
     """One server for all tests that leave it whole; each uses topics of its own."""
     if ELSEWHERE:
         yield Elsewhere()
         return
-    made = Server(tmp_path_factory.mktemp("data"))
-    yield made
-    made.stop()
+    with Serving(tmp_path_factory.mktemp("served") / "data") as made:
+        yield made
 
 
 @pytest.fixture
-def topic(server: Server, request: pytest.FixtureRequest) -> str:
+def topic(server: Serving, request: pytest.FixtureRequest) -> str:
     """A topic of three partitions for one test."""
     name = re.sub(r"\W", ".", request.node.name)[-100:]
-    with Admin(bootstrap_servers=server.address) as admin:
+    with Admin(bootstrap_servers=server.bootstrap) as admin:
         admin.create_topic(NewTopic(name, 3))
+        until(lambda: len(admin.describe_topic(name).partitions) == 3)
     return name
 
 
-def read(server: Server, topic: str, count: int, **settings: Any) -> list[ConsumerRecord]:
+def read(server: Serving, topic: str, count: int, **settings: Any) -> list[ConsumerRecord]:
     """The first so many records of a topic, of all partitions."""
     found: list[ConsumerRecord] = []
-    with Consumer(bootstrap_servers=server.address, auto_offset_reset="earliest", **settings) as consumer:
+    with Consumer(bootstrap_servers=server.bootstrap, auto_offset_reset="earliest", **settings) as consumer:
         consumer.assign(consumer.partitions_for(topic))
         deadline = time.monotonic() + 20
         while len(found) < count and time.monotonic() < deadline:
@@ -116,32 +82,32 @@ def until(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_come_back_as_they_were_sent(server: Server, topic: str, codec: str) -> None:
+def test_records_come_back_as_they_were_sent(server: Serving, topic: str, codec: str) -> None:
     sent = [(b"k%d" % index, b"v" * index, [("h", b"%d" % index), ("n", None)], 1000 + index) for index in range(500)]
-    with Producer(bootstrap_servers=server.address, compression_type=codec) as producer:
+    with Producer(bootstrap_servers=server.bootstrap, compression_type=codec) as producer:
         for key, value, headers, timestamp_ms in sent:
             producer.send(topic, value, key, headers, timestamp_ms=timestamp_ms)
     found = sorted(read(server, topic, len(sent)), key=lambda record: record.timestamp)
     assert [(record.key, record.value, list(record.headers), record.timestamp) for record in found] == sent
 
 
-def test_null_keys_and_values_are_kept_apart_from_empty_ones(server: Server, topic: str) -> None:
-    with Producer(bootstrap_servers=server.address) as producer:
+def test_null_keys_and_values_are_kept_apart_from_empty_ones(server: Serving, topic: str) -> None:
+    with Producer(bootstrap_servers=server.bootstrap) as producer:
         for key, value in ((None, None), (b"", b""), (None, b""), (b"", None)):
             producer.send(topic, value, key, partition=0)
     assert [(record.key, record.value) for record in read(server, topic, 4)] == [(None, None), (b"", b""), (None, b""), (b"", None)]
 
 
 @pytest.mark.parametrize("acks", ["all", 1, 0])
-def test_each_level_of_acknowledgement_writes(server: Server, topic: str, acks: Any) -> None:
-    with Producer(bootstrap_servers=server.address, acks=acks) as producer:
+def test_each_level_of_acknowledgement_writes(server: Serving, topic: str, acks: Any) -> None:
+    with Producer(bootstrap_servers=server.bootstrap, acks=acks) as producer:
         places = [producer.send(topic, b"%d" % index, partition=0) for index in range(10)]
         assert [place.result(timeout_ms=5000).offset for place in places] == ([-1] * 10 if acks == 0 else list(range(10)))
     assert len(read(server, topic, 10)) == 10
 
 
-def test_many_threads_may_share_a_producer(server: Server, topic: str) -> None:
-    with Producer(bootstrap_servers=server.address) as producer:
+def test_many_threads_may_share_a_producer(server: Serving, topic: str) -> None:
+    with Producer(bootstrap_servers=server.bootstrap) as producer:
 
         def work(number: int) -> None:
             for index in range(500):
@@ -158,9 +124,8 @@ def test_many_threads_may_share_a_producer(server: Server, topic: str) -> None:
 
 
 def test_a_broker_killed_under_load_loses_and_doubles_nothing_acknowledged(tmp_path: Path) -> None:
-    server = Server(tmp_path / "data")
-    try:
-        with Admin(bootstrap_servers=server.address) as admin:
+    with Serving(tmp_path / "data") as server:
+        with Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic(NewTopic("t", 2))
         stop = threading.Event()
 
@@ -172,7 +137,7 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing_acknowledged(tmp_p
                 server.start()
 
         chaos = threading.Thread(target=accidents)
-        with Producer(bootstrap_servers=server.address, linger_ms=1, batch_size=2000, buffer_memory=100_000) as producer:
+        with Producer(bootstrap_servers=server.bootstrap, linger_ms=1, batch_size=2000, buffer_memory=100_000) as producer:
             chaos.start()
             deliveries = []
             index = 0
@@ -189,34 +154,29 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing_acknowledged(tmp_p
             assert values == list(range(partition, index, 2))
             assert [record.offset for record in found if record.partition == partition] == list(range(len(values)))
         assert sorted(offset for offset in offsets) == sorted(record.offset for record in found)
-    finally:
-        server.stop()
 
 
 def test_a_consumer_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
-    server = Server(tmp_path / "data")
-    try:
-        with (
-            Producer(bootstrap_servers=server.address) as producer,
-            Consumer(bootstrap_servers=server.address, auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer,
-        ):
-            producer.send("t", b"before").result()
-            consumer.assign([("t", 0)])
-            assert [record.value for record in consumer.poll(5000)] == [b"before"]
-            server.kill()
-            server.start()
-            assert producer.send("t", b"after").result().offset == 1
-            assert [record.value for record in consumer.poll(10_000)] == [b"after"]
-    finally:
-        server.stop()
+    with (
+        Serving(tmp_path / "data") as server,
+        Producer(bootstrap_servers=server.bootstrap) as producer,
+        Consumer(bootstrap_servers=server.bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer,
+    ):
+        producer.send("t", b"before").result()
+        consumer.assign([("t", 0)])
+        assert [record.value for record in consumer.poll(5000)] == [b"before"]
+        server.kill()
+        server.start()
+        assert producer.send("t", b"after").result().offset == 1
+        assert [record.value for record in consumer.poll(10_000)] == [b"after"]
 
 
-def test_a_batch_encoded_elsewhere_is_written_and_raw_bytes_are_read(server: Server, topic: str) -> None:
-    with Producer(bootstrap_servers=server.address) as producer:
+def test_a_batch_encoded_elsewhere_is_written_and_raw_bytes_are_read(server: Serving, topic: str) -> None:
+    with Producer(bootstrap_servers=server.bootstrap) as producer:
         data = build_batch([(1000, b"k", b"v", ()), (1001, None, b"w", ())])
         assert producer.send_batch(topic, 1, bytes(data)).result(timeout_ms=5000).offset == 0
         assert producer.send_batch(topic, 1, data).result(timeout_ms=5000).offset == 2
-    with Consumer(bootstrap_servers=server.address) as consumer:
+    with Consumer(bootstrap_servers=server.bootstrap) as consumer:
         raw = consumer.fetch_raw((topic, 1), 0)
         assert (raw.high_watermark, raw.log_start_offset, raw.last_stable_offset) == (4, 0, 4)
         assert len(raw.records) == 2 * len(data)
@@ -225,12 +185,12 @@ def test_a_batch_encoded_elsewhere_is_written_and_raw_bytes_are_read(server: Ser
             consumer.fetch_raw((topic, 1), 5, max_wait_ms=0)
 
 
-def test_a_consumer_seeks_pauses_and_knows_the_ends(server: Server, topic: str) -> None:
+def test_a_consumer_seeks_pauses_and_knows_the_ends(server: Serving, topic: str) -> None:
     a, b = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    with Producer(bootstrap_servers=server.address) as producer:
+    with Producer(bootstrap_servers=server.bootstrap) as producer:
         for index in range(20):
             producer.send(topic, b"%d" % index, partition=index % 2, timestamp_ms=1000 + index)
-    with Consumer(bootstrap_servers=server.address, max_poll_records=5) as consumer:
+    with Consumer(bootstrap_servers=server.bootstrap, max_poll_records=5) as consumer:
         consumer.assign([a, b])
         assert (consumer.assignment(), consumer.position(a)) == ([a, b], 10)
         assert consumer.beginning_offsets([a, b]) == {a: 0, b: 0}
@@ -251,14 +211,14 @@ def test_a_consumer_seeks_pauses_and_knows_the_ends(server: Server, topic: str) 
         assert consumer.poll(0) == []
 
 
-def test_positions_before_the_start_of_the_log_are_reset_or_told(server: Server, topic: str) -> None:
-    with Producer(bootstrap_servers=server.address) as producer:
+def test_positions_before_the_start_of_the_log_are_reset_or_told(server: Serving, topic: str) -> None:
+    with Producer(bootstrap_servers=server.bootstrap) as producer:
         for index in range(10):
             producer.send(topic, b"%d" % index, partition=0)
-    with Admin(bootstrap_servers=server.address) as admin:
+    with Admin(bootstrap_servers=server.bootstrap) as admin:
         assert admin.delete_records({(topic, 0): 6}) == {TopicPartition(topic, 0): 6}
     for policy in ("earliest", "none"):
-        with Consumer(bootstrap_servers=server.address, auto_offset_reset=policy) as consumer:
+        with Consumer(bootstrap_servers=server.bootstrap, auto_offset_reset=policy) as consumer:
             consumer.assign([(topic, 0)])
             consumer.seek((topic, 0), 2)
             if policy == "earliest":
@@ -271,8 +231,8 @@ def test_positions_before_the_start_of_the_log_are_reset_or_told(server: Server,
 # -- administering
 
 
-def test_topics_are_created_described_grown_and_deleted(server: Server) -> None:
-    with Admin(bootstrap_servers=server.address) as admin:
+def test_topics_are_created_described_grown_and_deleted(server: Serving) -> None:
+    with Admin(bootstrap_servers=server.bootstrap) as admin:
         made = admin.create_topic(NewTopic("admin.one", 2, 1, {"retention.ms": "60000"}))
         assert (made.num_partitions, made.replication_factor, made.configs["retention.ms"]) == (2, 1, "60000")
         again = admin.create_topics([NewTopic("admin.one"), NewTopic("admin.two")])
@@ -296,7 +256,7 @@ def test_topics_are_created_described_grown_and_deleted(server: Server) -> None:
         assert isinstance(admin.delete_topics(["admin.two", "nope"])["nope"], UnknownTopicOrPartition)
 
 
-def test_settings_are_described_and_changed(server: Server, topic: str) -> None:
+def test_settings_are_described_and_changed(server: Serving, topic: str) -> None:
     resource = Resource.topic(topic)
 
     def now(name: str) -> str | None:
@@ -304,7 +264,7 @@ def test_settings_are_described_and_changed(server: Server, topic: str) -> None:
         assert isinstance(found, dict)
         return found[name].value
 
-    with Admin(bootstrap_servers=server.address) as admin:
+    with Admin(bootstrap_servers=server.bootstrap) as admin:
         changes = {resource: [ConfigChange("retention.ms", "5000"), ConfigChange("cleanup.policy", "compact", ConfigOperation.APPEND)]}
         assert admin.incremental_alter_configs(changes) == {resource: None}
         bad = admin.incremental_alter_configs({resource: [ConfigChange("retention.ms", "soon")]})[resource]
@@ -324,9 +284,9 @@ def test_settings_are_described_and_changed(server: Server, topic: str) -> None:
         assert resource in admin.list_config_resources([ResourceType.TOPIC])
 
 
-def test_offsets_producers_and_directories_are_told(server: Server, topic: str) -> None:
+def test_offsets_producers_and_directories_are_told(server: Serving, topic: str) -> None:
     place = TopicPartition(topic, 0)
-    with Admin(bootstrap_servers=server.address) as admin, Producer(bootstrap_servers=server.address) as producer:
+    with Admin(bootstrap_servers=server.bootstrap) as admin, Producer(bootstrap_servers=server.bootstrap) as producer:
         for index in range(10):
             producer.send(topic, b"x", partition=0, timestamp_ms=1000 + index)
         producer.flush()
@@ -337,7 +297,7 @@ def test_offsets_producers_and_directories_are_told(server: Server, topic: str) 
         (active,) = admin.describe_producers([place])[place]  # type: ignore[misc]
         assert active.last_sequence == 9
         cluster = admin.describe_cluster()
-        assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [server.address]
+        assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [server.bootstrap]
         (directories,) = admin.describe_log_dirs(topics=[topic]).values()
         assert isinstance(directories, list)
         sizes = {(one.topic, one.partition): one.size_bytes for one in directories[0].replicas}
@@ -396,7 +356,7 @@ def test_what_is_not_kafka_behind_the_port_is_recognized(reply: bytes | None, sa
             peer.close()
 
 
-def test_ctrl_c_ends_a_poll_at_once(server: Server, topic: str) -> None:
+def test_ctrl_c_ends_a_poll_at_once(server: Serving, topic: str) -> None:
     program = (
         "import sys, ottla\n"
         "with ottla.Consumer(bootstrap_servers=sys.argv[1]) as consumer:\n"
@@ -405,7 +365,7 @@ def test_ctrl_c_ends_a_poll_at_once(server: Server, topic: str) -> None:
         "    consumer.poll()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program, server.address, topic], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", program, server.bootstrap, topic], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -416,14 +376,14 @@ def test_ctrl_c_ends_a_poll_at_once(server: Server, topic: str) -> None:
     assert time.monotonic() - started < 3
 
 
-def test_records_of_a_producer_that_was_not_closed_are_sent_when_the_program_ends(server: Server, topic: str) -> None:
+def test_records_of_a_producer_that_was_not_closed_are_sent_when_the_program_ends(server: Serving, topic: str) -> None:
     program = "import sys, ottla; p = ottla.Producer(bootstrap_servers=sys.argv[1], linger_ms=60000); p.send(sys.argv[2], b'last')"
-    subprocess.run([sys.executable, "-c", program, server.address, topic], check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", program, server.bootstrap, topic], check=True, timeout=20)
     assert [record.value for record in read(server, topic, 1)] == [b"last"]
 
 
-def test_closed_clients_say_so(server: Server, topic: str) -> None:
-    producer, consumer, admin = (face(bootstrap_servers=server.address) for face in (Producer, Consumer, Admin))
+def test_closed_clients_say_so(server: Serving, topic: str) -> None:
+    producer, consumer, admin = (face(bootstrap_servers=server.bootstrap) for face in (Producer, Consumer, Admin))
     for face in (producer, consumer, admin):
         face.close()
         face.close()
@@ -443,21 +403,21 @@ def test_the_package_is_imported_fast_and_without_its_parts() -> None:
 # -- the command line
 
 
-def run(server: Server, *arguments: str, given: str | bytes = b"", code: int = 0, from_stdout: bool = False) -> str:
+def run(server: Serving, *arguments: str, given: str | bytes = b"", code: int = 0, from_stdout: bool = False) -> str:
     """Standard output of a command; standard error when it is to fail, unless standard output is asked for."""
     done = subprocess.run(
         [sys.executable, "-m", "ottla", *arguments],
         input=given.encode() if isinstance(given, str) else given,
         capture_output=True,
         timeout=40,
-        env={**os.environ, "OTTLA_BOOTSTRAP_SERVERS": server.address},
+        env={**os.environ, "OTTLA_BOOTSTRAP_SERVERS": server.bootstrap},
     )
     assert done.returncode == code, done.stderr.decode()
     assert b"Traceback" not in done.stderr
     return (done.stderr if code and not from_stdout else done.stdout).decode()
 
 
-def test_topics_on_the_command_line(server: Server) -> None:
+def test_topics_on_the_command_line(server: Serving) -> None:
     assert run(server, "topic", "create", "cli.a", "cli.b", "-p", "2", "-c", "retention.ms=60000") == "cli.a\tcreated\ncli.b\tcreated\n"
     assert "already exists" in run(server, "topic", "create", "cli.a", code=1)
     assert run(server, "topic", "create", "cli.a", "--if-not-exists") == "cli.a\texists\n"
@@ -484,7 +444,7 @@ def test_topics_on_the_command_line(server: Server) -> None:
     assert run(server, "topic", "delete", "cli.a", "--if-exists", "--yes") == "cli.a\tnot there\n"
 
 
-def test_what_consume_prints_as_json_produce_takes(server: Server, topic: str) -> None:
+def test_what_consume_prints_as_json_produce_takes(server: Serving, topic: str) -> None:
     run(server, "produce", topic, "-K", ":", "-H", "from=test", "-z", "zstd", "-p", "0", given="a:1\nb:2\nno key\n")
     run(server, "produce", topic, "-p", "0", given=b"\xff\xfe\n")
     printed = run(server, "consume", topic, "--from-beginning", "-e", "-o", "json")
@@ -501,7 +461,7 @@ def test_what_consume_prints_as_json_produce_takes(server: Server, topic: str) -
     assert [{**line, "topic": ""} for line in again] == [{**line, "topic": ""} for line in lines]
 
 
-def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Server, topic: str) -> None:
+def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Serving, topic: str) -> None:
     run(
         server,
         "produce",
@@ -522,12 +482,12 @@ def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Server
     assert "yesterday" in run(server, "consume", topic, "-O", "yesterday", code=2)
 
 
-def test_bad_lines_are_named_by_number(server: Server, topic: str) -> None:
+def test_bad_lines_are_named_by_number(server: Serving, topic: str) -> None:
     assert "line 2: no field 'value'" in run(server, "produce", topic, "-o", "json", given='{"value": 1}\n{"key": "x"}\n', code=1)
     assert "line 1: Object contains unknown field `vlaue`" in run(server, "produce", topic, "-o", "json", given='{"vlaue": 1}\n', code=1)
 
 
-def test_an_unreachable_cluster_is_one_line_and_soon(server: Server) -> None:
+def test_an_unreachable_cluster_is_one_line_and_soon(server: Serving) -> None:
     address = f"127.0.0.1:{_free_port()}"
     started = time.monotonic()
     for command in (["topic", "list"], ["topic", "create", "x"], ["consume", "x"], ["produce", "x"]):
@@ -537,7 +497,7 @@ def test_an_unreachable_cluster_is_one_line_and_soon(server: Server) -> None:
     assert time.monotonic() - started < 20
 
 
-def test_log_dump_reads_the_files_of_a_running_broker(server: Server, topic: str) -> None:
+def test_log_dump_reads_the_files_of_a_running_broker(server: Serving, topic: str) -> None:
     run(server, "produce", topic, "-K", ":", "-p", "0", given="k:one\nk:two\n")
     directory = server.data_dir / f"{topic}-0"
     (found,) = [path for path in server.data_dir.rglob(f"{topic}-0") if path.is_dir()] if not directory.is_dir() else [directory]
@@ -550,7 +510,7 @@ def test_log_dump_reads_the_files_of_a_running_broker(server: Server, topic: str
     assert text.startswith("offset 0\tlast 1\tcount 2\t")
 
 
-def test_log_dump_tells_damage_by_its_exit_code(server: Server, tmp_path: Path) -> None:
+def test_log_dump_tells_damage_by_its_exit_code(server: Serving, tmp_path: Path) -> None:
     data = bytearray(build_batch([(1, b"k", b"v", ())]))
     whole, torn, damaged = (
         tmp_path / name for name in ("00000000000000000000.log", "00000000000000000001.log", "00000000000000000002.log")
@@ -563,3 +523,11 @@ def test_log_dump_tells_damage_by_its_exit_code(server: Server, tmp_path: Path) 
     assert "tail no whole batch" in run(server, "log", "dump", str(torn))
     run(server, "log", "dump", str(damaged), code=1)
     assert "not a file of a log directory" in run(server, "log", "dump", __file__, code=1)
+
+
+def test_doctor_finds_a_whole_cluster_whole_and_perf_measures_it(server: Serving, topic: str) -> None:
+    checks = [word for check in ("listeners", "brokers", "versions", "controller") for word in ("--check", check)]
+    told = json.loads(run(server, "doctor", *checks, "-o", "json"))
+    assert (told["reachable"], told["findings"]) == (True, [])
+    measured = json.loads(run(server, "perf", "produce", topic, "--num-records", "200", "--record-size", "100", "-o", "json"))
+    assert measured["records"] == 200

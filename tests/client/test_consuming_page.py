@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
-import re
 import signal
 import subprocess
 import sys
@@ -14,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from page_examples import examples, run_example
 
 from ottla import Admin, Consumer, NewTopic, Producer, TopicPartition
 from ottla.client.options import ClientOptions
@@ -22,18 +19,7 @@ from serving import ELSEWHERE, Serving
 PAGE = Path(__file__).parents[2] / "docs" / "consuming.md"
 pytestmark = pytest.mark.server
 
-
-def examples() -> dict[str, str]:
-    """Code by heading, and number below it."""
-    found = {}
-    for section in re.split(r"^##+ ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
-        title = section.splitlines()[0]
-        for number, code in enumerate(re.findall(r"```python\n(.*?)```", section, re.DOTALL), 1):
-            found[f"{title} {number}"] = code
-    return found
-
-
-EXAMPLES = examples()
+EXAMPLES = examples(PAGE)
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +36,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_an_example_runs(code: str, bootstrap: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     # The examples leave the broker's address at its default.
     monkeypatch.setattr(ClientOptions, "bootstrap_servers", (bootstrap,))
-    topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
-    with Admin() as admin:
-        admin.create_topic(NewTopic(topic, 3))
-    with Producer(value_serializer="json") as producer:
-        for number in range(30):
-            producer.send(topic, {"id": number, "amount": number * 1.5}, partition=number % 3)
-    code = re.sub(r'"orders(["/@])', rf'"{topic}\1', code).replace('"billing"', repr(group))
-    compiled = compile(code, str(PAGE), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if compiled.co_flags & inspect.CO_COROUTINE:
-
-        async def awaited() -> None:
-            await eval(compiled, {})
-
-        asyncio.run(awaited())
-    else:
-        exec(compiled, {})
+    run_example(code, PAGE)
 
 
 def test_ctrl_c_ends_a_loop_at_once_and_keeps_what_is_done(bootstrap: str) -> None:

@@ -25,7 +25,7 @@ from serving import Serving
 
 pytestmark = pytest.mark.server
 ROWS = 40_000
-PAGE = Path(__file__).parents[2] / "docs" / "load-export.md"
+PAGE = Path(__file__).parents[2] / "docs" / "load.md"
 
 
 def command(server: Serving, topic: str, *arguments: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_a_load_that_is_killed_in_the_middle_writes_each_row_once(
 def test_an_interrupted_load_says_how_far_it_came_and_goes_on(ottla_server: Serving, tmp_path: Path) -> None:
     topic = f"load-{uuid.uuid4().hex[:8]}"
     (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in range(ROWS)))
-    slowly = command(ottla_server, topic, "a.txt", "--rate", "10k")
+    slowly = command(ottla_server, topic, "a.txt", "--rate", "4k")
     with subprocess.Popen(slowly, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for_records(ottla_server, topic, 1000)
         process.send_signal(signal.SIGINT)

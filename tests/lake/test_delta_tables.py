@@ -95,3 +95,13 @@ def test_small_files_are_joined_and_the_old_ones_removed(tmp_path: Path) -> None
     assert len(vacuum(str(tmp_path), retention_hours=0)) == 5
     assert len(list(tmp_path.glob("*.parquet"))) == 1 and [row["a"] for row in rows(tmp_path)] == [0, 1, 2, 3, 4]
     assert not put(tmp_path, {"a": [4]}, batch=4), "which batches there are is not forgotten"
+
+
+def test_rows_are_merged_by_several_keys_of_which_some_are_null(tmp_path: Path) -> None:
+    first, second = (
+        {"hour": [1, 1, None], "kind": ["a", None, "a"], "n": [1, 2, 3]},
+        {"hour": [1, None], "kind": [None, "a"], "n": [20, 30]},
+    )
+    put(tmp_path, first, batch=0, mode="merge", keys=("hour", "kind"))
+    put(tmp_path, second, batch=1, mode="merge", keys=("hour", "kind"))
+    assert [(row["hour"], row["kind"], row["n"]) for row in rows(tmp_path)] == [(1, "a", 1), (1, None, 20), (None, "a", 30)]

@@ -115,6 +115,15 @@ def test_a_file_that_has_changed_is_told_or_treated_as_asked(tmp_path: Path, jou
     assert rows == {"again": [2, 0], "continue": [2, 2], "skip": [2]}
 
 
+def test_of_a_file_that_changed_after_a_crash_nothing_is_left_out_by_what_the_log_has(tmp_path: Path, journal: Journal) -> None:
+    dead = journal.entries[str(tmp_path / "in" / "a.txt")]
+    dead.writers, dead.offsets = [Writer(7, 0, {})], {"0": 1}
+    (tmp_path / "in" / "a.txt").write_text("1\n2\n3 other\n4\n")
+    (found,) = plan(tmp_path, journal, changed="continue").files
+    assert found.entry is not None and (found.entry.rows, found.entry.writers) == (2, [])
+    assert found.note == "has changed; goes on behind 2 records; some of the next may be there twice"
+
+
 def test_a_last_line_without_an_end_is_not_taken_for_the_beginning_of_more(tmp_path: Path, journal: Journal) -> None:
     path = tmp_path / "in" / "c.txt"
     path.write_text("1\n2")

@@ -133,6 +133,7 @@ def test_formats_are_guessed_by_what_fits_all() -> None:
     assert guessed([b"a", None], [b'{"a":1}', None, b" {}"]) == ("text", "json")
     assert guessed([b"\xff"], [b"{}", b"x"]) == ("raw", "text")
     assert guessed([], [b"\x00\x01"]) == ("text", "raw")
+    assert guessed([], [b"\0\0\0\0\1x"], registry=True) == ("text", "avro")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ pytest.importorskip("deltalake")
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from conftest import Ottla
+from ottla import Producer
 from ottla.client.results import NewTopic
 from ottla.client.sync_admin import Admin
 from ottla.lake.delta import Overtaken, opened
@@ -25,6 +27,7 @@ from ottla.lake.form import Form
 from ottla.lake.rows import Rows
 from ottla.lake.target import DeltaTarget
 from ottla.lake.topic import Topic
+from serving import Serving
 
 pytestmark = pytest.mark.server
 
@@ -195,6 +198,39 @@ def test_an_export_that_is_killed_and_run_again_has_each_record_once(
     rows = {"delta": delta_rows, "parquet": parquet_rows}[form](tmp_path / "t", "n")
     assert [row["n"] for row in sorted(rows, key=lambda row: row["n"])] == list(range(20_001))
     assert not list((tmp_path / "t").rglob("*.unfinished"))
+
+
+def test_a_table_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
+    with Serving(tmp_path / "data") as server:
+        with Admin(bootstrap_servers=server.bootstrap) as admin:
+            admin.create_topic(NewTopic("t", 1))
+        with Producer(bootstrap_servers=server.bootstrap) as producer:
+            producer.send("t", value=b'{"n": 0}').result()
+        errors: list[Exception] = []
+        with keeping(server.bootstrap, "t", tmp_path / "t", errors) as watch:
+            eventually(lambda: watch.commits == 1)
+            server.kill()
+            server.start()
+            with Producer(bootstrap_servers=server.bootstrap) as producer:
+                producer.send("t", value=b'{"n": 1}').result()
+            eventually(lambda: bool(errors) or watch.commits == 2)
+    assert not errors
+    assert [row["n"] for row in delta_rows(tmp_path / "t", "n")] == [0, 1]
+
+
+def test_files_of_an_export_keep_one_type_per_column(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+    topic = a_topic(1)
+    export = ("pipeline", "export", topic, "--to", tmp_path / "t", "--format", "parquet")
+    send(topic, [{"n": 1}])
+    ottla(*export)
+    send(topic, [{"n": 0.5, "new": "x"}, {"n": 2, "new": "y"}])
+    lines = ottla(*export)
+    assert "n long, not double" in notes(lines, "conflict")[0] and lines[-1]["corrupt"] == 1
+    last = pq.read_table(max((tmp_path / "t").glob("*.parquet"), key=lambda one: one.stat().st_mtime_ns))
+    assert last.select(["n", "new", "_corrupt"]).to_pylist() == [
+        {"n": None, "new": None, "_corrupt": b'{"n": 0.5, "new": "x"}'},
+        {"n": 2, "new": "y", "_corrupt": None},
+    ]
 
 
 def test_a_topic_that_was_made_anew_is_refused(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str) -> None:

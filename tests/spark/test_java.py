@@ -51,3 +51,16 @@ def test_a_runtime_without_the_vector_module_is_not_asked_for_it(tmp_path: Path)
     stand_in = launcher_home(home, tmp_path / "stand-in")
     with os.popen(f"{stand_in}/bin/java -cp 'x y' --add-modules=jdk.incubator.vector Main 'last one'") as said:
         assert said.read() == "-cp x y Main last one\n"
+
+
+def test_only_the_launcher_is_told_where_spark_is_so_that_workers_import_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = fake_java(tmp_path / "a", "17.0.1")
+    java = home / "bin" / "java"
+    java.write_text(java.read_text().replace('echo "$@"', 'echo "$SPARK_HOME" "$@"'))
+    stand_in = launcher_home(home, tmp_path / "stand-in", installed_pyspark=True)
+    monkeypatch.setenv("SPARK_HOME", "/spark")
+    for arguments, home_said in (("-cp x org.apache.spark.launcher.Main Submit", "/spark"), ("-cp x Submit", "")):
+        with os.popen(f"{stand_in}/bin/java {arguments}") as said:
+            assert said.read() == f"{home_said} {arguments}\n"

@@ -3,11 +3,13 @@
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ottla import Admin, NewPartitions
+from ottla import Admin, NewPartitions, NewTopic
+from ottla.spark.progress_group import publish_progress
 
 from .conftest import Topic
 
@@ -84,7 +86,7 @@ def test_a_running_query_reads_what_arrives_and_partitions_that_appear(spark: An
         topic.add(b"new", partition=1)
         until(lambda: seen.values == [*numbers(0, 3), b"new"], query)
         # Spark reports a batch after its sink has returned.
-        until(lambda: json.loads(query.lastProgress["sources"][0]["endOffset"]) == {topic.name: {"0": 4, "1": 1}}, query)
+        until(lambda: json.loads(query.lastProgress["sources"][0]["endOffset"])[topic.name] == {"0": 4, "1": 1}, query)
     finally:
         query.stop()
 
@@ -119,3 +121,41 @@ def test_records_that_were_deleted_before_they_were_read_end_the_query_or_are_pa
     assert "the log begins at 6" in str(lost.value)
     lenient = topic.source(spark.readStream, startingOffsets="earliest", failOnDataLoss="false").load()
     assert available(lenient, checkpoint).values == numbers(6, 8)
+
+
+def committed(topic: Topic, group: str) -> dict[int, int]:
+    with Admin(bootstrap_servers=topic.bootstrap) as admin:
+        found: Any = admin.list_consumer_group_offsets([group])[group]
+        return {tp.partition: one.offset for tp, one in found.items()}
+
+
+def test_a_listener_tells_a_group_of_a_batch_when_it_is_done(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+    topic = a_topic()
+    topic.add(*numbers(0, 3))
+    group = f"g-{topic.name}"
+    listener = publish_progress(spark, topic.bootstrap, group, query=topic.name)
+    frame = topic.source(spark.readStream, startingOffsets="earliest").load()
+    # The next batch, with which the source itself would commit, is an hour away.
+    writer = frame.writeStream.queryName(topic.name).format("noop").option("checkpointLocation", checkpoint)
+    query = writer.trigger(processingTime="1 hour").start()
+    try:
+        until(lambda: committed(topic, group) == {0: 3}, query)
+    finally:
+        query.stop()
+        spark.streams.removeListener(listener)
+
+
+def test_a_topic_that_was_created_again_is_known_by_its_id_and_read_whole(
+    spark: Any, a_topic: Topics, checkpoint: str, tmp_path: Path
+) -> None:
+    topic = a_topic()
+    topic.add(*numbers(0, 2))
+    assert available(topic.source(spark.readStream, startingOffsets="earliest").load(), checkpoint).values == numbers(0, 2)
+    topic.delete()
+    with Admin(bootstrap_servers=topic.bootstrap) as admin:
+        admin.create_topic(NewTopic(topic.name, 1))
+    topic.add(*numbers(10, 15))
+    lenient = topic.source(spark.readStream, onDataLoss="skip", dataLossReportTo=str(tmp_path / "losses")).load()
+    assert available(lenient, checkpoint).values == numbers(10, 15), "offsets 0 and 1 of the new topic are not taken for read"
+    (report,) = map(json.loads, (tmp_path / "losses").read_text().splitlines())
+    assert (report["cause"], report["lost_from"], report["earliest"]) == ("recreated", 2, 0)

@@ -126,6 +126,10 @@ def test_a_row_of_csv_that_is_not_of_the_schema_is_kept_as_bytes(bad: bytes) -> 
 def test_csv_has_a_separator_and_a_word_for_null_of_its_own() -> None:
     found = decoded([b"1;-;x"], "a INT, b STRING, c STRING", valueFormat="csv", valueSeparator=";", valueNull="-")
     assert found == [{"a": 1, "b": None, "c": "x"}]
+    assert decoded([b"0", b"1"], "a INT, _corrupt BINARY", valueFormat="csv", valueNull="0") == [
+        {"a": None, "_corrupt": None},
+        {"a": 1, "_corrupt": None},
+    ]
 
 
 ORDER = {

@@ -23,8 +23,18 @@ class Entry(NamedTuple):
     says: str
 
 
+#: The exit code of what Ctrl-C ended before it was done.
+INTERRUPTED = 130
+
+
 class Commands(click.Group):
-    """A group of commands that knows which one was meant."""
+    """A group of commands that knows which one was meant. What Ctrl-C ends, in whatever it was doing, ends silently with exit code 130."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if not ctx.resilient_parsing and args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:

@@ -27,7 +27,7 @@ COMMANDS = {
 
 EPILOG = """\b
 Which cluster: -b HOST:PORT, --profile NAME, OTTLA_BOOTSTRAP_SERVERS, OTTLA_PROFILE, the profile in use, 127.0.0.1:9092.
-Exit codes: 0 done, 1 failed or not well, 2 asked wrongly or not agreed to."""
+Exit codes: 0 done, 1 failed or not well, 2 asked wrongly or not agreed to, 130 interrupted."""
 
 
 @click.command(cls=Lazy, table=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -34,6 +34,9 @@ class Table(Lazy):
         help_option = self.get_help_option(ctx)
         return [] if help_option is None else [help_option]
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) if cmd_name in COMMANDS else keep_command
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] == KEEP:
             return "", keep_command, args[1:]

@@ -95,6 +95,8 @@ class Terminal:
         self._follows = follows
         self._line: _Line | None = None
         self._caught_up = False
+        #: Records and bytes before the line began: it tells of those since.
+        self._before = (0, 0)
 
     def moved(self, standing: Standing) -> None:
         if not sys.stderr.isatty():
@@ -103,10 +105,12 @@ class Terminal:
             # From now on there is no end that a bar could come to.
             self.end()
             self._caught_up, self._line = True, None
+            self._before = standing.records, standing.bytes
         if self._line is None:
             self._line = _Line(None if self._caught_up else standing.total)
         self._line.standing = standing
-        self._line.update(max(0, standing.total - standing.lag), standing.records, standing.bytes)
+        records, size = standing.records - self._before[0], standing.bytes - self._before[1]
+        self._line.update(max(0, standing.total - standing.lag), records, size)
 
     def committed(self, standing: Standing) -> None:
         self.moved(standing)
@@ -125,7 +129,7 @@ class Terminal:
         parts = [
             f"{standing.records:,} records",
             bytes_text(standing.bytes),
-            f"{standing.commits:,} commits",
+            f"{standing.commits:,} commit{'' if standing.commits == 1 else 's'}",
             f"version {standing.version}",
         ]
         for count, word in ((standing.deleted, "deleted"), (standing.corrupt, "corrupt"), (standing.lost, "lost")):

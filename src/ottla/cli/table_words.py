@@ -75,15 +75,14 @@ def asked_of(given: dict[str, Any], *, mode: str | None) -> Asked:
     from ottla.lake.settle import Asked
 
     columns = given["columns"]
-    framed = given["registry"] is not None and (given["value"] == "avro" or given["value"] is None)
     return Asked(
-        value=given["value"] or ("avro" if framed else None),
+        value=given["value"],
         key=given["key"],
         columns=None if columns is None else [name.strip() for name in columns.split(",") if name.strip()],
         schema=_schema_text(given["schema"]),
         by_date=given["partition_by"] == "date",
         mode=mode,
-        framed=framed,
+        registry=given["registry"] is not None,
     )
 
 

@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Protocol, TypeVar
 
 from ottla.client.errors import AlreadyClosed
@@ -75,7 +75,13 @@ class LoopThread:
         if self.loop.is_closed():
             work.close()
             raise AlreadyClosed()
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except BaseException:
+            # An interrupt came before the loop had it, or just after: nobody will await it, and that is no mistake to warn of.
+            with suppress(ValueError):
+                work.close()
+            raise
 
     def run(self, work: Callable[[], T]) -> T:
         """Run a function on the loop's thread and wait for its result."""

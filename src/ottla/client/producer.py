@@ -178,7 +178,8 @@ class Producer:
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that is
         not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
         """
-        if self._own.loop is not asyncio.get_running_loop():
+        # Gives None after a fork, where the other way to ask raises.
+        if self._own.loop is not asyncio._get_running_loop():
             self._begin()
         if on_delivery is None:
             try:

@@ -47,8 +47,6 @@ ZSTD_SINCE = 7
 #: Since this version a broker that throttles answers at once and expects the client to wait (KIP-219).
 THROTTLED_BY_CLIENT_SINCE = 6
 _INFINITE = float("inf")
-#: How long whoever waits for the producer's number sleeps before looking at the clock again.
-LOOK_AGAIN_MS = 1000
 
 
 class Sender:
@@ -319,8 +317,10 @@ class Sender:
                 raise RequestTimedOut(f"no broker gave the producer a number within {timeout_ms:.0f} ms")
             if self._id_task is None and self._id_wanted_at_ms <= now_ms:
                 self._id_task = self.network.spawn(self._fetch_producer_id())
-            wait_ms = min(deadline_ms, max(self._id_wanted_at_ms, now_ms + LOOK_AGAIN_MS)) - now_ms
-            await (asyncio.sleep(wait_ms / 1000) if self._id_task is None else asyncio.wait([self._id_task], timeout=wait_ms / 1000))
+            if self._id_task is None:
+                await asyncio.sleep((min(self._id_wanted_at_ms, deadline_ms) - now_ms) / 1000)
+            else:
+                await asyncio.wait([self._id_task], timeout=(deadline_ms - now_ms) / 1000)
         return self.accumulator.producer
 
     def close(self) -> None:

@@ -77,16 +77,22 @@ def create(
     `schema` is Delta's or Arrow's.
     """
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
-    DeltaTable.create(
-        path,
-        schema=_delta_schema(schema),
-        mode="ignore",
-        partition_by=list(partition_by) or None,
-        configuration=dict(settings or {}),
-        raise_if_key_not_exists=False,
-        description=description,
-    )
+    try:
+        DeltaTable.create(
+            path,
+            schema=_delta_schema(schema),
+            mode="ignore",
+            partition_by=list(partition_by) or None,
+            configuration=dict(settings or {}),
+            raise_if_key_not_exists=False,
+            description=description,
+        )
+    except DeltaError:
+        # Another process may have made it at the same moment.
+        if opened(path) is None:
+            raise
     return DeltaTable(path)
 
 
@@ -318,7 +324,7 @@ def append(there: Any, table: pa.Table, properties: Any, *, overwrite: bool = Fa
 
 def merger(there: Any, table: pa.Table, keys: Sequence[str], properties: Any, *, evolving: bool = False) -> Any:
     """A merge of rows `s` into the table `t` by keys, where null is a key like others: said in words that make it a hash join."""
-    same = " AND ".join(f"t.`{key}` IS NOT DISTINCT FROM s.`{key}`" for key in keys)
+    same = " AND ".join(f"(t.`{key}` IS NOT DISTINCT FROM s.`{key}`)" for key in keys)
     return there.merge(
         table, predicate=same, source_alias="s", target_alias="t", merge_schema=evolving, streamed_exec=False, commit_properties=properties
     )

@@ -101,12 +101,21 @@ def checked(form: Form) -> Form:
     return form
 
 
-def guessed(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> tuple[str, str]:
-    """Formats of keys and values that fit some of them: json where values are objects, else text, else raw."""
-    return ("text" if all(map(_is_text, keys)) else "raw"), _guessed_value([value for value in values if value is not None])
+#: A registry's frame before a value: a zero byte and the schema's id.
+FRAME_BYTES = 5
 
 
-def _guessed_value(values: Sequence[bytes]) -> str:
+def guessed(keys: Sequence[bytes | None], values: Sequence[bytes | None], *, registry: bool = False) -> tuple[str, str]:
+    """Formats of keys and values that fit some of them: json where values are objects, avro where there is a `registry` and they tell
+    the ids of schemas, else text, else raw.
+    """
+    there = [value for value in values if value is not None]
+    return ("text" if all(map(_is_text, keys)) else "raw"), _guessed_value(there, registry=registry)
+
+
+def _guessed_value(values: Sequence[bytes], *, registry: bool) -> str:
+    if registry and values and all(len(value) > FRAME_BYTES and value[0] == 0 for value in values):
+        return "avro"
     if values and all(value.lstrip()[:1] == b"{" and _is_json(value) for value in values):
         return "json"
     return "text" if values and all(map(_is_text, values)) else "raw"

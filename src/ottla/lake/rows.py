@@ -19,14 +19,12 @@ from ottla.client.arrow_json import Decoded, json_values
 from ottla.client.arrow_values import ColumnFormat
 from ottla.client.serializers import Avro
 from ottla.lake.csv_rows import csv_values
-from ottla.lake.form import CORRUPT, DATE, PLAIN, Form, parse_schema
+from ottla.lake.form import CORRUPT, DATE, FRAME_BYTES, PLAIN, Form, parse_schema
 from ottla.lake.json_fit import json_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A registry's frame before a value: a zero byte and the schema's id.
-FRAME_BYTES = 5
 #: What Delta does not have in names of columns.
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 SchemaById = Callable[[int], str]

@@ -22,7 +22,8 @@ class Asked(NamedTuple):
     schema: str | None = None
     by_date: bool = False
     mode: str | None = None
-    framed: bool = False
+    #: Whether there is a registry, so that values may tell the ids of their schemas.
+    registry: bool = False
 
 
 class Settled(NamedTuple):
@@ -39,18 +40,19 @@ def settled(topic: Topic, target: Target, asked: Asked, range: Range) -> Settled
         _same(there, asked)
         return Settled(there)
     value, key = asked.value, asked.key
-    if value is None and (asked.schema is not None or asked.framed):
-        value = "avro" if asked.framed or (asked.schema or "").lstrip()[:1] in ("{", "[") else "json"
+    if value is None and asked.schema is not None:
+        value = "avro" if asked.schema.lstrip()[:1] in ("{", "[") else "json"
     values: list[bytes | None] = []
     if value is None or key is None or value == "json":
         keys, values = sample(topic, range)
         if not keys and value is None:
             return None
-        shown_key, shown_value = guessed(keys, values)
+        shown_key, shown_value = guessed(keys, values, registry=asked.registry)
         value, key = value or shown_value, key or shown_key
     mode = asked.mode or ("upsert" if topic.is_compacted() else "append")
     columns = BESIDE if asked.columns is None else tuple(dict.fromkeys(asked.columns))
-    return Settled(checked(Form(value, key, columns, asked.schema, asked.by_date, mode, asked.framed)), values)
+    framed = value == "avro" and asked.schema is None and asked.registry
+    return Settled(checked(Form(value, key, columns, asked.schema, asked.by_date, mode, framed)), values)
 
 
 def _same(there: Form, asked: Asked) -> None:

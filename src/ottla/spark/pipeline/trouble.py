@@ -14,8 +14,12 @@ from ottla.wire import errors as wire_errors
 FIRST_WAIT_S, LAST_WAIT_S = 1.0, 30.0
 #: Trouble for so long without one batch ends the pipeline.
 GIVE_UP_S = 600.0
-#: Of Python, and of `ottla.lake`.
-PASSING = {"TimeoutError", "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "Overtaken"}
+#: Of Python, of `ottla.lake`, and of Java when a Python process at the other end is gone.
+PASSING = {
+    "TimeoutError", "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError",
+    "Overtaken",
+    "EOFException", "SocketException",
+}  # fmt: skip
 #: Of Spark, about its Python processes.
 PASSING_TEXTS = ("Python worker exited unexpectedly", "Python worker failed to connect back")
 RAISED = re.compile(r"^\s*(?:[\w.]+\.)?([A-Z]\w+)(?:: |$)", re.MULTILINE)

@@ -1,0 +1,30 @@
+"""Shows a table, or what a query makes of it: ``python examples/show.py TABLE [SQL]``. In the SQL the table is called `t`.
+
+A Delta table; or a directory of Parquet files, which is shown as it is.
+"""
+
+import sys
+from pathlib import Path
+
+from deltalake import DeltaTable, QueryBuilder
+from rich.console import Console
+from rich.table import Table
+
+
+def main() -> None:
+    path, query = sys.argv[1], (sys.argv[2:] or ["SELECT * FROM t"])[0]
+    if (Path(path) / "_delta_log").is_dir():
+        rows = QueryBuilder().register("t", DeltaTable(path)).execute(query).read_all()
+    else:
+        from pyarrow.dataset import dataset
+
+        rows = dataset(path, format="parquet").to_table()
+    shown = Table(*rows.schema.names, box=None, header_style="bold")
+    columns = [[str(value.as_py()) for value in rows.column(name)] for name in rows.schema.names]
+    for row in zip(*columns, strict=True):
+        shown.add_row(*row)
+    Console(width=max(80, Console().width)).print(shown)
+
+
+if __name__ == "__main__":
+    main()

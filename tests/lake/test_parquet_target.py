@@ -1,0 +1,76 @@
+"""An export to Parquet that ends anywhere: what the manifest tells is there, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("deltalake")
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from ottla.lake.form import Form
+from ottla.lake.parquet_target import InUse, ParquetTarget, read_manifest
+from ottla.lake.target import DeltaTarget, NotOurs, Origin
+
+ORIGIN = Origin("orders", "an-id")
+FORM = Form(value="text", columns=("offset",))
+
+
+def a_target(path: Path) -> ParquetTarget:
+    target = ParquetTarget(path)
+    target.begin(ORIGIN, FORM, FORM.schema_beside())
+    return target
+
+
+def put(target: ParquetTarget, first: int, count: int) -> None:
+    files = target.files()
+    files.write(pa.table({"value": ["x"] * count, "offset": range(first, first + count)}))
+    target.commit(files.finish(), {0: first}, {0: first + count})
+
+
+def offsets(path: Path) -> list[int]:
+    found: list[int] = ds.dataset([str(one) for one in path.glob("*.parquet")]).to_table().column("offset").to_pylist()
+    return sorted(found)
+
+
+def test_files_that_were_not_told_are_removed(tmp_path: Path) -> None:
+    target = a_target(tmp_path)
+    put(target, 0, 2)
+    files = target.files()
+    files.write(pa.table({"value": ["x"], "offset": [2]}))
+    assert files.finish() and offsets(tmp_path) == [0, 1]
+    target.close()
+    target = a_target(tmp_path)
+    assert not list(tmp_path.glob("*.unfinished")) and target.positions([0]) == {0: 2}
+    put(target, 2, 1)
+    assert offsets(tmp_path) == [0, 1, 2]
+
+
+def test_files_that_were_told_get_their_names(tmp_path: Path) -> None:
+    target = a_target(tmp_path)
+    put(target, 0, 2)
+    (whole,) = tmp_path.glob("*.parquet")
+    whole.rename(f"{whole}.unfinished")
+    target.close()
+    assert a_target(tmp_path).positions([0, 1]) == {0: 2}
+    assert offsets(tmp_path) == [0, 1] and read_manifest(tmp_path).files[0].rows == 2
+
+
+def test_one_process_writes(tmp_path: Path) -> None:
+    target = a_target(tmp_path)
+    with pytest.raises(InUse, match="another process writes"):
+        a_target(tmp_path)
+    target.close()
+    a_target(tmp_path)
+
+
+def test_a_directory_is_of_one_topic_and_of_one_format(tmp_path: Path) -> None:
+    a_target(tmp_path)
+    with pytest.raises(NotOurs, match="holds topic orders, not other"):
+        ParquetTarget(tmp_path).form(Origin("other", ""))
+    with pytest.raises(NotOurs, match="made anew"):
+        ParquetTarget(tmp_path).form(Origin("orders", "another-id"))
+    with pytest.raises(NotOurs, match="export to Parquet"):
+        DeltaTarget(tmp_path).form(ORIGIN)
+    assert ParquetTarget(tmp_path).form(Origin("orders", "")) == FORM
