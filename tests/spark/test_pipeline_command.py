@@ -37,14 +37,8 @@ path = "${dir}/table"
 def test_validate_says_what_a_pipeline_has(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(PIPELINE)
-<<<<<<< HEAD
-    done = CliRunner().invoke(
-        command, ["validate", str(file), "--no-spark", "--var", "bootstrap=h:1", "--var", "dir=/d", "--var", "topic=t"]
-    )
-=======
     filled = ["--var", "bootstrap=h:1", "--var", "dir=/d", "--var", "topic=t"]
     done = CliRunner().invoke(command, ["validate", str(file), "--no-spark", *filled])
->>>>>>> main
     assert (done.exit_code, done.output) == (0, f"{file}: pipeline p: 1 source, 0 steps, 1 sink; SQL not checked\n")
 
 
