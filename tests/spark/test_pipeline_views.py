@@ -17,6 +17,81 @@ from .pipelines import table
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 Topics = Callable[..., Topic]
+FUNCTIONS = """
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.functions import arrow_udf
+
+
+@dataclass
+class Name:
+    short: str
+    length: int
+
+
+def name_of(text: str | None) -> Name | None:
+    return None if text is None else Name(text[:2], len(text))
+
+
+@arrow_udf("bigint")
+def doubled(number: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.multiply(number, 2)
+"""
+JOINED = """
+[functions]
+module = "pipeline_words.py"
+
+[[source]]
+name = "events"
+topic = "${events}"
+watermark = { column = "at", delay = "1 minute" }
+[source.decode]
+format = "csv"
+schema = "code STRING, n INT, at TIMESTAMP"
+separator = ";"
+headers = true
+key = { format = "json", schema = "user STRING" }
+
+[[source]]
+name = "clicks"
+topic = "${clicks}"
+watermark = { column = "at", delay = "1 minute" }
+decode = { format = "json", schema = "code STRING, at TIMESTAMP" }
+
+[[source]]
+name = "labels"
+type = "files"
+path = "${dir}/labels*.csv"
+
+[[source]]
+name = "limits"
+type = "delta"
+path = "${dir}/limits"
+
+[[step]]
+name = "once"
+sql = "SELECT * FROM events"
+deduplicate = ["code", "at"]
+within = "watermark"
+
+[[step]]
+name = "joined"
+sql = '''
+SELECT once.code, n, once._malformed, once._key.user AS user, _headers[0].key AS header, label, name_of(label) AS name,
+       doubled(most) AS most, region, c.at AS clicked
+FROM once
+JOIN clicks c ON c.code = once.code AND c.at BETWEEN once.at AND once.at + INTERVAL 10 MINUTES
+LEFT JOIN labels ON labels.code = once.code
+LEFT JOIN limits ON limits.code = once.code
+'''
+
+[[sink]]
+type = "delta"
+path = "${dir}/table"
+"""
 
 
 def until_ended(session: Any, text: str, directory: Path, show: Any = lambda *_: None, **variables: str) -> None:
@@ -35,6 +110,33 @@ def a_table(path: Path, **columns: list[Any]) -> None:
     from deltalake import write_deltalake
 
     write_deltalake(str(path), pa.table(columns), mode="overwrite")
+
+
+def test_streams_are_joined_with_each_other_with_files_and_with_tables(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    events, clicks = a_topic(), a_topic()
+    once = b"a;1;2026-01-01T00:00:00Z"
+    events.add(once, once, b"b;;2026-01-01T00:00:05Z", b"b;x;2026-01-01T00:00:06Z", key=b'{"user": "u"}', headers=[("trace", b"1")])
+    clicks.add(b'{"code": "a", "at": "2026-01-01T00:00:03Z"}', b'{"code": "b", "at": "2026-01-01T00:10:05Z"}')
+    (tmp_path / "labels-1.csv").write_text("code,label\na,Alpha\n")
+    (tmp_path / "labels-2.csv").write_text("code,label\nb,\n")
+    limits = pa.table({"code": ["a", "b"], "most": [10, 20], "region": ["x", "y"]})
+    write_deltalake(str(tmp_path / "limits"), limits, partition_by=["region"])
+    (tmp_path / "pipeline_words.py").write_text(FUNCTIONS)
+    head = f'bootstrap = "{events.bootstrap}"\n'
+    until_ended(spark, head + JOINED, tmp_path, events=events.name, clicks=clicks.name)
+    found = sorted(table(tmp_path / "table"), key=lambda row: (row["code"], row["_malformed"]))
+    assert [(row["code"], row["n"], row["_malformed"], row["user"], row["header"]) for row in found] == [
+        ("a", 1, False, "u", "trace"),
+        ("b", None, False, "u", "trace"),
+        ("b", None, True, "u", "trace"),
+    ]
+    assert [(row["label"], row["name"], row["most"], row["region"]) for row in found[:2]] == [
+        ("Alpha", {"short": "Al", "length": 5}, 20, "x"),
+        (None, None, 40, "y"),
+    ]
 
 
 def test_a_table_is_read_anew_by_each_batch(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
