@@ -131,7 +131,7 @@ fields = { at = { type = "timestamp", format = "dd/MMM/yyyy:HH:mm:ss Z" }, size 
             "step[0].sql",
             "no column usr; did you mean user?",
         ),
-        (JSON + '[[step]]\nname = "a"\nsql = "SELECT FROM FROM"\n' + KEEP, ":15", "step[0].sql", "Syntax error"),
+        (JSON + '[[step]]\nname = "a"\nsql = "SELECT user FRM records x"\n' + KEEP, ":15", "step[0].sql", "Syntax error"),
         (JSON.replace('"bigint"', '"bigit"') + KEEP, ":11", "decode.fields.n", "'bigit' is not a type of Spark"),
         (
             JSON + '[[step]]\nname = "a"\nsql = "SELECT * FROM records"\nwatermark = { column = "n", delay = "1 minute" }\n' + KEEP,

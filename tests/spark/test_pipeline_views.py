@@ -100,7 +100,7 @@ def until_ended(session: Any, text: str, directory: Path, show: Any = lambda *_:
     try:
         running.start()
         for query in running.queries:
-            assert query.query.awaitTermination(120), "the query ends by itself"
+            assert query.query.awaitTermination(200), "the query ends by itself"
     finally:
         running.stop()
 
