@@ -494,7 +494,7 @@ def test_an_unreachable_cluster_is_one_line_and_soon(server: Serving) -> None:
         said = run(server, *command, "-b", address, given="x\n", code=1)
         assert len(said.splitlines()) == 1
         assert f"connection refused by {address}" in said
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 def test_log_dump_reads_the_files_of_a_running_broker(server: Serving, topic: str) -> None:

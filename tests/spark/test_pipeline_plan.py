@@ -84,11 +84,11 @@ def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
         (asking("SELECT 1").replace("n INT", "n INTT"), 8, "source[0].decode.schema", "is not a list of columns in Spark's DDL"),
         (
             asking("SELECT 1") + '[spark]\n"sql.shuffle.partition" = 2\n',
-            FIRST + 6,
+            FIRST + 5,
             "spark.sql.shuffle.partition",
             "did you mean spark.sql.shuffle.partitions?",
         ),
-        (asking("SELECT 1") + '[spark]\ndriver.memroy = "2g"\n', FIRST + 6, "spark.driver.memroy", "did you mean spark.driver.memory?"),
+        (asking("SELECT 1") + '[spark]\ndriver.memroy = "2g"\n', FIRST + 5, "spark.driver.memroy", "did you mean spark.driver.memory?"),
         (asking("SELECT 1").replace('column = "at"', 'column = "n"'), 5, "source[0].watermark.column", "column n is int"),
     ],
 )

@@ -9,7 +9,7 @@ Every public function of the module becomes a function of its name, for each row
     list[T] ARRAY<T>   dict[K, V] MAP<K, V>   a dataclass, NamedTuple or TypedDict STRUCT   T | None the same as T
 
 What PySpark's own decorators have made (`udf`, `arrow_udf`, `udtf`) is registered as it is. Functions travel to the executors with whatever
-of the module they use; the module itself, and the files it imports that the pipeline names, are sent there too.
+of the module they use; the files it imports that the pipeline names are sent there too.
 """
 
 import ast
@@ -38,6 +38,9 @@ PLAIN = {
     date: "DATE",
     timedelta: "INTERVAL DAY TO SECOND",
 }
+
+#: The modules of functions that this process imported, by name: another pipeline's of the same name takes the place.
+_of_pipelines: dict[str, types.ModuleType] = {}
 
 
 class NoType(ValueError):
@@ -80,7 +83,7 @@ def register(pipeline: Pipeline, session: Any) -> dict[str, str]:
     module = _imported(pipeline, functions)
     # Imported on an executor, where there is no session, a decorator that is told its type as text fails; and names could clash.
     cloudpickle.register_pickle_by_value(module)
-    for path in (functions.module, *functions.files):
+    for path in functions.files:
         session.sparkContext.addPyFile(str(path.absolute()))
     made = {}
     for name, value in vars(module).items():
@@ -143,7 +146,7 @@ def _return_type(path: Path, function: Any) -> str:
 def _imported(pipeline: Pipeline, functions: Functions) -> types.ModuleType:
     path, name = functions.module, functions.module.stem
     there = sys.modules.get(name)
-    if there is not None and Path(getattr(there, "__file__", None) or "").absolute() == path.absolute():
+    if there is not None and there is _of_pipelines.get(name):
         del sys.modules[name]
     elif there is not None or name in sys.stdlib_module_names:
         raise pipeline.error("functions.module", f"there is another Python module named {name}; give the file a name of its own")
@@ -151,7 +154,7 @@ def _imported(pipeline: Pipeline, functions: Functions) -> types.ModuleType:
     assert spec is not None and spec.loader is not None, "a file that ends with .py"
     module = importlib.util.module_from_spec(spec)
     # Before its code runs: pickles and annotations of the module find it there.
-    sys.modules[name] = module
+    sys.modules[name] = _of_pipelines[name] = module
     beside = {str(file.parent) for file in (path, *functions.files)}
     sys.path[:0] = beside
     try:
