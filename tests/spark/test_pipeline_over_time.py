@@ -57,3 +57,29 @@ def test_status_change_and_reset_of_a_pipeline_with_state(run: Any, a_topic: Cal
     assert pipeline_status(pipeline)["state"] == "new"
     run(topic, SUMS.replace("sum(n)", "max(n)"))
     assert {row["user"]: (row["records"], row["n"]) for row in table(tmp_path / "table")} == {"u0": (1, 9), "u1": (1, 10), "u2": (3, 15)}
+
+
+def test_a_console_that_shows_few_rows_leaves_what_is_kept_whole(run: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+    shown = """
+    [decode]
+    format = "json"
+    fields = { user = "string", n = "bigint" }
+    [[step]]
+    name = "once"
+    sql = "SELECT n, _timestamp FROM records"
+    deduplicate = ["n"]
+    within = "watermark"
+    watermark = { column = "_timestamp", delay = "1 hour" }
+    [[sink]]
+    type = "console"
+    rows = 2
+    """
+    topic = a_topic()
+    topic.add(*records(0, 100))
+    run(topic, shown)
+    topic.add(*records(0, 100))
+    run(topic, shown)
+    topic.add(*records(100, 101))
+    # A batch without records may follow, with which the watermark moves on.
+    (last,) = [report for report in run(topic, shown) if report.rows_in]
+    assert (last.rows_in, last.rows_out, last.state_rows) == (1, 1, 101)

@@ -59,7 +59,7 @@ def spark_version() -> str:
 
 
 def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: threading.Event, lock: Held) -> None:
-    def show(sink: Sink, batch: Batch, table: Any, total: int | None) -> None:
+    def show(sink: Sink, batch: Batch, table: Any, total: int) -> None:
         out.rows(f"{sink.view}, batch {batch.number}", table, total)
 
     running = RunningPipeline(pipeline, session, show)

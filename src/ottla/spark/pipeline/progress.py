@@ -102,7 +102,7 @@ class JsonLines:
         if progress.rows_in or progress.rows_out:
             self.say("progress", **asdict(progress))
 
-    def rows(self, title: str, table: Any, total: int | None) -> None:
+    def rows(self, title: str, table: Any, total: int) -> None:
         self.say("rows", title=title, total=total, rows=json.loads(json.dumps(table.to_pylist(), default=str)))
 
 
@@ -136,8 +136,8 @@ class Screen:
         self.latest[progress.query] = progress
         self.live.update(self._table())
 
-    def rows(self, title: str, table: Any, total: int | None) -> None:
-        self.console.print(table_of(table, title if total is None else f"{title}, {total} rows"))
+    def rows(self, title: str, table: Any, total: int) -> None:
+        self.console.print(table_of(table, f"{title}, {total} rows"))
 
     def _table(self) -> Any:
         from rich.console import Group

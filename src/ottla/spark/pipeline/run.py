@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ottla.base.ids import TopicPartition
 
-Show = Callable[[Sink, Batch, "pa.Table", int | None], None]
+Show = Callable[[Sink, Batch, "pa.Table", int], None]
 POLL_S = 0.1
 #: How long `stop` lets a batch that is being written come to its end.
 STOP_GRACE_S = 10.0

@@ -256,7 +256,7 @@ class JdbcTarget:
 class ConsoleTarget:
     """The first rows of each batch, given to whoever prints them."""
 
-    def __init__(self, sink: Sink, show: Callable[[Sink, Batch, "pa.Table", int | None], None]) -> None:
+    def __init__(self, sink: Sink, show: Callable[[Sink, Batch, "pa.Table", int], None]) -> None:
         self.sink = sink
         self.show = show
         self.extras: dict[str, str] = {}
@@ -268,9 +268,11 @@ class ConsoleTarget:
         self.show(self.sink, batch, table.slice(0, self.sink.rows), table.num_rows)
 
     def spread(self, frame: Any, batch: Batch) -> int:
-        table = frame.limit(self.sink.rows).toArrow()
-        self.show(self.sink, batch, table, None)
-        return int(table.num_rows)
+        # All rows are computed, not only those that are shown: a join or deduplication keeps what it has seen in every partition.
+        with kept_between(frame, True) as kept:
+            total = int(kept.count())
+            self.show(self.sink, batch, kept.limit(self.sink.rows).toArrow(), total)
+        return total
 
 
 def write_batch(targets: Sequence[Target], frame: Any, batch: Batch, *, gather: bool) -> int:
