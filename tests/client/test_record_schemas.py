@@ -159,6 +159,12 @@ def test_a_registry_that_does_not_know_says_so(registry: tuple[str, type[_Answer
         form("avro", "--value-format", registry=url).show(b"\0\0\0\0\7x")
     with pytest.raises(ValueError, match="not framed"):
         form("avro", "--value-format", registry=url).show(b"plain")
+    assert Registry(url).schema_if_there(7) is None
+
+
+def test_a_registry_that_does_not_answer_is_not_one_that_does_not_know() -> None:
+    with pytest.raises(OSError, match="schema registry"):
+        Registry("http://127.0.0.1:1").schema_if_there(7)
 
 
 def test_a_registry_has_an_address() -> None:

@@ -105,6 +105,23 @@ def test_avro_values_are_read_each_by_the_schema_whose_id_they_tell() -> None:
     assert made.table.column("_corrupt").to_pylist() == [None, None, b"\0\0\0\0\1", b"no", None, None] and made.corrupt == 2
 
 
+def test_an_avro_value_whose_schema_the_registry_does_not_know_is_bad_and_others_are_not() -> None:
+    asked: list[int] = []
+
+    def schema_by_id(number: int) -> str | None:
+        asked.append(number)
+        return schema if number == 1 else None
+
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]})
+    known = Avro(schema, schema_id=1).encode({"n": 5})
+    rows = Rows(Form(value="avro", framed=True), schema_by_id=schema_by_id)
+    lost = b"\0\0\0\0\7\2"
+    made = rows.made(records([lost, known, lost]), rows.first_schema())
+    assert made.table.column("n").to_pylist() == [None, 5, None]
+    assert made.table.column("_corrupt").to_pylist() == [lost, None, lost] and made.corrupt == 2
+    assert rows.made(records([lost]), rows.first_schema()).corrupt == 1 and asked == [7, 1]
+
+
 def test_csv_is_read_by_its_schema() -> None:
     lines = pa.array([b'1,"a, b",2026-01-01 10:00:00', b"2,,", b"x,c,", b"1,2", b"3,d,2026-01-01T00:00:00Z", None], pa.binary())
     found = csv_values(lines, pa.struct(list(parse_schema("id INT, name STRING, at TIMESTAMP"))))

@@ -25,7 +25,7 @@ from ottla.lake.delta import Overtaken, opened
 from ottla.lake.follow import Keeper, Plan, Standing
 from ottla.lake.form import Form
 from ottla.lake.rows import Rows
-from ottla.lake.target import DeltaTarget
+from ottla.lake.target import DeltaTarget, Origin
 from ottla.lake.topic import Topic
 from serving import Serving
 
@@ -268,6 +268,24 @@ def test_all_of_what_is_left_may_be_gone(a_topic: Topics, send: Send, ottla: Ott
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.delete_records({(topic, 0): 3})
     assert ottla(*export)[-1]["offsets"] == {"0": 3}
+
+
+def test_a_log_that_ends_before_what_the_table_has_was_cut_off(
+    a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str
+) -> None:
+    topic = a_topic(1)
+    send(topic, [b"one"])
+    keep = ("table", topic, "--to", tmp_path / "t", "--once")
+    ottla(*keep)
+    with Topic(topic, bootstrap_servers=bootstrap) as there:
+        target = DeltaTarget(tmp_path / "t")
+        target.begin(Origin(topic, there.topic_id), Form(), pa.schema([]))
+        target.commit([], {0: 1}, {0: 3})
+    assert "partition 0" in (said := ottla(*keep, code=1)[0]["refused"]) and "ends at 1, and the table has it up to 3" in said
+    assert len(notes(ottla(*keep, "--on-loss", "warn"), "cut off")) == 1
+    send(topic, [b"two"])
+    ottla(*keep)
+    assert delta_rows(tmp_path / "t", "offset", "value") == [{"offset": 0, "value": "one"}, {"offset": 1, "value": "two"}]
 
 
 def test_an_export_takes_a_range_and_adds_what_is_new(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:

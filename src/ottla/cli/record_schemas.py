@@ -36,6 +36,10 @@ class Found(NamedTuple):
     schema: str
 
 
+class NotThere(OSError):
+    """A registry has no such schema, or subject."""
+
+
 class Registry:
     """Reads schemas of a registry that speaks Confluent's REST interface, and adds new ones. `http://user:password@host` logs in."""
 
@@ -56,6 +60,13 @@ class Registry:
         if number not in self._by_id:
             self._by_id[number] = str(self._ask(f"/schemas/ids/{number}")["schema"])
         return self._by_id[number]
+
+    def schema_if_there(self, number: int) -> str | None:
+        """The same; None where the registry has no schema with this id. Raises: OSError."""
+        try:
+            return self.schema(number)
+        except NotThere:
+            return None
 
     def newest(self, subject: str) -> Found:
         """The newest schema of a subject. Raises: OSError."""
@@ -78,7 +89,8 @@ class Registry:
                 said = json.loads(said)["message"]
             except (ValueError, KeyError, TypeError):
                 said = said.strip()[:200]
-            raise OSError(f"schema registry {self._url}{path}: {error.code} {error.reason}: {said}") from None
+            kind = NotThere if error.code == 404 else OSError
+            raise kind(f"schema registry {self._url}{path}: {error.code} {error.reason}: {said}") from None
         except (urllib.error.URLError, TimeoutError, ValueError) as error:
             raise OSError(f"schema registry {self._url}: {getattr(error, 'reason', error)}") from None
 

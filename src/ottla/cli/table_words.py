@@ -139,10 +139,10 @@ def keep(part_text: str, given: dict[str, Any], plan: Plan, asked: Asked, target
                 raise SystemExit(INTERRUPTED)
 
 
-def _registry(url: str | None) -> Callable[[int], str] | None:
+def _registry(url: str | None) -> Callable[[int], str | None] | None:
     from ottla.cli.record_schemas import Registry
 
-    return None if url is None else Registry(url).schema
+    return None if url is None else Registry(url).schema_if_there
 
 
 @contextmanager

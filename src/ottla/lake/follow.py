@@ -8,6 +8,9 @@
 What was read and not committed is read again by whoever comes next, so it does not matter where a process is killed. Of two that keep the
 same table, one commits, and the other is told by its commit that it was overtaken, and ends.
 
+A log that ends before what the table has was cut off: records are lost, and those that come now have offsets that the table has already.
+So the ends are compared with the table at each look.
+
 Where rows need a column that the table has not, the table is committed as far as it is; then it gets the column, and the rest is read
 with it.
 """
@@ -135,25 +138,28 @@ class Keeper:
         self._began = self._looked = clock()
         self._vacuumed: float | None = None
         self._compacted_at = 0
+        #: Since when it cannot read the topic; None: it can, or has committed since.
+        self._trouble_since: float | None = None
 
     def run(self) -> Standing:
         """Until the end, `stop`, or an error. Raises: KafkaError, NotOurs, TableMismatch, Overtaken, BadKey, OSError."""
         self._target.begin(Origin(self._topic.name, self._topic.topic_id), self._form, self._rows.first_schema(self._shown))
         self._stored = self._target.positions(self._topic.partitions)
         limits = self._begin()
-        retry_since: float | None = None
         while not self._stop.is_set():
             try:
                 ends = limits if self._plan.once else self._ends()
+                if not self._plan.once:
+                    self._notice_cuts(ends)
                 wanted = {one: (self._positions[one], ends[one]) for one in ends if self._positions[one] < ends[one]}
                 if wanted:
                     self._take(wanted, ends)
-                    retry_since = None
                 elif self._plan.once:
                     break
                 self._watch(ends)
+                self._trouble_since = None
             except (ConnectionFailed, TimeoutError, KafkaError) as error:
-                retry_since = self._retry(error, retry_since)
+                self._retry(error)
                 continue
             finally:
                 self._abandon()
@@ -165,11 +171,17 @@ class Keeper:
         """Where to begin in each partition, and where to end if it ends."""
         ranges = self._topic.offsets(self._plan.range)
         from_start = self._plan.range.first.kind is Kind.START
+        left_out = 0
         for partition, (first, _) in ranges.items():
             # A table that was begun goes on where it is, also where that is gone by now: `Topic.read` tells of it then.
             stored = self._stored.get(partition)
             self._floor[partition] = first if stored is None else stored if from_start else max(stored, first)
+            left_out += 0 if stored is None else self._floor[partition] - stored
+        if left_out:
+            self._watcher.noted("left out", f"{left_out:,} offsets behind what is there, and before where the range begins now")
         self._positions = dict(self._floor)
+        if self._stored:
+            self._notice_cuts(self._topic.ends())
         ends = {partition: end for partition, (_, end) in ranges.items()}
         self.standing.total = self.standing.lag = _between(self._positions, ends)
         self.standing.version = self._target.version
@@ -180,6 +192,26 @@ class Keeper:
         if self._clock() - self._looked >= LOOK_INTERVAL_S:
             self._look_again()
         return self._topic.ends()
+
+    def _notice_cuts(self, ends: Mapping[int, int]) -> None:
+        """Tells of logs that end before what the table has, and goes on from their ends. Raises: DataLost, NotOurs."""
+        if all(end >= self._positions.get(partition, 0) for partition, end in ends.items()):
+            return
+        # A topic that was made anew is told as such; and transactions may be open behind what the table has.
+        self._look_again()
+        cut = {one: end for one, end in self._topic.log_ends().items() if end < self._positions.get(one, 0)}
+        for partition, end in cut.items():
+            story = (
+                f"partition {partition} of {self._topic.name} ends at {end:,}, and the table has it up to {self._positions[partition]:,}:"
+                " the log was cut off (by an unclean election, or a disk that lost what it had)"
+            )
+            if self._plan.fails_on_loss:
+                raise DataLost(f"{story}; go on from where it ends now with --on-loss warn, or begin another table")
+            self._watcher.noted("cut off", f"{story}; it goes on from {end:,}")
+            self._positions[partition] = end
+            self._floor[partition] = min(self._floor.get(partition, 0), end)
+        if cut:
+            self._commit()
 
     def _look_again(self) -> None:
         self._looked = self._clock()
@@ -192,18 +224,18 @@ class Keeper:
                 self._positions[partition] = 0
                 self._watcher.noted("partition", f"partition {partition} is new")
 
-    def _retry(self, error: Exception, since: float | None) -> float:
+    def _retry(self, error: Exception) -> None:
         """A broker that is away comes back. Raises: the error where it will not go by itself."""
         passing = isinstance(error, ConnectionFailed | TimeoutError) or (isinstance(error, KafkaError) and error.retriable)
         if isinstance(error, UnknownTopicOrPartition) or not passing or self._plan.once:
             raise error
-        since = self._clock() if since is None else since
-        if self._clock() - since > RETRY_S:
+        if self._trouble_since is None:
+            self._trouble_since = self._clock()
+        if self._clock() - self._trouble_since > RETRY_S:
             raise error
         self._watcher.noted("retry", " ".join(str(error).split()))
         self._stop.wait(RETRY_WAIT_S)
         self._look_again_if_there()
-        return since
 
     def _look_again_if_there(self) -> None:
         try:
@@ -301,6 +333,7 @@ class Keeper:
             self._files = None
             self._target.commit(files, self._stored, after)
         self._stored = dict(after)
+        self._trouble_since = None
         self._began = self._clock()
         self.standing.commits += 1
         self.standing.version = self._target.version

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 #: What Delta does not have in names of columns.
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
-SchemaById = Callable[[int], str]
+#: None: the registry has no such schema.
+SchemaById = Callable[[int], str | None]
 
 
 class Made(NamedTuple):
@@ -50,7 +51,10 @@ class Rows:
         self._schema_by_id = schema_by_id
         self._key = ColumnFormat({"raw": "bytes", "text": "str", "int": "int"}[form.key])
         self._given = parse_schema(form.schema) if form.schema is not None and form.value in ("json", "csv") else None
+        #: By id; -1: the one that was given.
         self._avro: dict[int, Avro] = {}
+        #: Ids that the registry does not know: it is asked once for each.
+        self._unknown: set[int] = set()
         if form.value == "avro" and form.schema is not None and not form.framed:
             self._avro[-1] = Avro(form.schema)
 
@@ -130,7 +134,7 @@ class Rows:
         return self._framed(raw)
 
     def _framed(self, raw: pa.Array) -> Decoded:
-        """Avro values, each by the schema of which it tells the id; columns are those of all of them."""
+        """Avro values, each by the schema of which it tells the id; columns are those of all of them. Ids that nobody knows are bad."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -139,12 +143,11 @@ class Rows:
             for data in _heads(raw)
         ]
         numbers = pa.array(ids, pa.int64())
+        known = [number for number in pc.unique(numbers.drop_null()).to_pylist() if self._is_known(number)]
+        numbers = pc.if_else(pc.is_in(numbers, pa.array(known, pa.int64())), numbers, None)
         bad = pc.and_(raw.is_valid(), numbers.is_null())
         places, parts, wrong = [], [], []
-        for number in pc.unique(numbers.drop_null()).to_pylist():
-            if number not in self._avro:
-                assert self._schema_by_id is not None, "framed values come with a registry"
-                self._avro[number] = Avro(self._schema_by_id(number), schema_id=number)
+        for number in known:
             where = pc.indices_nonzero(pc.fill_null(pc.equal(numbers, number), False))
             found = ColumnFormat(self._avro[number]).decoded(raw.take(where))
             places.append(where)
@@ -162,6 +165,18 @@ class Rows:
         arrays = [_one(column) for column in rows.columns]
         whole = pa.StructArray.from_arrays(arrays, names=rows.column_names)
         return Decoded(whole, bad if pc.any(bad).as_py() else None, "not of its schema")
+
+    def _is_known(self, number: int) -> bool:
+        """Whether the registry has a schema of this id; if so, it is at hand."""
+        if number in self._avro or number in self._unknown:
+            return number in self._avro
+        assert self._schema_by_id is not None, "framed values come with a registry"
+        schema = self._schema_by_id(number)
+        if schema is None:
+            self._unknown.add(number)
+            return False
+        self._avro[number] = Avro(schema, schema_id=number)
+        return True
 
     def _key_column(self, batch: pa.RecordBatch) -> pa.Array:
         import pyarrow as pa

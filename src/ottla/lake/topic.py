@@ -17,6 +17,7 @@ from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.client.arrow_columns import record_batch, record_schema
 from ottla.client.consumer import Consumer
 from ottla.client.loop_thread import LoopThread
+from ottla.client.offsets import LATEST
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, Fetched, RangeReader
 from ottla.client.ranges import Range
 from ottla.client.raw_fetch import RawFetch
@@ -121,6 +122,15 @@ class Topic:
     def ends(self) -> dict[int, int]:
         """The offset behind the last record of each partition that can be read now."""
         return {tp.partition: end for tp, end in self._thread.call(self._consumer.end_offsets(self._tps())).items()}
+
+    def log_ends(self) -> dict[int, int]:
+        """The offset behind the last record of each partition, also where its transaction is open, or was when it was read."""
+        found: dict[int, int] = {}
+        for tp, one in self._admin.list_offsets(dict.fromkeys(self._tps(), LATEST)).items():
+            if isinstance(one, KafkaError):
+                raise one
+            found[tp.partition] = one.offset
+        return found
 
     def _tps(self) -> list[TopicPartition]:
         return [TopicPartition(self.name, number) for number in self.partitions]
