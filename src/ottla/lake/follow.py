@@ -178,7 +178,7 @@ class Keeper:
             self._floor[partition] = first if stored is None else stored if from_start else max(stored, first)
             left_out += 0 if stored is None else self._floor[partition] - stored
         if left_out:
-            self._watcher.noted("left out", f"{left_out:,} offsets behind what is there, and before where the range begins now")
+            self._watcher.noted("left out", f"{left_out:,} offsets, which come after what is there and before where the range begins now")
         self._positions = dict(self._floor)
         if self._stored:
             self._notice_cuts(self._topic.ends())
