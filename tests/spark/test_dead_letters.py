@@ -125,3 +125,11 @@ def test_a_rule_that_spark_cannot_check_is_refused(run: Any, a_topic: Topics, te
         run(a_topic(), text)
     assert refused.value.key == key
     assert sentence in refused.value.problem
+
+
+def test_a_rule_on_a_step_that_deduplicates_is_refused(run: Any, a_topic: Topics) -> None:
+    once = '[[step]]\nname = "once"\nsql = "SELECT *, _timestamp AS at FROM records"\ndeduplicate = ["user"]\nwithin = "watermark"\n'
+    once += 'watermark = { column = "at", delay = "1 minute" }\n'
+    rule = POSITIVE.replace("check", 'on = "once"\ncheck')
+    with pytest.raises(PipelineError, match="once deduplicates; put the rule on an earlier view, or on a later one"):
+        run(a_topic(), JSON + INTO_TABLE + once + rule + KEEP)

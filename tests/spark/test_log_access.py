@@ -15,12 +15,14 @@ from ottla.client.raw_fetch import RawFetch
 from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
 from ottla.records.errors import CorruptBatch
+from ottla.spark import log_access
 from ottla.spark.columns import arrow_schema, record_batch
 from ottla.spark.log_access import Log, open_log
 from ottla.spark.loss import DataLoss, Losses
 from ottla.spark.offsets import EARLIEST, OffsetRange
 from ottla.spark.positions import NoSuchData
-from ottla.wire.errors import ClusterAuthorizationFailed
+from ottla.wire.errors import ClusterAuthorizationFailed, LeaderNotAvailable, TopicAuthorizationFailed, UnknownTopicOrPartition
+from ottla.wire.messages import MetadataRequest, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from serving import Serving
 
 from .conftest import Topic
@@ -199,3 +201,35 @@ def test_offsets_of_no_partition_ask_nobody(log: Log) -> None:
     assert log.end_offsets([], EARLIEST) == {}
     parts: Iterator[Any] = log.read(OffsetRange("t", 0, 5, 5), with_headers=False, losses=Losses(), timeout_ms=1)
     assert list(parts) == []
+
+
+class Says:
+    """Brokers that answer metadata requests with these topics, the last one again and again: (name, error code, partitions)."""
+
+    def __init__(self, *answers: tuple[str, int, int]) -> None:
+        self.answers = list(answers)
+
+    async def ask_any(self, request: MetadataRequest, at_least: int) -> MetadataResponse:
+        name, code, count = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        partitions = [MetadataResponsePartition(partition_index=index) for index in range(count)]
+        topic = MetadataResponseTopic(name=name, error_code=code, topic_id=b"\1" * 16, partitions=partitions)
+        return MetadataResponse(topics=[topic])
+
+
+def answered(*answers: tuple[str, int, int]) -> Log:
+    log = Log("127.0.0.1:1", {})
+    log._network = Says(*answers)  # type: ignore[assignment]
+    return log
+
+
+def test_a_topic_that_was_there_is_gone_when_brokers_go_on_saying_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_access, "GONE_S", 0.3)
+    monkeypatch.setattr(log_access, "RETRY_S", 0.01)
+    gone = ("t", UnknownTopicOrPartition.code, 0)
+    log = answered(("t", 0, 2), gone, gone, ("t", 0, 2), gone)
+    assert log.topics(["t"]) == {"t": 2}
+    assert log.topics(["t"]) == {"t": 2}, "a broker that has just started did not know it"
+    assert log.topics(["t"]) == {}
+    assert answered(("t", LeaderNotAvailable.code, 0), ("t", 0, 2)).topics(["t"]) == {"t": 2}
+    with pytest.raises(TopicAuthorizationFailed):
+        answered(("t", TopicAuthorizationFailed.code, 0)).topics(["t"])

@@ -1,7 +1,9 @@
 """What is told of a batch, to people and to programs; which trouble passes."""
 
 import io
+import itertools
 import json
+import threading
 from dataclasses import asdict
 from typing import Any
 
@@ -95,3 +97,41 @@ def test_a_query_in_trouble_that_passes_is_started_again_later_and_later(monkeyp
         fails()
     with pytest.raises(QueryFailed):
         Trouble().met(QueryFailed("a record is gone", query, passes=False), JsonLines(out))
+
+
+class FailsBetweenLooks:
+    """A pipeline of one query that works at the first look, has failed at the second, and ends well once it was started again."""
+
+    def __init__(self) -> None:
+        self.query = RunningQuery("sums", PlannedQuery("sums", "update", (), None), self._launch)
+        self._failures = iter([None, QueryFailed("sums failed: no broker answered", self.query, passes=True)])
+        self._active = iter([True])
+        self.launched = 0
+
+    @property
+    def active(self) -> bool:
+        return next(self._active, False)
+
+    def reports(self) -> list[Any]:
+        failure = next(self._failures, None)
+        if failure is not None:
+            raise failure
+        return []
+
+    def _launch(self) -> None:
+        self.launched += 1
+
+
+class NoLock:
+    def beat(self) -> None:
+        """Nobody looks."""
+
+
+def test_a_query_that_fails_between_two_looks_is_started_again_though_none_is_left_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(foreground.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(foreground, "LOOK_S", 0)
+    running, out = FailsBetweenLooks(), io.StringIO()
+    foreground._watch(running, Trouble(), lambda _: None, JsonLines(out), threading.Event(), NoLock())  # type: ignore[arg-type]
+    assert running.launched == 1
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["retrying"]

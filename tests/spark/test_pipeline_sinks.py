@@ -163,3 +163,43 @@ def test_a_trigger_that_ends_reads_what_is_there(run: Any, a_topic: Topics, tmp_
     reports = run(topic, limited + '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n', trigger=trigger)
     assert len([report for report in reports if report.rows_in]) == batches
     assert len(table(tmp_path / "table")) == 30
+
+
+def test_a_table_that_is_partitioned_keeps_its_columns_whatever_the_sink_says(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    sink = '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n'
+    topic = a_topic()
+    topic.add(*records(0, 3))
+    run(topic, JSON + sink + 'partition_by = ["user"]\n')
+    topic.add(*records(3, 6))
+    run(topic, JSON + sink)
+    assert sorted((row["n"], row["user"]) for row in table(tmp_path / "table")) == [(n, f"u{n % 3}") for n in range(6)]
+    topic.add(*records(6, 7))
+    with pytest.raises(QueryFailed, match=r"partition_by.*is partitioned by user; write to another path"):
+        run(topic, JSON + sink + 'partition_by = ["n"]\n')
+
+
+def test_rows_to_merge_need_keys_of_their_own(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.add(*records(0, 4))
+    with pytest.raises(QueryFailed, match="keys: a batch has 2 rows with user = 'u0'; merge needs one row for each"):
+        run(topic, JSON + '[[sink]]\ntype = "delta"\npath = "${dir}/table"\nmode = "merge"\nkeys = ["user"]\n')
+    assert not (tmp_path / "table" / "_delta_log").exists()
+
+
+def test_a_batch_is_known_again_when_another_sink_comes_before_its_own(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    sink, first = '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n', '[[sink]]\ntype = "delta"\npath = "${dir}/other"\n'
+    topic = a_topic()
+    topic.add(*records(0, 3))
+    run(topic, JSON + sink)
+    forget(tmp_path, "records-append")
+    run(topic, JSON + first + sink)
+    assert sorted(row["n"] for row in table(tmp_path / "table")) == sorted(row["n"] for row in table(tmp_path / "other")) == [0, 1, 2]
+
+
+def test_a_time_beyond_all_times_is_malformed(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.add(b'{"at": 1747468800123456789}', b'{"at": 1747468800123}')
+    decode = '[decode]\nformat = "json"\nfields = { at = { type = "timestamp", format = "epoch_ms" } }\n'
+    run(topic, decode + '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n')
+    rows = sorted(table(tmp_path / "table"), key=lambda row: row["_offset"])
+    assert [(row["at"] is None, row["_malformed"]) for row in rows] == [(True, True), (False, False)]

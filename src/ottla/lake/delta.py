@@ -34,6 +34,14 @@ VACUUM_HOURS = 168
 TRIES = 10
 
 
+#: What to do about rows of a batch that have the same keys.
+ONE_PER_KEY = "merge needs one row for each: group by the keys, for the newest with max_by(struct(*), _offset) say"
+
+
+class RepeatedKeys(ValueError):
+    """Rows to merge have the same keys: which of them is meant cannot be told."""
+
+
 class TableMismatch(ValueError):
     """The table is there, with other columns."""
 
@@ -267,11 +275,13 @@ def write(
 ) -> bool:
     """One transaction with the rows of `table`; False when the batch is there already.
 
-    `evolving`: columns that the table does not have are added first. Raises: TableMismatch, Overtaken.
+    `evolving`: columns that the table does not have are added first. Raises: TableMismatch, Overtaken, RepeatedKeys.
     """
     there = opened(path)
     if _holds(there, application, batch_id):
         return False
+    if mode == "merge":
+        _refuse_repeated(table, keys)
     table = table.cast(_nullable(table.schema))
     if evolving:
         evolve(path, table.schema, partition_by=partition_by)
@@ -287,6 +297,16 @@ def write(
             append(there, table, properties, overwrite=mode == "replace")
 
     return transact(path, application, batch_id, once)
+
+
+def _refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
+    import pyarrow.compute as pc
+
+    counts = table.group_by(list(keys)).aggregate([([], "count_all")])
+    repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).slice(0, 1).to_pylist()
+    if repeated:
+        row = ", ".join(f"{key} = {repeated[0][key]!r}" for key in keys)
+        raise RepeatedKeys(f"a batch has {repeated[0]['count_all']} rows with {row}; {ONE_PER_KEY}")
 
 
 def transact(path: str, application: str, batch_id: int, once: Callable[[Any], None]) -> bool:

@@ -29,7 +29,7 @@ from ottla.records.columns import Columns
 from ottla.spark.loss import Loss, Losses, logger
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetRange
 from ottla.spark.positions import NoSuchData
-from ottla.wire.errors import KafkaError
+from ottla.wire.errors import InvalidTopic, KafkaError, UnknownTopicOrPartition, error_for
 from ottla.wire.messages import MetadataRequest, MetadataRequestTopic
 
 T = TypeVar("T")
@@ -39,6 +39,10 @@ COMMIT_TIMEOUT_MS = 5_000
 #: How long a first answer may take: brokers may be starting, and an address may be wrong.
 FIRST_CONTACT_MS = 15_000
 RETRY_S = 0.2
+#: For so long brokers must say that a topic is gone which was there.
+GONE_S = 3.0
+#: Answers that mean: there is no such topic.
+NO_TOPIC = (UnknownTopicOrPartition.code, InvalidTopic.code)
 #: How long the sizes of partitions are taken to stay as they are, and how long they are waited for.
 SIZES_MAX_AGE_S, SIZES_TIMEOUT_MS = 60.0, 3_000
 #: Metadata with a list of topics or null for all, and without creating any.
@@ -91,7 +95,12 @@ class Log:
     # -- what there is
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
-        """The topics that exist, of those named or of all but internal ones, with their numbers of partitions."""
+        """The topics that exist, of those named or of all but internal ones, with their numbers of partitions.
+
+        One that was there is believed to be gone when brokers go on saying so: who has just started may know of none.
+
+        Raises: the error of a topic that may be there and cannot be had.
+        """
         response = self._run(self._metadata(names))
         for topic in response.topics:
             if topic.error_code or topic.topic_id == NO_TOPIC_ID:
@@ -221,16 +230,23 @@ class Log:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         patience_ms = self._patience_ms if self._reached else min(self._patience_ms, FIRST_CONTACT_MS)
         deadline_s = self._thread.loop.time() + patience_ms / 1000
+        expected, believed_s = self._topic_ids.keys() & set(self._topic_ids if names is None else names), self._thread.loop.time() + GONE_S
         while True:
             try:
                 response = await self._network.ask_any(request, at_least=METADATA_VERSION_MIN)
-            except ConnectionFailed:
-                if self._thread.loop.time() >= deadline_s:
-                    raise
-                await asyncio.sleep(RETRY_S)
-            else:
                 self._reached = True
-                return response
+                refused = _refused(response)
+                if refused is None:
+                    present = {topic.name for topic in response.topics if not topic.error_code}
+                    if not (expected - present) or self._thread.loop.time() >= believed_s:
+                        return response
+                elif not refused.retriable:
+                    raise refused
+            except ConnectionFailed as error:
+                refused = error
+            if refused is not None and self._thread.loop.time() >= deadline_s:
+                raise refused
+            await asyncio.sleep(RETRY_S)
 
     def _admin(self) -> Admin:
         if self._admin_ is None:
@@ -254,6 +270,12 @@ class Log:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.call(work)
+
+
+def _refused(response: Any) -> KafkaError | None:
+    """Why a topic that may be there cannot be had."""
+    codes = (topic.error_code for topic in response.topics)
+    return next((error_for(code) for code in codes if code and code not in NO_TOPIC), None)
 
 
 def _known(table: type[ClientOptions], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE
 #: Unicode reserves it for use inside programs; it is not for interchange.
 SEPARATOR = "\ufdd0"
 CORRUPT = "_corrupt"
+#: The largest number of milliseconds whose microseconds fit into 64 bits.
+EPOCH_MS_MAX = (2**63 - 1) // 1000
 EPOCHS = {"epoch_ms": "timestamp_millis", "epoch_s": "timestamp_seconds"}
 TYPES = ("string", "int", "bigint", "long", "double", "float", "boolean", "timestamp", "date", "binary", "short", "decimal(10,2)")
 #: All of the source's columns but the one that pipelines do not show.
@@ -189,7 +191,11 @@ def _written_type(field: Field) -> str:
 def _converted(value: str, field: Field) -> str:
     """`value`, null where it cannot be read as its type."""
     if field.format in EPOCHS:
-        return f"{EPOCHS[field.format]}(TRY_CAST({value} AS {_written_type(field)}))"
+        number = f"TRY_CAST({value} AS {_written_type(field)})"
+        if field.format == "epoch_ms":
+            # Spark counts microseconds, and a number for which 64 bits do not suffice would end the query.
+            number = f"CASE WHEN {number} BETWEEN -{EPOCH_MS_MAX} AND {EPOCH_MS_MAX} THEN {number} END"
+        return f"{EPOCHS[field.format]}({number})"
     if field.format is not None:
         return f"try_to_timestamp({value}, {_quoted(field.format)})"
     return f"TRY_CAST({value} AS {field.type})"

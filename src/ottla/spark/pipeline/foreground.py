@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,20 +78,37 @@ def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: threa
         for sentence in running.news:
             out.say("note", text=sentence)
         out.say("started", pipeline=pipeline.name, checkpoint=pipeline.checkpoint)
-        while (running.active or trouble.waiting) and not stop.is_set():
-            lock.beat()
-            try:
-                tell(running.reports())
-            except QueryFailed as failed:
-                trouble.met(failed, out)
-            trouble.restart_due()
-            stop.wait(LOOK_S)
+        _watch(running, trouble, tell, out, stop, lock)
         if stop.is_set():
             out.say("stopping", pipeline=pipeline.name)
     finally:
         running.stop()
     tell(running.reports())
     out.say("stopped", pipeline=pipeline.name, **sums)
+
+
+def _watch(
+    running: RunningPipeline,
+    trouble: "Trouble",
+    tell: Callable[[list[Progress]], None],
+    out: Screen | JsonLines,
+    stop: threading.Event,
+    lock: Held,
+) -> None:
+    """Until every query has ended, or `stop`. Raises: QueryFailed for trouble that does not pass."""
+    while not stop.is_set():
+        lock.beat()
+        # Before the look at what was reported: that tells of every failure up to here.
+        ended = not (running.active or trouble.waiting)
+        try:
+            tell(running.reports())
+        except QueryFailed as failed:
+            trouble.met(failed, out)
+            continue
+        if ended:
+            return
+        trouble.restart_due()
+        stop.wait(LOOK_S)
 
 
 @dataclass

@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from ottla.lake.delta import ONE_PER_KEY, RepeatedKeys
 from ottla.spark.pipeline.model import Sink
 
 #: Options that are Spark's; the others are the driver's.
@@ -33,15 +34,21 @@ OF_SPARK = frozenset(
 )
 
 
-class JdbcTable:
-    """One table in one database."""
+def beside(table: str, suffix: str) -> str:
+    """The name of a table beside another, whose name may be quoted."""
+    return f"{table[:-1]}{suffix}{table[-1]}" if table[-1] in '"`]' else f"{table}{suffix}"
 
-    def __init__(self, sink: Sink, session: Any) -> None:
+
+class JdbcTable:
+    """One table in one database. `owner` tells the pipeline from all others."""
+
+    def __init__(self, sink: Sink, session: Any, owner: str) -> None:
         self.sink = sink
         self.session = session
         assert sink.url and sink.table and sink.driver, "checked with the file"
         self._options = {"url": sink.url, "driver": sink.driver, **sink.options}
-        self.staging = f"{sink.table}_ottla_{hashlib.sha256(sink.key.encode()).hexdigest()[:6]}"
+        # One of its own for each pipeline and sink: two that shared it would merge each other's rows.
+        self.staging = beside(sink.table, f"_ottla_{hashlib.sha256(f'{owner}/{sink.key}'.encode()).hexdigest()[:8]}")
         self._made = False
 
     def write(self, frame: Any) -> int:
@@ -75,6 +82,9 @@ class JdbcTable:
         try:
             connection.setAutoCommit(False)
             statement = connection.createStatement()
+            named = ", ".join(quoted(key) for key in self.sink.keys)
+            if statement.executeQuery(f"SELECT {named} FROM {staging} GROUP BY {named} HAVING count(*) > 1").next():
+                raise RepeatedKeys(f"a batch has several rows with the same {', '.join(self.sink.keys)}; {ONE_PER_KEY}")
             statement.executeUpdate(f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {staging} WHERE {same})")
             statement.executeUpdate(f"INSERT INTO {table} ({names}) SELECT {names} FROM {staging}")
             connection.commit()

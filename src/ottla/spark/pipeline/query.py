@@ -81,6 +81,8 @@ def planned_queries(pipeline: Pipeline, views: Mapping[str, Any], judged: Mappin
     for rule in pipeline.rules:
         if aggregates(views[rule.view]):
             raise pipeline.error(f"{rule.key}on", f"the rows of {rule.view} are aggregates, which change; put the rule on an earlier view")
+        if any(step.name == rule.view and step.deduplicate for step in pipeline.steps):
+            raise pipeline.error(f"{rule.key}on", f"{rule.view} deduplicates; put the rule on an earlier view, or on a later one")
     planned, writing = [], letters_of(pipeline, judged)
     for (view, form), sinks in groups.items():
         planned.append(PlannedQuery(view, form, tuple(sinks), views[view], writing.pop(view, None) if form == "append" else None))

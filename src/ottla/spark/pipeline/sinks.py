@@ -74,7 +74,7 @@ class DeltaTarget:
         self.pipeline = pipeline
         self.extras: dict[str, str] = {}
         assert sink.path is not None, "checked with the file"
-        self.path = sink.path
+        self.path = located(sink.path)
         #: Files and batches since the last compaction, as far as this process knows.
         self.small_files = 0
         self.batches = 0
@@ -91,17 +91,19 @@ class DeltaTarget:
                 table,
                 mode=sink.mode,
                 keys=sink.keys,
-                application=application_of(sink, batch),
+                application=application_of(self.pipeline, sink, batch),
                 batch_id=batch.number,
                 evolving=sink.schema == "evolve",
                 partition_by=sink.partition_by,
             )
         except delta.TableMismatch as error:
             raise self.pipeline.error(f"{sink.key}path", str(error)) from None
+        except delta.RepeatedKeys as error:
+            raise self.pipeline.error(f"{sink.key}keys", str(error)) from None
         self._compact(1)
 
     def spread(self, frame: Any, batch: Batch) -> int:
-        sink, application = self.sink, application_of(self.sink, batch)
+        sink, application = self.sink, application_of(self.pipeline, self.sink, batch)
         if delta.committed(self.path, application, batch.number):
             return 0
         wanted = schema_of_frame(frame)
@@ -117,11 +119,19 @@ class DeltaTarget:
             "path": self.path,
             "application": application,
             "batch": str(batch.number),
-            "partitionBy": json.dumps(sink.partition_by),
+            "partitionBy": json.dumps(self._partitioned_by()),
         }
         rows = saved(frame.write.format(DeltaAppend.name()).options(**options))
         self._compact(frame.sparkSession.sparkContext.defaultParallelism)
         return rows
+
+    def _partitioned_by(self) -> list[str]:
+        """The table's own columns: files that were laid out by others would lose them. Raises: PipelineError when the sink says others."""
+        there = list(delta.opened(self.path).metadata().partition_columns)
+        if self.sink.partition_by and list(self.sink.partition_by) != there:
+            problem = f"the table at {self.path} is partitioned by {', '.join(there) or 'nothing'}; write to another path"
+            raise self.pipeline.error(f"{self.sink.key}partition_by", problem)
+        return there
 
     def _compact(self, files: int) -> None:
         """Puts small files together when it is time: a transaction of its own, after that of the batch, so a crash between them only means
@@ -148,9 +158,18 @@ def refuse_unknown(pipeline: Pipeline, sink: Sink, frame: Any) -> None:
         raise pipeline.error(f"{sink.key}partition_by", "leaves no column for the files; take one out")
 
 
-def application_of(sink: Sink, batch: Batch) -> str:
-    """Whose batches these are, for a target that keeps their numbers; two sinks of one query may share a table."""
-    return f"ottla/{batch.query_id}/{sink.key.rstrip('.')}"
+def located(path: str) -> str:
+    """A path that means the same to Spark's processes, which may be somewhere else."""
+    return path if "://" in path else str(Path(path).absolute())
+
+
+def application_of(pipeline: Pipeline, sink: Sink, batch: Batch) -> str:
+    """Whose batches these are, for a target that keeps their numbers: the same when sinks before it come or go in the file. Two sinks of
+    one query may share a table.
+    """
+    alike = [other.key for other in pipeline.sinks if (other.type, other.path, other.view) == (sink.type, sink.path, sink.view)]
+    number = alike.index(sink.key) if sink.key in alike else 0
+    return f"ottla/{batch.query_id}/{sink.type}:{located(sink.path or '')}{f'#{number}' if number else ''}"
 
 
 class TopicTarget:
@@ -229,7 +248,7 @@ class ParquetTarget:
     def _files(self, batch: Batch) -> BatchFiles:
         sink = self.sink
         assert sink.path is not None, "checked with the file"
-        return BatchFiles(sink.path, application_of(sink, batch), batch.number, sink.partition_by, sink.compression)
+        return BatchFiles(located(sink.path), application_of(self.pipeline, sink, batch), batch.number, sink.partition_by, sink.compression)
 
 
 class JdbcTarget:
@@ -240,17 +259,20 @@ class JdbcTarget:
         self.pipeline = pipeline
         self.extras: dict[str, str] = {}
         self.session = session
-        self.table = JdbcTable(sink, session)
+        self.table = JdbcTable(sink, session, str(Path(pipeline.checkpoint).absolute()))
 
     def prepare(self, frame: Any) -> None:
         refuse_unknown(self.pipeline, self.sink, frame)
 
     def take(self, table: "pa.Table", batch: Batch) -> None:
         if table.num_rows:
-            self.table.write(self.session.createDataFrame(table))
+            self.spread(self.session.createDataFrame(table), batch)
 
     def spread(self, frame: Any, batch: Batch) -> int:
-        return self.table.write(frame)
+        try:
+            return self.table.write(frame)
+        except delta.RepeatedKeys as error:
+            raise self.pipeline.error(f"{self.sink.key}keys", str(error)) from None
 
 
 class ConsoleTarget:
