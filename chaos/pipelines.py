@@ -237,8 +237,13 @@ class Outcome:
         return {**told, "kills": dict(self.kills), "restarts": dict(self.restarts), "recovered_s": took, "seconds": round(self.seconds)}
 
 
-def copies_in(bootstrap: str, topic: str) -> Counter[int]:
-    """How often each number is in a topic."""
+def number_of(value: bytes) -> int:
+    """The number of a record that this program wrote."""
+    return int(json.loads(value)["n"])
+
+
+def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = number_of) -> Counter[int]:
+    """How often each number is in a topic; `number` reads it from a value."""
     found: Counter[int] = Counter()
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         partitions = consumer.partitions_for(topic)
@@ -246,7 +251,7 @@ def copies_in(bootstrap: str, topic: str) -> Counter[int]:
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found.update(json.loads(record.value)["n"] for record in consumer.poll(timeout_ms=1000, max_records=10_000))
+            found.update(number(record.value or b"") for record in consumer.poll(timeout_ms=1000, max_records=10_000))
     return found
 
 

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from typing import Any
 import click
 
 from chaos.cluster import until
-from chaos.pipelines import descendants, is_java
+from chaos.pipelines import copies_in, descendants, is_java
 from chaos.soak import Served
 from ottla import Admin, Consumer, NewTopic
 from ottla.spark.session import start_session
@@ -120,7 +119,7 @@ def told(story: str, spark: Any, bootstrap: str, directory: Path, rng: random.Ra
     took_s = time.monotonic() - began_s
     if story == "executor":
         killer.join()
-    found = numbers_in(bootstrap, story)
+    found = copies_in(bootstrap, story, int)
     return {
         "records": found.total(),
         "missing": ROWS - len(found),
@@ -128,19 +127,6 @@ def told(story: str, spark: Any, bootstrap: str, directory: Path, rng: random.Ra
         "attempts": sorted(sign.name for sign in signs.iterdir()),
         "seconds": round(took_s, 1),
     }
-
-
-def numbers_in(bootstrap: str, topic: str) -> Counter[int]:
-    """How often each row is in a topic."""
-    found: Counter[int] = Counter()
-    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
-        partitions = consumer.partitions_for(topic)
-        ends = consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found.update(int(record.value) for record in consumer.poll(timeout_ms=1000, max_records=10_000))
-    return found
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -20,6 +20,7 @@ from typing import Any
 from ottla.base.options import suggestion
 from ottla.spark.columns import HEADERS_TYPE
 from ottla.spark.pipeline.decode_file import named_groups
+from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Decode, Field, Pipeline
 from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE
 
@@ -51,7 +52,7 @@ def metadata(decode: Decode) -> tuple[str, ...]:
             key = "key AS _key"
         case "json":
             assert decode.record_key.schema is not None, "checked with the file"
-            key = f"from_json(CAST(key AS STRING), {_quoted(decode.record_key.schema)}) AS _key"
+            key = f"from_json(CAST(key AS STRING), {literal(decode.record_key.schema)}) AS _key"
     return (key, *METADATA, *(["headers AS _headers"] if decode.headers else []))
 
 
@@ -128,7 +129,7 @@ def _json(frame: Any, decode: Decode) -> Any:
         fields = dict(decode.fields)
         schema = ", ".join(f"`{name}` {_written_type(field)}" for name, field in fields.items())
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
-    parsed = f"from_json(CAST(value AS STRING), {_quoted(f'{schema}, {CORRUPT} STRING')}, {options}) AS parsed"
+    parsed = f"from_json(CAST(value AS STRING), {literal(f'{schema}, {CORRUPT} STRING')}, {options}) AS parsed"
     frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *metadata(decode))
     names = list(fields) or [field.name for field in frame.schema["parsed"].dataType.fields if field.name != CORRUPT]
     columns = [f"{_converted(f'parsed.`{name}`', fields[name]) if name in fields else f'parsed.`{name}`'} AS `{name}`" for name in names]
@@ -151,7 +152,7 @@ def _regex(frame: Any, decode: Decode) -> Any:
     # Java's group names allow no underscore, so groups go by number.
     pattern = re.sub(r"(?<!\\)\(\?P?<(?=[A-Za-z_])[^>]*>", "(", decode.pattern)
     rewritten = SEPARATOR + SEPARATOR.join(f"${number}" for number in groups.values())
-    whole = f"regexp_replace(CAST(value AS STRING), {_quoted(f'(?s)^.*?(?:{pattern}).*$')}, '{rewritten}')"
+    whole = f"regexp_replace(CAST(value AS STRING), {literal(f'(?s)^.*?(?:{pattern}).*$')}, '{rewritten}')"
     frame = frame.selectExpr(f"split(make_valid_utf8({whole}), '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *metadata(decode))
     # A value that does not match is left as it is: one part, without a separator.
     matched = f"size(parts) = {len(groups) + 1}"
@@ -168,8 +169,8 @@ def _regex(frame: Any, decode: Decode) -> Any:
 def _csv(frame: Any, decode: Decode) -> Any:
     """Texts first, then one cast per field, as for a regular expression: an empty place is null, another number of places is malformed."""
     written = ", ".join(f"`{name}` STRING" for name in decode.fields)
-    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}', 'sep', {_quoted(decode.separator)})"
-    parsed = f"from_csv(make_valid_utf8(CAST(value AS STRING)), {_quoted(f'{written}, {CORRUPT} STRING')}, {options}) AS parsed"
+    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}', 'sep', {literal(decode.separator)})"
+    parsed = f"from_csv(make_valid_utf8(CAST(value AS STRING)), {literal(f'{written}, {CORRUPT} STRING')}, {options}) AS parsed"
     frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *metadata(decode))
     texts = {name: _without_nulls(f"parsed.`{name}`", decode.nulls) for name in decode.fields}
     columns = [f"{_converted(text, decode.fields[name])} AS `{name}`" for name, text in texts.items()]
@@ -179,7 +180,7 @@ def _csv(frame: Any, decode: Decode) -> Any:
 
 
 def _without_nulls(text: str, nulls: tuple[str, ...]) -> str:
-    return f"CASE WHEN {text} NOT IN ({', '.join(map(_quoted, nulls))}) THEN {text} END" if nulls else text
+    return f"CASE WHEN {text} NOT IN ({', '.join(map(literal, nulls))}) THEN {text} END" if nulls else text
 
 
 def _written_type(field: Field) -> str:
@@ -197,15 +198,9 @@ def _converted(value: str, field: Field) -> str:
             number = f"CASE WHEN {number} BETWEEN -{EPOCH_MS_MAX} AND {EPOCH_MS_MAX} THEN {number} END"
         return f"{EPOCHS[field.format]}({number})"
     if field.format is not None:
-        return f"try_to_timestamp({value}, {_quoted(field.format)})"
+        return f"try_to_timestamp({value}, {literal(field.format)})"
     return f"TRY_CAST({value} AS {field.type})"
 
 
 def _names_of(expressions: tuple[str, ...]) -> list[str]:
     return [expression.rpartition(" AS ")[2] for expression in expressions]
-
-
-def _quoted(text: str) -> str:
-    """A SQL literal. Spark reads backslashes in it as escapes, so they are doubled."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

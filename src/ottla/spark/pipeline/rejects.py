@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Decode, Pipeline, Rule
 from ottla.spark.pipeline.refusals import reason, spark_errors
 
@@ -120,9 +121,3 @@ def undecodable(decode: Decode) -> str:
     if decode.format == "regex":
         return "the value does not match the pattern, or a part of it is not of its type"
     return f"the value is not {decode.format}, or a part of it is not of its type"
-
-
-def literal(text: str) -> str:
-    """A SQL literal. Spark reads backslashes in it as escapes, so they are doubled."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

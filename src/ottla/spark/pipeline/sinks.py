@@ -29,10 +29,11 @@ from ottla.base.options import suggestion
 from ottla.lake import delta
 from ottla.spark.pipeline.delta import DeltaAppend, in_types_of, schema_of_frame
 from ottla.spark.pipeline.jdbc import JdbcTable
+from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles
 from ottla.spark.pipeline.refusals import reason, spark_errors
-from ottla.spark.pipeline.rejects import LETTER_COLUMNS, literal
+from ottla.spark.pipeline.rejects import LETTER_COLUMNS
 from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
