@@ -32,6 +32,8 @@ FILE_BYTES = 128 * MiB
 VACUUM_HOURS = 168
 #: How often a transaction is tried anew that others overtook without touching the same batch.
 TRIES = 10
+#: Ends the name of the application whose version is no batch, but a number made of what the last one holds.
+CONTENT = "/content"
 
 
 #: What to do about rows of a batch that have the same keys.
@@ -60,14 +62,17 @@ def needed_delta() -> Any:
     return deltalake
 
 
-def committed(path: str, application: str, batch_id: int) -> bool:
-    """Whether the table at `path` holds this batch already."""
-    return _holds(opened(path), application, batch_id)
+def committed(path: str, application: str, batch_id: int, content: int | None = None) -> bool:
+    """Whether the table at `path` holds this batch already, and where `content` is told, with this content."""
+    return holds(opened(path), application, batch_id, content)
 
 
-def _holds(table: Any, application: str, batch_id: int) -> bool:
+def holds(table: Any, application: str, batch_id: int, content: int | None = None) -> bool:
+    """The same of a table that was looked at, at that time."""
     version = None if table is None else table.transaction_version(application)
-    return version is not None and version >= batch_id
+    if version is None or version < batch_id:
+        return False
+    return content is None or version > batch_id or table.transaction_version(f"{application}{CONTENT}") == content
 
 
 def opened(path: str) -> Any:
@@ -278,7 +283,7 @@ def write(
     `evolving`: columns that the table does not have are added first. Raises: TableMismatch, Overtaken, RepeatedKeys.
     """
     there = opened(path)
-    if _holds(there, application, batch_id):
+    if holds(there, application, batch_id):
         return False
     if mode == "merge":
         _refuse_repeated(table, keys)
@@ -317,7 +322,7 @@ def transact(path: str, application: str, batch_id: int, once: Callable[[Any], N
 
     for left in reversed(range(TRIES)):
         there = opened(path)
-        if _holds(there, application, batch_id):
+        if holds(there, application, batch_id):
             return False
         try:
             once(there)
@@ -350,9 +355,12 @@ def merger(there: Any, table: pa.Table, keys: Sequence[str], properties: Any, *,
     )
 
 
-def commit_properties_of(application: str, batch_id: int, **metadata: str) -> Any:
-    """What a commit carries: the batch of its application; `metadata` is shown in the table's history."""
-    return commit_properties({application: batch_id}, metadata)
+def commit_properties_of(application: str, batch_id: int, *, content: int | None = None, **metadata: str) -> Any:
+    """What a commit carries: the batch of its application, and its content where another run of it may have another (64 bits);
+    `metadata` is shown in the table's history.
+    """
+    versions = {application: batch_id} if content is None else {application: batch_id, f"{application}{CONTENT}": content}
+    return commit_properties(versions, metadata)
 
 
 def commit_properties(versions: Mapping[str, int], metadata: Mapping[str, str] | None = None) -> Any:

@@ -21,7 +21,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,7 +33,7 @@ from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles
 from ottla.spark.pipeline.refusals import reason, spark_errors
-from ottla.spark.pipeline.rejects import LETTER_COLUMNS
+from ottla.spark.pipeline.rejects import LETTER_COLUMNS, content_of
 from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Batch:
 
     query_id: str
     number: int
+    #: A number made of its rows, where a restart may find others in the same records.
+    content: int | None = None
 
 
 class Target(Protocol):
@@ -105,7 +107,7 @@ class DeltaTarget:
 
     def spread(self, frame: Any, batch: Batch) -> int:
         sink, application = self.sink, application_of(self.pipeline, self.sink, batch)
-        if delta.committed(self.path, application, batch.number):
+        if delta.committed(self.path, application, batch.number, batch.content):
             return 0
         wanted = schema_of_frame(frame)
         try:
@@ -122,6 +124,8 @@ class DeltaTarget:
             "batch": str(batch.number),
             "partitionBy": json.dumps(self._partitioned_by()),
         }
+        if batch.content is not None:
+            options["content"] = str(batch.content)
         rows = saved(frame.write.format(DeltaAppend.name()).options(**options))
         self._compact(frame.sparkSession.sparkContext.defaultParallelism)
         return rows
@@ -357,9 +361,9 @@ class LettersTarget:
 
     def write(self, letters: Any, batch: Batch) -> int:
         """Writes the dead letters of a batch; their number, also when they are there already."""
-        count = int(letters.count())
+        count, content = content_of(letters)
         if count:
-            self.target.spread(letters, batch)
+            self.target.spread(letters, replace(batch, content=content))
         return count
 
 
