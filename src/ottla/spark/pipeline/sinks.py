@@ -31,7 +31,7 @@ from ottla.spark.pipeline.delta import DeltaAppend, in_types_of, schema_of_frame
 from ottla.spark.pipeline.jdbc import JdbcTable
 from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Pipeline, Sink
-from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles
+from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles, reported
 from ottla.spark.pipeline.refusals import reason, spark_errors
 from ottla.spark.pipeline.rejects import LETTER_COLUMNS, content_of
 from ottla.spark.sink_options import SinkOptions
@@ -126,7 +126,7 @@ class DeltaTarget:
         }
         if batch.content is not None:
             options["content"] = str(batch.content)
-        rows = saved(frame.write.format(DeltaAppend.name()).options(**options))
+        rows = int(saved(frame.write.format(DeltaAppend.name()).options(**options)))
         self._compact(frame.sparkSession.sparkContext.defaultParallelism)
         return rows
 
@@ -221,7 +221,7 @@ class TopicTarget:
 
     def spread(self, frame: Any, batch: Batch) -> int:
         chosen = frame.selectExpr(*[f"{sql} AS `{column}`" for column, sql in self.columns.items()])
-        return saved(chosen.write.format("ottla").options(**self.options))
+        return int(saved(chosen.write.format("ottla").options(**self.options)))
 
 
 class ParquetTarget:
@@ -237,18 +237,21 @@ class ParquetTarget:
 
     def take(self, table: "pa.Table", batch: Batch) -> None:
         files = self._files(batch)
+        files.clear()
         files.commit([files.write(iter(table.combine_chunks().to_batches()))])
 
     def spread(self, frame: Any, batch: Batch) -> int:
         files = self._files(batch)
+        files.clear()
         options = {
             "path": files.path,
             "application": files.application,
             "batch": str(batch.number),
             "partitionBy": json.dumps(files.partition_by),
             "compression": files.compression,
+            "attempt": files.attempt,
         }
-        return saved(frame.write.format(ParquetFiles.name()).options(**options))
+        return files.commit(reported(saved(frame.write.format(ParquetFiles.name()).options(**options))))
 
     def _files(self, batch: Batch) -> BatchFiles:
         sink = self.sink
@@ -367,9 +370,9 @@ class LettersTarget:
         return count
 
 
-def saved(writer: Any) -> int:
-    """Runs a write and gives the number of rows, which the writer leaves in a file: Spark hands a write's messages to nobody else."""
+def saved(writer: Any) -> str:
+    """Runs a write and gives what its commit reports, which it leaves in a file: Spark hands a write's messages to nobody else."""
     with tempfile.TemporaryDirectory(prefix="ottla-rows-") as directory:
         report = Path(directory) / "rows"
         writer.option("reportTo", str(report)).mode("append").save()
-        return int(report.read_text())
+        return report.read_text(encoding="utf-8")
