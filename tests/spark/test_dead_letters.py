@@ -93,6 +93,17 @@ def test_a_row_is_in_the_table_or_a_dead_letter_when_the_rules_change_before_its
     assert found() == ([2], [0, 1, 1]), "the same ones are there once"
 
 
+def test_an_aggregate_is_what_the_rules_of_now_say_when_its_batch_is_run_again(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic, head = a_topic(), JSON + INTO_TABLE
+    topic.add(good("a", 1), good("a", 20))
+    run(topic, head + POSITIVE.replace("> 0", "> 10") + SUMS)
+    assert table(tmp_path / "table") == [{"user": "a", "amount": 20}]
+    for note in (tmp_path / "checkpoint" / "sums-update" / "commits").iterdir():
+        note.unlink()
+    run(topic, head + POSITIVE + SUMS)
+    assert table(tmp_path / "table") == [{"user": "a", "amount": 21}]
+
+
 def test_bad_rows_leave_before_an_aggregation(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic, dead = a_topic(), a_topic()
     topic.add(good("a", 1), b"nonsense", good("a", -2), good("a", 4))

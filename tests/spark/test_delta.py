@@ -56,6 +56,15 @@ def test_replace_leaves_only_the_last_batch(tmp_path: Path) -> None:
     assert rows(tmp_path / "t") == [("b", 2)]
 
 
+def test_a_batch_that_replaces_rows_does_so_again_and_an_older_one_does_not(tmp_path: Path) -> None:
+    for mode in ("merge", "replace"):
+        path = tmp_path / mode
+        assert put(path, ["a"], [1], batch=1, mode=mode)
+        assert put(path, ["a"], [2], batch=1, mode=mode)
+        assert not put(path, ["a"], [3], batch=0, mode=mode)
+        assert rows(path) == [("a", 2)]
+
+
 def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     put(tmp_path / "t", ["a"], [1], batch=0)
     with pytest.raises(TableMismatch, match="write to another path"):

@@ -21,8 +21,8 @@ batch's letters carries a number made of them beside the batch's: a run that fin
 writes all of its own, besides those of before. They are written before the good rows. So whatever the rules of the runs were that wrote
 them, a row is in the sink or among the letters:
 
-    good rows of batch N   are there: by rules whose letters were there before them. The sink keeps them (Delta), or replaces them (Parquet)
-                           by those of the rules of now, whose letters are there by then
+    good rows of batch N   are there: by rules whose letters were there before them. The sink keeps them (Delta, append), or replaces them
+                           (Parquet) by those of the rules of now, whose letters are there by then
                            are not there: they are written by the rules of now, after their letters
 
     Delta    reason  rule  view  topic  partition  offset  timestamp  at (when found)  key  value (both as they were)  row (decoded, JSON)
