@@ -40,6 +40,8 @@ from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Decode, Pipeline, Rule
 from ottla.spark.pipeline.refusals import reason, spark_errors
 
+#: The form of a query that writes dead letters alone.
+REJECTS = "rejects"
 #: Columns that a judged frame has besides those of its view.
 RAW_KEY, RAW_VALUE = "__key", "__value"
 VERDICT, BROKEN = "__verdict", "__rule"
