@@ -17,8 +17,8 @@ from pathlib import Path
 
 JAVA_MIN = 17
 TIMEOUT_S = 300
-#: How many releases are tried, newest first, before giving up: one that is half published is normal, three are not.
-RELEASES_TRIED = 3
+#: How many releases are tried, newest first, before giving up: a mirror may lack a part of many.
+RELEASES_TRIED = 12
 
 POM = """<project>
   <modelVersion>4.0.0</modelVersion>

@@ -1,11 +1,14 @@
 """What Spark's sources and sinks can move when nobody does anything with the rows: a batch read, a stream of what is there, a batch write.
 
-The session is the one that Ottla's pipelines run in, for every source. A pass before the measured ones warms the JVM and its Python
-workers, and those that read count the rows, which checks the source. Reads go to Spark's "noop" sink, with all columns; writes come of
-numbers that Spark makes. Spark's CPU is that of the driver, the JVM and its Python workers, the start of them left out.
+One session, the one that Ottla's pipelines run in, measures in turn, pass by pass, against the same server:
 
-In turn with the measured passes of a read go passes of a source that does nothing (`ready_source`): what share of its rows a second the
-measured source comes to says more about the source than rows a second, which are Spark's and the machine's first of all.
+    ottla    Ottla's source or sink
+    kafka    Spark's own Kafka connector, where its jars are given and it runs in this Spark
+    ready    of the reads: a source that does nothing (`ready_source`), so the most that a source in Python can come to here
+
+A pass before the measured ones warms the JVM and its Python workers, and those that read count the rows, which checks the source. Reads go
+to Spark's "noop" sink, with all columns; writes come of numbers that Spark makes. Spark's CPU is that of the driver, the JVM and its Python
+workers, the start of them left out.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ import os
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -29,71 +32,93 @@ WAIT_S = 250
 
 
 def read(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict[str, Any]:
-    """Reads `topic` with `format(source)` as a batch; rows a second of the median pass."""
-    rows = arguments["rows"]
-    return _measured(
-        pid,
-        arguments,
-        lambda session: _batch_read(_from(session.read, f"{host}:{port}", topic, arguments["source"]), rows),
-        lambda session: _batch_read(_ready(session.read, arguments), rows),
-    )
+    """Reads `topic` as a batch."""
+    at, rows = f"{host}:{port}", arguments["rows"]
+    ways: dict[str, Prepared] = {
+        "ottla": lambda session: _batch_read(_from(session.read, at, topic, "ottla"), rows),
+        "kafka": lambda session: _batch_read(_from(session.read, at, topic, "kafka"), rows),
+        "ready": lambda session: _batch_read(_ready(session.read, arguments), rows),
+    }
+    return _measured(pid, arguments, ways)
 
 
 def stream(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict[str, Any]:
     """The same as a stream with Trigger.AvailableNow, with its start and its end."""
-    rows = arguments["rows"]
-    return _measured(
-        pid,
-        arguments,
-        lambda session: _stream_read(lambda: _from(session.readStream, f"{host}:{port}", topic, arguments["source"]), rows),
-        lambda session: _stream_read(lambda: _ready(session.readStream, arguments), rows),
-    )
+    at, rows = f"{host}:{port}", arguments["rows"]
+    ways: dict[str, Prepared] = {
+        "ottla": lambda session: _stream_read(lambda: _from(session.readStream, at, topic, "ottla"), rows),
+        "kafka": lambda session: _stream_read(lambda: _from(session.readStream, at, topic, "kafka"), rows),
+        "ready": lambda session: _stream_read(lambda: _ready(session.readStream, arguments), rows),
+    }
+    return _measured(pid, arguments, ways)
 
 
-def write(host: str, port: int, pid: int, topic: str, *, value_size: int, **arguments: Any) -> dict[str, Any]:
+def write(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict[str, Any]:
     """Writes so many rows to `topic`."""
-    chosen = {name: arguments[name] for name in ("source", "rows")}
-    return _measured(pid, arguments, lambda session: _batch_write(session, f"{host}:{port}", topic, value_size, **chosen))
+    at, chosen = f"{host}:{port}", {name: arguments[name] for name in ("value_size", "rows")}
+    ways: dict[str, Prepared] = {
+        "ottla": lambda session: _batch_write(session, at, topic, source="ottla", **chosen),
+        "kafka": lambda session: _batch_write(session, at, topic, source="kafka", **chosen),
+    }
+    return _measured(pid, arguments, ways)
 
 
 Prepared = Callable[[SparkSession], Callable[[], object]]
 
 
-def _measured(pid: int, arguments: dict[str, Any], prepared: Prepared, beside: Prepared | None = None) -> dict[str, Any]:
-    """Runs what `prepared` gives once, and then `passes` times in the window; what `beside` gives before each of them, outside."""
+@dataclass(slots=True)
+class Way:
+    """One of the ways that are measured in turn, and what its passes took."""
+
+    one_pass: Callable[[], object]
+    seconds: list[float] = field(default_factory=list)
+    spark_cpu_s: float = 0.0
+    server_cpu_s: float = 0.0
+
+    def go(self, window: Window) -> None:
+        cpu_s = _spark_cpu_s()
+        window.open()
+        self.one_pass()
+        closed = window.close()
+        self.seconds.append(closed["seconds"])
+        self.server_cpu_s += closed["server_cpu_s"]
+        self.spark_cpu_s += _spark_cpu_s() - cpu_s
+
+    def told(self, rows: int) -> dict[str, Any]:
+        """Rows a second of the median pass, and the sums of all passes."""
+        return {
+            "records": rows * len(self.seconds),
+            "rows_per_s": rows / statistics.median(self.seconds),
+            "pass_seconds": self.seconds,
+            "spark_cpu_s": self.spark_cpu_s,
+            "server_cpu_s": self.server_cpu_s,
+        }
+
+
+def _measured(pid: int, arguments: dict[str, Any], ways: dict[str, Prepared]) -> dict[str, Any]:
+    """What each way came to by its name; for the connector, if it does not run, why."""
     session = _session(arguments["jars"], arguments["java_home"])
     try:
-        one_pass = prepared(session)
-        other_pass = beside(session) if beside else None
-        for warming in filter(None, (other_pass, one_pass)):
-            warming()
+        there: dict[str, Way] = {}
+        why_not = ""
+        for name, prepared in ways.items():
+            if name == "kafka" and not arguments["jars"]:
+                continue
+            try:
+                there[name] = Way(prepared(session))
+                there[name].one_pass()
+            except Exception as error:
+                if name != "kafka":
+                    raise
+                there.pop(name, None)
+                why_not = str(error).splitlines()[0][:300]
         window = Window(pid)
-        seconds, ready_seconds, sums = [], [], dict.fromkeys(("server_cpu_s", "load_cpu_s", "spark_cpu_s", "seconds"), 0.0)
         for _ in range(arguments["passes"]):
-            if other_pass:
-                ready_seconds.append(_seconds(other_pass))
-            cpu_s = _spark_cpu_s()
-            window.open()
-            seconds.append(_seconds(one_pass))
-            found = {**window.close(), "spark_cpu_s": _spark_cpu_s() - cpu_s}
-            sums = {name: sums[name] + found[name] for name in sums}
-        rows = arguments["rows"]
-        beside_it = {"ready_seconds": ready_seconds, "of_ready": statistics.median(ready_seconds) / statistics.median(seconds)}
-        return {
-            **sums,
-            "records": rows * len(seconds),
-            "rows_per_s": rows / statistics.median(seconds),
-            "pass_seconds": seconds,
-            **(beside_it if other_pass else {}),
-        }
+            for way in there.values():
+                way.go(window)
+        return {"ways": {name: way.told(arguments["rows"]) for name, way in there.items()}, "connector_failed": why_not}
     finally:
         session.stop()
-
-
-def _seconds(one_pass: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    one_pass()
-    return time.perf_counter() - began
 
 
 def _spark_cpu_s() -> float:
@@ -150,7 +175,7 @@ def _stream_read(frame: Callable[[], Any], rows: int) -> Callable[[], object]:
     return one_pass
 
 
-def _batch_write(session: SparkSession, bootstrap: str, topic: str, value_size: int, *, source: str, rows: int) -> Callable[[], object]:
+def _batch_write(session: SparkSession, bootstrap: str, topic: str, *, value_size: int, source: str, rows: int) -> Callable[[], object]:
     frame = session.range(0, rows, 1, session.sparkContext.defaultParallelism).selectExpr(
         f"rpad(CAST(id AS STRING), {value_size}, 'x') AS value"
     )
