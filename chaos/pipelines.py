@@ -373,8 +373,8 @@ class Story:
             return
         self.outcome.restarts[self.last] += 1
         self.say(f"   starts again, after {self.last}; it had ended with {self.run.ended}: {self.words()}")
-        if self.last == "broker":
-            self.outcome.problems.append(f"the pipeline ended when the broker was killed: {self.words()}")
+        if self.last in ("broker", "worker"):
+            self.outcome.problems.append(f"the pipeline ended when the {self.last} was killed: {self.words()}")
         self.run.start()
 
     def words(self) -> str:

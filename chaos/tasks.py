@@ -5,8 +5,10 @@ four tasks write a topic. Their rows are large, so that a part of them is in the
 
     retried       one task raises an error half way; Spark runs it again
     executor      kill -9 of an executor with its tasks half way; Spark starts another, and runs them again
+    speculative   one task is slow; Spark runs another one of it on another host, takes that, and ends the slow one
 
-A task that is run again writes its rows again, and what its attempt before had sent stays: so records may be doubled, and none is missing.
+Spark speculates on other hosts only, so the last one has a standalone cluster with workers on two addresses of the loopback (Linux). A task
+that is run again writes its rows again, and what its attempt before had sent stays: so records may be doubled, and none is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ import click
 from chaos.cluster import until
 from chaos.pipelines import copies_in, descendants, is_java
 from chaos.soak import Served
+from chaos.standalone import cluster
 from ottla import Admin, Consumer, NewTopic
 from ottla.spark.session import start_session
 
@@ -43,7 +47,16 @@ SETTINGS = {
     # What comes to the sink at once, so that a task has sent something when it is half way.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
 }
-STORIES = ("retried", "executor")
+SPECULATING = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "1s",
+    "spark.executorEnv.PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+}
+STORIES = ("retried", "executor", "speculative")
 WAIT_S = 400.0
 
 
@@ -60,6 +73,9 @@ def stumbling(story: str, signs: str) -> Callable[[int], str]:
             first = context.attemptNumber() == 0
             if first and story == "retried" and context.partitionId() == 0:
                 raise RuntimeError("the task stumbles")
+            if first and story == "speculative" and context.partitionId() == 0:
+                # Spark ends this attempt when the other one is done.
+                time.sleep(WAIT_S)
             if story == "executor" and not (Path(signs) / "killed").exists():
                 # Until the kill, which may hit this very task.
                 deadline_s = time.monotonic() + WAIT_S
@@ -102,6 +118,20 @@ def kill_one(bootstrap: str, topic: str, signs: Path, rng: random.Random) -> Non
     (signs / "killed").touch()
 
 
+@contextmanager
+def session(story: str, directory: Path) -> Iterator[Any]:
+    """A Spark session on the cluster that a story needs."""
+    with ExitStack() as ending:
+        settings = SETTINGS
+        if story == "speculative":
+            (directory / "cluster").mkdir()
+            master = ending.enter_context(cluster(directory / "cluster", ("127.0.0.1", "127.0.0.2"), cores=1))
+            settings = {**SPECULATING, "spark.master": master}
+        spark = start_session("chaos.tasks", settings, log_file=directory / "spark.log")
+        ending.callback(spark.stop)
+        yield spark
+
+
 def told(story: str, spark: Any, bootstrap: str, directory: Path, rng: random.Random) -> dict[str, Any]:
     """One story: how many records are in the topic, how many are missing or doubled, and the attempts that came to their middle."""
     from pyspark.sql.functions import udf
@@ -142,14 +172,12 @@ def main(names: tuple[str, ...], seed: int, json_path: Path | None) -> None:
         os.environ["SPARK_HOME"] = str(spark_home(directory / "spark"))
         broker = Served(directory / "data")
         broker.start()
-        spark = None
         try:
-            spark = start_session("chaos.tasks", SETTINGS, log_file=directory / "spark.log")
-            rng = random.Random(seed)
-            outcome = {story: told(story, spark, broker.address, directory, rng) for story in names or STORIES}
+            rng, outcome = random.Random(seed), {}
+            for story in names or STORIES:
+                with session(story, directory) as spark:
+                    outcome[story] = told(story, spark, broker.address, directory, rng)
         finally:
-            if spark is not None:
-                spark.stop()
             broker.end(by_force=False)
     text = json.dumps(outcome, indent=1)
     click.echo(text)

@@ -16,7 +16,7 @@ import gzip
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -261,12 +261,17 @@ def fetch(address: tuple[str, int], topic: str, partition: int, offset: int, *, 
     return error, high_watermark, body.take(max(0, body.unpack("i")))
 
 
-def fetch_all(address: tuple[str, int], topic: str, partition: int = 0, offset: int = 0, *, check_crc: bool = True) -> list[Batch]:
-    """Every batch of a partition from an offset up to the high watermark. A broker that has just begun may not lead it yet."""
+def fetch_all(
+    address: tuple[str, int] | Callable[[], tuple[str, int]], topic: str, partition: int = 0, offset: int = 0, *, check_crc: bool = True
+) -> list[Batch]:
+    """Every batch of a partition from an offset up to the high watermark.
+
+    A broker that has just begun may not lead it yet. Where the leader may move meanwhile, ``address`` is a function that tells who it is.
+    """
     found: list[Batch] = []
     deadline = time.monotonic() + LEADER_WITHIN_S
     while True:
-        error, high_watermark, data = fetch(address, topic, partition, offset)
+        error, high_watermark, data = fetch(address() if callable(address) else address, topic, partition, offset)
         if error in NOT_YET and time.monotonic() < deadline:
             time.sleep(0.05)
             continue

@@ -13,8 +13,10 @@ from bench.cases import Case, Figure, Measured, Scale, Skipped, Stage
 
 PARTITIONS = 6
 VALUE_SIZE = 100
-PASSES = 3
+PASSES = 5
 ARTIFACT = "spark-sql-kafka-0-10_2.13"
+#: Of the rows a second of a source that does nothing, measured in turn with it.
+OF_READY = Figure("of an idle source's rows/s", "%", True)
 FIGURES = (Figure("rows", "M rows/s", True), Figure("Spark CPU", "s/M rows", False), Figure("server CPU", "s/GB", False))
 
 
@@ -22,20 +24,20 @@ def cases(scale: Scale) -> list[Case]:
     what = f"{VALUE_SIZE} B values"
     only = frozenset({"ottla", "kafka"})
     return [
-        Case("spark source", f"batch read, {what}", FIGURES, _read, only, rounds=1),
-        Case("spark source", f"stream, available now, {what}", FIGURES, _stream, only, rounds=1),
+        Case("spark source", f"batch read, {what}", (*FIGURES, OF_READY), _read, only, rounds=1),
+        Case("spark source", f"stream, available now, {what}", (*FIGURES, OF_READY), _stream, only, rounds=1),
         Case("spark sink", f"batch write, {what}", FIGURES, _write, only, rounds=1),
     ]
 
 
 def _read(stage: Stage, scale: Scale) -> Measured:
     topic, rows = stage.filled_topic(VALUE_SIZE, PARTITIONS, scale.spark_rows * VALUE_SIZE)
-    return _measured(stage, "spark_read", topic, rows)
+    return _measured(stage, "spark_read", topic, rows, value_size=VALUE_SIZE)
 
 
 def _stream(stage: Stage, scale: Scale) -> Measured:
     topic, rows = stage.filled_topic(VALUE_SIZE, PARTITIONS, scale.spark_rows * VALUE_SIZE)
-    return _measured(stage, "spark_stream", topic, rows)
+    return _measured(stage, "spark_stream", topic, rows, value_size=VALUE_SIZE)
 
 
 def _write(stage: Stage, scale: Scale) -> Measured:
@@ -67,6 +69,8 @@ def _measured(stage: Stage, kind: str, topic: str, rows: int, **more: Any) -> Me
         "Spark CPU": detail["spark_cpu_s"] / (detail["records"] / 1e6),
         "server CPU": detail["server_cpu_s"] / (detail["records"] * VALUE_SIZE / 1e9),
     }
+    if "of_ready" in detail:
+        figures[OF_READY.key] = 100 * detail["of_ready"]
     return Measured(figures, {**detail, "connector": version})
 
 

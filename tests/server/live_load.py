@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -158,7 +158,7 @@ def running(*participants: Writer | Reader) -> Iterator[None]:
     assert not any(thread.is_alive() for thread in threads), "every writer and reader came to its end"
 
 
-def check(address: tuple[str, int], writers: list[Writer], readers: list[Reader]) -> int:
+def check(address: tuple[str, int] | Callable[[], tuple[str, int]], writers: list[Writer], readers: list[Reader]) -> int:
     """Holds the server to what was seen; the number of records acknowledged."""
     logs = {(writer.topic, writer.partition): log(address, writer.topic, writer.partition) for writer in writers}
     for writer in writers:
@@ -181,7 +181,7 @@ def check(address: tuple[str, int], writers: list[Writer], readers: list[Reader]
     return sum(len(writer.acknowledged) for writer in writers)
 
 
-def log(address: tuple[str, int], topic: str, partition: int) -> list[Record]:
+def log(address: tuple[str, int] | Callable[[], tuple[str, int]], topic: str, partition: int) -> list[Record]:
     """Every record of a partition; its offsets are dense."""
     batches = fetch_all(address, topic, partition)
     records = [record for batch in batches for record in batch.records]

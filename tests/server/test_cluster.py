@@ -91,9 +91,12 @@ class Processes:
         """Holds each partition's leader to what was seen."""
         total = 0
         for writer in writers:
-            (leader, _) = self.leaders(writer.topic)[writer.partition]
+
+            def leader(topic: str = writer.topic, partition: int = writer.partition) -> tuple[str, int]:
+                return until(lambda: self.brokers.get(self.leaders(topic)[partition][0])).address
+
             own = [reader for reader in readers if reader.partition == writer.partition]
-            total += check(self.brokers[leader].address, [writer], own)
+            total += check(leader, [writer], own)
         return total
 
 

@@ -64,6 +64,8 @@ def test_trouble_with_brokers_and_workers_passes_and_a_bad_record_does_not() -> 
     away = "[STREAM_FAILED] ... Traceback (most recent call last):\n  File x\nottla.client.errors.MetadataTimedOut: no broker answered\n"
     assert passes(away)
     assert passes("Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
+    assert passes("\njava.io.IOException: Broken pipe\n\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)")
+    assert not passes("\njava.io.IOException: No space left on device\n")
     assert passes("\nottla.wire.errors.NotLeaderOrFollower: the leader has moved\n")
     assert not passes("\nottla.spark.positions.DataLoss: a-0 begins at 7\n")
     assert not passes("[USER_RAISED_EXCEPTION] cannot decode the value of a-0 at offset 1")

@@ -11,6 +11,7 @@ def test_on_one_machine_everything_is_bound_to_the_loopback(master: str | None) 
     assert settings["spark.master"] == (master or "local[3]")
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.sql.shuffle.partitions"] == "3"
+    assert settings["spark.python.unix.domain.socket.enabled"] == "true"
 
 
 @pytest.mark.parametrize("master", ["spark://head:7077", "yarn", "k8s://https://head"])

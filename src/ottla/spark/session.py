@@ -39,6 +39,8 @@ rootLogger.appenderRef.out.ref = out
 
 
 LOOPBACK = "127.0.0.1"
+#: A row costs the JVM a tenth less when Arrow does not check each access to a column; Spark reads inside of what it has read.
+ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
 def on_other_machines(master: str) -> bool:
@@ -59,6 +61,8 @@ def defaults(cores: int, master: str | None = None) -> dict[str, str]:
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.sql.shuffle.partitions": str(cores),
+        # Rows go to and from Python by a path of fewer copies than loopback TCP.
+        "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
     }
     return {
         "spark.master": master or f"local[{cores}]",
@@ -108,7 +112,8 @@ def start_session(name: str, settings: Mapping[str, str] | None = None, *, log_f
         log4j = Path(directory) / "log4j2.properties"
         log4j.write_text(LOG4J)
         options = conf.get("spark.driver.extraJavaOptions", "")
-        conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j} {options}".strip())
+        unchecked = "" if elsewhere else ARROW_UNCHECKED
+        conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j} {unchecked} {options}".strip())
         os.environ["JAVA_HOME"] = str(launcher_home(home, Path(directory) / "java", installed_pyspark=not needs_spark_home(master)))
         with Path(log_file or os.devnull).open("ab") as log:
             gateway = launch_gateway(conf, popen_kwargs={"stdout": log, "stderr": log, "start_new_session": True})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import KafkaError
@@ -37,7 +39,14 @@ def main() -> None:
     )
     consumer.subscribe([call.topic], listener=Told())
     while not leaving.asked:
-        found = consumer.poll(200)
+        try:
+            found = consumer.poll(200)
+        except KafkaError as error:
+            # It hands a refused connection to its caller now and then, where others try again themselves.
+            if not error.retriable:
+                raise
+            time.sleep(0.1)
+            continue
         if not found:
             continue
         tell_read((record.partition, record.offset) for records in found.values() for record in records)

@@ -18,10 +18,13 @@ GIVE_UP_S = 600.0
 PASSING = {
     "TimeoutError", "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError",
     "Overtaken",
-    "EOFException", "SocketException",
+    "EOFException", "SocketException", "ClosedChannelException",
 }  # fmt: skip
-#: Of Spark, about its Python processes.
-PASSING_TEXTS = ("Python worker exited unexpectedly", "Python worker failed to connect back")
+#: Of Spark, about its Python processes; of Java, when such a process was at the other end of a Unix domain socket.
+PASSING_TEXTS = (
+    "Python worker exited unexpectedly", "Python worker failed to connect back",
+    "java.io.IOException: Broken pipe", "java.io.IOException: Connection reset by peer",
+)  # fmt: skip
 RAISED = re.compile(r"^\s*(?:[\w.]+\.)?([A-Z]\w+)(?:: |$)", re.MULTILINE)
 
 

@@ -1,0 +1,59 @@
+"""A standalone Spark cluster on this machine: a master and workers, each a process; their hosts are loopback addresses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ottla.spark.java import java_home
+
+PATIENCE_S = 120.0
+
+
+@contextmanager
+def cluster(directory: Path, hosts: Sequence[str] = ("127.0.0.1",), *, cores: int = 2) -> Iterator[str]:
+    """A cluster with a worker of so many `cores` on each of `hosts`, for the time of a block; gives its address (spark://...).
+
+    Raises: RuntimeError when a process does not start.
+    """
+    package = "org.apache.spark.deploy"
+    with ExitStack() as ending:
+        leader = (f"{package}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        address = ending.enter_context(_running(directory / "master.log", r"Starting Spark master at (spark://\S+)", "127.0.0.1", *leader))
+        for host in hosts:
+            follower = (f"{package}.worker.Worker", "--host", host, "--cores", str(cores), "--memory", "1g", "--webui-port", "0")
+            work = ("--work-dir", str(directory / f"work-{host}"), address)
+            log = directory / f"worker-{host}.log"
+            ending.enter_context(_running(log, r"Successfully registered with master (\S+)", host, *follower, *work))
+        yield address
+
+
+@contextmanager
+def _running(log: Path, pattern: str, host: str, *arguments: str) -> Iterator[str]:
+    """A process of Spark; gives what it says in the first group of `pattern` when it is ready."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    # The cluster knows nothing of this process's modules: executors are told by the driver.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHON"))}
+    environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": host, "JAVA_HOME": str(java_home())}
+    with log.open("wb") as said:
+        child = subprocess.Popen(
+            [home / "bin" / "spark-class", *arguments], stdout=said, stderr=said, env=environment, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := re.search(pattern, log.read_text(errors="replace"))):
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{arguments[0]} does not start: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.05)
+        yield found[1]
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
