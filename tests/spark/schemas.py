@@ -24,13 +24,26 @@ ONE = {"id": 1, "note": "n", "at": AT, "attributes": {"a": 1}}
 TWO = {"id": 2, "at": AT, "attributes": {}, "more": "m"}
 
 
+#: Of an order whose fields are not those of the columns; and, by their ids in the registry, schemas of which there are no columns at all.
+OTHER_ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}, *ORDER["fields"][2:]]}
+WITHOUT_COLUMNS = {
+    4: {"schema": '"string"'},
+    5: {"schema": "{}", "schemaType": "JSON"},
+    6: {"schema": '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": ["int", "string"]}]}'},
+    7: {"schema": '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "of.Another"}]}'},
+}
+
+
 class Registry(BaseHTTPRequestHandler):
-    """Two schemas of one subject, and one of another kind."""
+    """Two schemas of one subject, one of another kind, and schemas that do not belong to orders."""
 
     answers = {
         "/schemas/ids/1": {"schema": json.dumps(ORDER)},
         "/schemas/ids/2": {"schema": json.dumps(ORDER_2)},
+        "/schemas/ids/3": {"schema": json.dumps(OTHER_ORDER)},
+        **{f"/schemas/ids/{number}": answer for number, answer in WITHOUT_COLUMNS.items()},
         "/subjects/orders-value/versions/latest": {"schema": json.dumps(ORDER_2), "id": 2},
+        "/subjects/older-value/versions/latest": {"schema": json.dumps(ORDER), "id": 1},
         "/subjects/json-value/versions/latest": {"schema": "{}", "schemaType": "JSON"},
     }
 

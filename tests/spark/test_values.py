@@ -16,7 +16,7 @@ from ottla.spark.options import OptionError, SourceOptions
 from ottla.spark.rows import RowPlan
 from ottla.spark.value_avro import RegistryFailed
 
-from .schemas import AT, ONE, ORDER, ORDER_2, TWO
+from .schemas import AT, ONE, ORDER, ORDER_2, OTHER_ORDER, TWO, WITHOUT_COLUMNS
 
 BASE = {"bootstrap.servers": "h:1", "subscribe": "orders"}
 
@@ -164,6 +164,31 @@ def test_framed_avro_is_read_by_the_schema_of_each_value(registry: str) -> None:
 def test_framed_avro_of_one_schema_is_read_whole(registry: str) -> None:
     two = Avro(ORDER_2, schema_id=2).encode(TWO)
     assert decoded([two, two], "more STRING", valueFormat="avro", schema__registry__url=registry) == [{"more": "m"}] * 2
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("schema_id", [3, *WITHOUT_COLUMNS])
+def test_values_whose_schema_is_not_of_the_columns_are_bad_and_others_are_not(registry: str, schema_id: int) -> None:
+    two = Avro(ORDER_2, schema_id=2).encode(TWO)
+    foreign = b"\0\0\0\0" + bytes([schema_id]) + b"\x02x"
+    if schema_id == 3:
+        foreign = Avro(OTHER_ORDER, schema_id=3).encode({"id": "three", "at": AT, "attributes": {}})
+    for given in ([foreign], [two, foreign, None, foreign], [foreign, two]):
+        found = decoded(given, "id BIGINT, more STRING, _corrupt BINARY", valueFormat="avro", schema__registry__url=registry)
+        assert [row["_corrupt"] for row in found] == [foreign if value == foreign else None for value in given]
+        assert [row["id"] for row in found] == [2 if value == two else None for value in given]
+
+
+@pytest.mark.server
+def test_numbers_of_another_schema_widen_and_those_that_are_too_large_are_bad(registry: str) -> None:
+    new = [Avro(ORDER_2, schema_id=2).encode({**TWO, "id": number}) for number in (7, 1 << 40, 8, 9, -(1 << 31) - 1)]
+    options = {"valueFormat": "avro", "schema__registry__url": registry}
+    found = decoded([*new, Avro(ORDER, schema_id=1).encode(ONE)], None, **options)
+    assert [row["value"]["id"] for row in found] == [7, 1 << 40, 8, 9, -(1 << 31) - 1, 1]
+    # The query's columns are of an older schema.
+    narrow = decoded(new, None, valueSubject="older-value", **options)
+    assert [row["value"] and row["value"]["id"] for row in narrow] == [7, None, 8, 9, None]
+    assert [row["_corrupt"] for row in narrow] == [None, new[1], None, None, new[4]]
 
 
 @pytest.mark.server
