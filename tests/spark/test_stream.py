@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from ottla import Admin, NewPartitions, NewTopic
+from ottla.spark.pipeline.trouble import at_length, passes
 from ottla.spark.progress_group import publish_progress
 
 from .conftest import Topic
@@ -17,6 +20,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.t
 
 Topics = Callable[..., Topic]
 PATIENCE_S = 60.0
+#: The module of the Python process that holds a query's source.
+HOLDER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class Seen:
@@ -159,3 +164,18 @@ def test_a_topic_that_was_created_again_is_known_by_its_id_and_read_whole(
     assert available(lenient, checkpoint).values == numbers(10, 15), "offsets 0 and 1 of the new topic are not taken for read"
     (report,) = map(json.loads, (tmp_path / "losses").read_text().splitlines())
     assert (report["cause"], report["lost_from"], report["earliest"]) == ("recreated", 2, 0)
+
+
+def test_a_python_process_that_is_killed_ends_the_query_with_trouble_that_passes(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+    topic = a_topic()
+    topic.add(b"1")
+    query = topic.source(spark.readStream).load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+    try:
+        until(lambda: query.lastProgress is not None, query)
+        (holder,) = [child for child in psutil.Process().children(recursive=True) if HOLDER in child.cmdline()]
+        holder.kill()
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination(PATIENCE_S)
+        assert passes(at_length(query.exception()))
+    finally:
+        query.stop()

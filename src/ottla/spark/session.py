@@ -77,6 +77,8 @@ def defaults(cores: int, master: str | None = None) -> dict[str, str]:
         "spark.python.worker.reuse": "true",
         # On a machine that has much to do a Python process may take longer than Spark's 15 s to answer; the query would end.
         "spark.python.authenticate.socketTimeout": "60s",
+        # What several sinks share is kept in pieces of 4 MiB; written to disk, Java would hold on to a hundred of them.
+        "spark.serializer.objectStreamReset": "1",
         "spark.log.structuredLogging.enabled": "false",
     }
 

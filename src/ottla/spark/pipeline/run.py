@@ -23,7 +23,7 @@ from ottla.spark.pipeline.query import REJECTS, PlannedQuery, RunningQuery, aggr
 from ottla.spark.pipeline.refusals import reason
 from ottla.spark.pipeline.rejects import Judged
 from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, JdbcTarget, ParquetTarget, Target, TopicTarget
-from ottla.spark.pipeline.trouble import passes
+from ottla.spark.pipeline.trouble import at_length, passes
 from ottla.spark.pipeline.views import options_of
 from ottla.spark.pipeline.views import views as made_views
 
@@ -110,8 +110,7 @@ class RunningPipeline:
             error = None if query.query.isActive or query.failed is query.query else query.query.exception()
             if error is not None:
                 query.failed = query.query
-                text = f"{error}\n{getattr(error, 'stackTrace', '')}"
-                raise QueryFailed(f"{self.pipeline.name}: {query.name} failed: {reason(error)}", query, passes=passes(text))
+                raise QueryFailed(f"{self.pipeline.name}: {query.name} failed: {reason(error)}", query, passes=passes(at_length(error)))
         found, self._untold = self._untold, []
         return sorted(found, key=lambda report: report.at)
 

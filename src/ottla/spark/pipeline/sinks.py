@@ -323,7 +323,9 @@ def kept_between(frame: Any, wanted: bool) -> Iterator[Any]:
     if not wanted:
         yield frame
         return
-    frame = frame.persist()
+    from pyspark.storagelevel import StorageLevel
+
+    frame = frame.persist(StorageLevel.DISK_ONLY)
     try:
         yield frame
     finally:

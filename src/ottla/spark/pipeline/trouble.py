@@ -6,6 +6,7 @@ What a query raised comes from a Python process through Java as text, so it is k
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ottla.client import errors as client_errors
 from ottla.wire import errors as wire_errors
@@ -32,6 +33,12 @@ def passes(text: str) -> bool:
     """Whether what a query ended with, as Spark tells it at length, may be gone after a while."""
     names = {match[1] for match in RAISED.finditer(text)}
     return bool(names & (_passing() | PASSING)) or any(told in text for told in PASSING_TEXTS)
+
+
+def at_length(error: Any) -> str:
+    """What a query ended with: as Spark tells it, and what Java had raised, of which Spark may tell the message without the class."""
+    cause = getattr(error, "_cause", None)
+    return "\n".join(filter(None, (str(error), str(cause or ""), getattr(cause, "_stackTrace", None))))
 
 
 def waits_s() -> Iterator[float]:
