@@ -172,6 +172,20 @@ def test_an_older_spark_than_the_one_that_wrote_the_checkpoint_is_refused(tmp_pa
         fit.refuse_unfit(pipeline, tmp_path / "state", "4.3.0")
 
 
+def test_records_that_are_judged_by_old_rules_and_by_new_ones_are_told(tmp_path: Path) -> None:
+    rule = '[dead_letters]\ntopic = "dead"\n[[rule]]\nname = "known"\ncheck = "user IS NOT NULL"\n'
+    pipeline = pipeline_of(FILE + rule, tmp_path)
+    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}, "b": {"0": 4}}])
+    spark_wrote(tmp_path, "records-rejects", [{"a": {"0": 5}, "b": {"0": 4}}])
+    noted(pipeline)
+    notes = Notes(Path(pipeline.checkpoint))
+    notes.begin("records-rejects", {**fit.of_file(pipeline, "records", "rejects"), "spark": "4.3.0"}, [])
+    notes.save()
+    assert fit.refuse_unfit(pipeline, tmp_path / "state", "4.3.0") == []
+    (told,) = fit.refuse_unfit(pipeline_of(FILE + rule.replace("user IS", "length(user) IS"), tmp_path), tmp_path / "state", "4.3.0")
+    assert "bad rows of records are told otherwise than before, when records-rejects and sums-update had read a-0 up to 5 and 3: " in told
+
+
 def test_reset_shows_forgets_and_says_what_tables_keep(tmp_path: Path) -> None:
     pipeline = pipeline_of(FILE, tmp_path)
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])

@@ -1,6 +1,7 @@
 """What does not decode or breaks a rule: set aside with where it came from and why, and counted; the rest goes on."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,42 @@ def test_good_rows_and_dead_letters_of_a_batch_go_their_ways_once(run: Any, a_to
     assert {(row["view"], row["topic"], row["partition"]) for row in letters} == {("records", topic.name, 0)}
     assert json.loads(letters[1]["row"])["amount"] == -2
     assert all(row["timestamp"] and row["at"] >= row["timestamp"] for row in letters)
+
+
+def test_a_row_is_in_the_table_or_a_dead_letter_when_the_rules_change_before_its_batch_is_run_again(
+    run: Any, a_topic: Topics, tmp_path: Path
+) -> None:
+    def killed_before_the_batch_was_done(*, table_written: bool) -> None:
+        for note in (tmp_path / "checkpoint" / "records-append" / "commits").iterdir():
+            note.unlink()
+        if not table_written:
+            shutil.rmtree(tmp_path / "table")
+
+    def found() -> tuple[list[int], list[int]]:
+        letters = sorted(int(row["offset"]) for row in table(tmp_path / "dead"))
+        return sorted(int(row["_offset"]) for row in table(tmp_path / "table")), letters
+
+    topic, head, stricter = a_topic(), JSON + INTO_TABLE, POSITIVE.replace("amount > 0", "amount > 1")
+    topic.add(good("a", 1), good("b", -2), good("c", 5))
+    run(topic, head + POSITIVE + KEEP)
+    assert found() == ([0, 2], [1])
+    killed_before_the_batch_was_done(table_written=False)
+    run(topic, head + stricter + KEEP)
+    assert found() == ([2], [0, 1, 1]), "the letters of the batch are written again, since they are others"
+    killed_before_the_batch_was_done(table_written=True)
+    run(topic, head + stricter + KEEP)
+    assert found() == ([2], [0, 1, 1]), "the same ones are there once"
+
+
+def test_an_aggregate_is_what_the_rules_of_now_say_when_its_batch_is_run_again(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic, head = a_topic(), JSON + INTO_TABLE
+    topic.add(good("a", 1), good("a", 20))
+    run(topic, head + POSITIVE.replace("> 0", "> 10") + SUMS)
+    assert table(tmp_path / "table") == [{"user": "a", "amount": 20}]
+    for note in (tmp_path / "checkpoint" / "sums-update" / "commits").iterdir():
+        note.unlink()
+    run(topic, head + POSITIVE + SUMS)
+    assert table(tmp_path / "table") == [{"user": "a", "amount": 21}]
 
 
 def test_bad_rows_leave_before_an_aggregation(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:

@@ -56,6 +56,15 @@ def test_replace_leaves_only_the_last_batch(tmp_path: Path) -> None:
     assert rows(tmp_path / "t") == [("b", 2)]
 
 
+def test_a_batch_that_replaces_rows_does_so_again_and_an_older_one_does_not(tmp_path: Path) -> None:
+    for mode in ("merge", "replace"):
+        path = tmp_path / mode
+        assert put(path, ["a"], [1], batch=1, mode=mode)
+        assert put(path, ["a"], [2], batch=1, mode=mode)
+        assert not put(path, ["a"], [3], batch=0, mode=mode)
+        assert rows(path) == [("a", 2)]
+
+
 def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     put(tmp_path / "t", ["a"], [1], batch=0)
     with pytest.raises(TableMismatch, match="write to another path"):
@@ -75,9 +84,9 @@ def test_files_of_tasks_become_one_transaction(tmp_path: Path) -> None:
     assert (tmp_path / "rows").read_text() == "6"
 
 
-def tasks(path: Path, *values: int, batch: int) -> tuple[DeltaAppendWriter, list[Any]]:
+def tasks(path: Path, *values: int, batch: int, content: int | None = None) -> tuple[DeltaAppendWriter, list[Any]]:
     """A writer of a batch, and what its tasks have written."""
-    writer = DeltaAppendWriter(str(path), "q", batch, None)
+    writer = DeltaAppendWriter(str(path), "q", batch, None, content=content)
     return writer, [writer.write(iter([pa.record_batch({"n": pa.array([value], pa.int64())})])) for value in values]
 
 
@@ -88,6 +97,16 @@ def test_two_processes_that_write_the_same_batch_write_it_once(tmp_path: Path) -
     one.commit(written)
     other.commit(again)
     assert rows(tmp_path / "t") == [(1,), (2,)]
+
+
+def test_a_batch_is_written_again_where_its_content_has_become_another(tmp_path: Path) -> None:
+    ensure(str(tmp_path / "t"), schema_of_arrow(pa.schema([("n", pa.int64())])))
+    for content, batch in ((10, 0), (10, 0), (2**63 - 1, 0), (2**63 - 1, 0), (10, 1)):
+        writer, written = tasks(tmp_path / "t", content, batch=batch, content=content)
+        writer.commit(written)
+        assert committed(str(tmp_path / "t"), "q", batch, content)
+    assert rows(tmp_path / "t") == [(10,), (10,), (2**63 - 1,)]
+    assert not committed(str(tmp_path / "t"), "q", 1, 11) and committed(str(tmp_path / "t"), "q", 1)
 
 
 def test_a_batch_that_is_aborted_after_it_was_committed_stays(tmp_path: Path) -> None:

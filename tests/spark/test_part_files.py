@@ -1,5 +1,6 @@
 """Files that the tasks of a batch write, and a batch of a Parquet directory, without a session of Spark."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ottla.spark.pipeline import part_files
-from ottla.spark.pipeline.parquet import BatchFiles
+from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles, ParquetWriter, reported
 from ottla.spark.pipeline.part_files import by_partition, directory_of, value_text, write_parts
 
 ROWS = pa.record_batch({"day": ["a/ä", None, "a/ä"], "n": [1, 2, 3]})
@@ -79,6 +80,35 @@ def test_files_that_are_being_written_are_not_seen_and_those_of_a_killed_batch_g
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
     batch(tmp_path, 1, 2)
     assert numbers_in(tmp_path) == [1, 2]
+    assert not list(tmp_path.rglob("*.unfinished"))
+
+
+def attempt(path: Path, name: str) -> ParquetWriter:
+    """What Spark has at an attempt to write batch 7."""
+    options = {"path": f"{path / 'files'}", "application": "query/sink", "batch": "7", "partitionBy": "[]", "compression": "zstd"}
+    return ParquetFiles({**options, "attempt": name, "reportTo": f"{path / name}"}).writer(None, False)
+
+
+def rows_of(*numbers: int) -> Iterator[pa.RecordBatch]:
+    return iter([pa.record_batch({"n": numbers})])
+
+
+@pytest.mark.parametrize("ends", ["commits", "aborts"])
+def test_what_is_left_of_a_killed_driver_neither_disturbs_the_batch_nor_changes_it(tmp_path: Path, ends: str) -> None:
+    left = attempt(tmp_path, "left")
+    wrote = [left.write(rows_of(1)), left.write(rows_of(2, 3))]
+    now = attempt(tmp_path, "now")
+    now.files.clear()
+    written = [now.write(rows_of(1, 2, 3))]
+    wrote.append(left.write(rows_of(4)))
+    left.commit(wrote) if ends == "commits" else left.abort([*wrote, None])
+    assert not list(tmp_path.rglob("*.parquet"))
+    now.commit([*written, None])
+    assert now.files.commit(reported((tmp_path / "now").read_text())) == 3
+    assert numbers_in(tmp_path / "files") == [1, 2, 3]
+    left.commit([left.write(rows_of(5))]) if ends == "commits" else left.abort([left.write(rows_of(5))])
+    assert numbers_in(tmp_path / "files") == [1, 2, 3]
+    attempt(tmp_path, "next").files.clear()
     assert not list(tmp_path.rglob("*.unfinished"))
 
 

@@ -1,12 +1,13 @@
-"""Delta tables by Arrow and the package deltalake: one transaction per batch, and each batch at most once.
+"""Delta tables by Arrow and the package deltalake: one transaction per batch, and each row once.
 
 Each transaction carries (application, batch id) as an application transaction of the Delta protocol, so a batch that is run again after a
-crash is recognised and left out: `append` writes each row once. `merge` and `replace` would come to the same result twice; they are left
-out too. Of two processes that write the same batch at the same time one wins, and the other raises `Overtaken`: each looks at the table
-once, and Delta refuses a transaction of an application that has committed since.
+crash is recognised. Of two processes that write the same batch at the same time one wins, and the other raises `Overtaken`: each looks at
+the table once, and Delta refuses a transaction of an application that has committed since.
 
-    append   rows are added                        merge   rows with the same keys are replaced, others added
-    replace  the table becomes this batch          (the last two are for results that change: aggregates)
+    mode       the table's rows                                   a batch that it has
+    append     are added to                                       is left out
+    merge      are replaced where the keys are the same           is merged again, and comes to the same unless its rows have changed
+    replace    become those of the batch                          likewise; batches before it are left out
 
 Columns may come later (`evolve`, `evolution`): new ones are added and null in rows before, narrower types go into wider ones. Delta's files
 hold what they were written with, so a type becomes wider only by writing the table anew, which `evolve` does when it is told to.
@@ -32,6 +33,8 @@ FILE_BYTES = 128 * MiB
 VACUUM_HOURS = 168
 #: How often a transaction is tried anew that others overtook without touching the same batch.
 TRIES = 10
+#: Ends the name of the application whose version is no batch, but a number made of what the last one holds.
+CONTENT = "/content"
 
 
 #: What to do about rows of a batch that have the same keys.
@@ -60,14 +63,17 @@ def needed_delta() -> Any:
     return deltalake
 
 
-def committed(path: str, application: str, batch_id: int) -> bool:
-    """Whether the table at `path` holds this batch already."""
-    return _holds(opened(path), application, batch_id)
+def committed(path: str, application: str, batch_id: int, content: int | None = None) -> bool:
+    """Whether the table at `path` holds this batch already, and where `content` is told, with this content."""
+    return holds(opened(path), application, batch_id, content)
 
 
-def _holds(table: Any, application: str, batch_id: int) -> bool:
+def holds(table: Any, application: str, batch_id: int, content: int | None = None) -> bool:
+    """The same of a table that was looked at, at that time."""
     version = None if table is None else table.transaction_version(application)
-    return version is not None and version >= batch_id
+    if version is None or version < batch_id:
+        return False
+    return content is None or version > batch_id or table.transaction_version(f"{application}{CONTENT}") == content
 
 
 def opened(path: str) -> Any:
@@ -273,12 +279,13 @@ def write(
     evolving: bool = False,
     partition_by: Sequence[str] = (),
 ) -> bool:
-    """One transaction with the rows of `table`; False when the batch is there already.
+    """One transaction with the rows of `table`; False when the batch is there already and the table is not to change for it.
 
     `evolving`: columns that the table does not have are added first. Raises: TableMismatch, Overtaken, RepeatedKeys.
     """
     there = opened(path)
-    if _holds(there, application, batch_id):
+    again = mode != "append"
+    if holds(there, application, batch_id + again):
         return False
     if mode == "merge":
         _refuse_repeated(table, keys)
@@ -296,7 +303,7 @@ def write(
         else:
             append(there, table, properties, overwrite=mode == "replace")
 
-    return transact(path, application, batch_id, once)
+    return transact(path, application, batch_id, once, again=again)
 
 
 def _refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
@@ -309,15 +316,15 @@ def _refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
         raise RepeatedKeys(f"a batch has {repeated[0]['count_all']} rows with {row}; {ONE_PER_KEY}")
 
 
-def transact(path: str, application: str, batch_id: int, once: Callable[[Any], None]) -> bool:
-    """`once(table)` in one look at the table: False when it holds the batch already. Tried anew where others, who do not write this
-    application's batches, came first. Raises: Overtaken.
+def transact(path: str, application: str, batch_id: int, once: Callable[[Any], None], *, again: bool = False) -> bool:
+    """`once(table)` in one look at the table: False when it holds the batch already, or with `again` a later one. Tried anew where others,
+    who do not write this application's batches, came first. Raises: Overtaken.
     """
     from deltalake.exceptions import CommitFailedError
 
     for left in reversed(range(TRIES)):
         there = opened(path)
-        if _holds(there, application, batch_id):
+        if holds(there, application, batch_id + again):
             return False
         try:
             once(there)
@@ -350,9 +357,12 @@ def merger(there: Any, table: pa.Table, keys: Sequence[str], properties: Any, *,
     )
 
 
-def commit_properties_of(application: str, batch_id: int, **metadata: str) -> Any:
-    """What a commit carries: the batch of its application; `metadata` is shown in the table's history."""
-    return commit_properties({application: batch_id}, metadata)
+def commit_properties_of(application: str, batch_id: int, *, content: int | None = None, **metadata: str) -> Any:
+    """What a commit carries: the batch of its application, and its content where another run of it may have another (64 bits);
+    `metadata` is shown in the table's history.
+    """
+    versions = {application: batch_id} if content is None else {application: batch_id, f"{application}{CONTENT}": content}
+    return commit_properties(versions, metadata)
 
 
 def commit_properties(versions: Mapping[str, int], metadata: Mapping[str, str] | None = None) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ottla.lake.delta import commit_properties_of, opened
+from ottla.lake.delta import commit_properties_of, holds, opened
 from ottla.spark.pipeline.part_files import PartFile, write_parts
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class Files(WriterCommitMessage):  # type: ignore[misc]
 class DeltaAppend(DataSource):  # type: ignore[misc]
     """``df.write.format("ottla_delta")``: tasks write Parquet files side by side, the driver commits them all or none.
 
-    For results too large to gather on the driver. Options: path, application, batch, partitionBy (names as a JSON list), reportTo (a file
-    for the number of rows).
+    For results too large to gather on the driver. Options: path, application, batch, content (a number made of the rows, where another run
+    of the batch may have others), partitionBy (names as a JSON list), reportTo (a file for the number of rows).
     """
 
     @classmethod
@@ -53,18 +53,29 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
             int(given["batch"]),
             given.get("reportTo"),
             partition_by=tuple(json.loads(given.get("partitionBy", "[]"))),
+            content=int(given["content"]) if "content" in given else None,
         )
 
 
 class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Files of a task or a write that failed stay unknown to the table; Delta's vacuum removes them."""
 
-    def __init__(self, path: str, application: str, batch_id: int, report_to: str | None, *, partition_by: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        path: str,
+        application: str,
+        batch_id: int,
+        report_to: str | None,
+        *,
+        partition_by: tuple[str, ...] = (),
+        content: int | None = None,
+    ) -> None:
         self.path = path
         self.application = application
         self.batch_id = batch_id
         self.report_to = report_to
         self.partition_by = partition_by
+        self.content = content
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Files:
         stem = f"part-{self.batch_id:05d}-{uuid.uuid4()}"
@@ -77,8 +88,7 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
         now_ms = time.time_ns() // 1_000_000
         actions = [AddAction(file.name, file.size, file.values, now_ms, True, json.dumps({"numRecords": file.rows})) for file in files]
         table = opened(self.path)
-        version = table.transaction_version(self.application)
-        if version is not None and version >= self.batch_id:
+        if holds(table, self.application, self.batch_id, self.content):
             # A driver that was killed may have left a JVM that was still at it; Delta refuses only what comes after the look at the table.
             self._report(0)
             return
@@ -87,7 +97,7 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
             mode="append",
             schema=table.schema(),
             partition_by=list(self.partition_by) or None,
-            commit_properties=commit_properties_of(self.application, self.batch_id),
+            commit_properties=commit_properties_of(self.application, self.batch_id, content=self.content),
         )
         self._report(sum(file.rows for file in files))
 

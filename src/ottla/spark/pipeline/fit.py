@@ -10,15 +10,22 @@ is there as far as the file tells, and once more when Spark has read the SQL, be
                  an older Spark than the one that wrote it
 
 A view or a form that is new has a new checkpoint, and reads from the `start` of its sources; one that is gone is left alone.
+
+Where other rules go on, and a query writes the dead letters of a view whose good rows go to another query, the records that only one of
+both has read are judged by the old rules here and by the new ones there. That is told, with the offsets.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ottla.spark.pipeline import checkpoint
 from ottla.spark.pipeline.model import Pipeline, Source, Step
+from ottla.spark.pipeline.rejects import REJECTS
 from ottla.spark.pipeline.table import PipelineError
 
 #: How SQL names what has state, to find the clauses that must not change.
@@ -31,6 +38,10 @@ STATEFUL = ("Aggregate", "Deduplicate", "Distinct", "Join")
 #: Columns of one node that are told; Spark's default is 25.
 FIELDS_MAX = 1000
 PARTITIONS = "spark.sql.shuffle.partitions"
+APART = (
+    "bad rows of {view} are told otherwise than before, when {letters} and {other} had read {spots}: a record between may be good to one "
+    "of them and bad to the other, and so be in the results of both or of none"
+)
 WHAT_TO_DO = "Start over with: ottla pipeline reset {file}, or give the pipeline another checkpoint"
 
 
@@ -43,7 +54,17 @@ def of_file(pipeline: Pipeline, view: str, form: str) -> dict[str, Any]:
         "sources": {source.name: dict(_reads(source)) for source in sources},
         "groupings": {step.name: [grouping_of(step.sql), *step.deduplicate] for step in steps},
         "partitions": pipeline.spark.get(PARTITIONS),
+        "judging": judging(pipeline, view),
     }
+
+
+def judging(pipeline: Pipeline, view: str) -> str:
+    """A digest of what decides which rows of a view are bad: decoding, rules, and the steps in between."""
+    sources, steps = path_of(pipeline, view)
+    decodes = [{**asdict(source.decode), "key": ""} for source in sources if source.decode is not None]
+    names = _names(pipeline, view)
+    rules = [(rule.view, rule.check, rule.action) for rule in pipeline.rules if rule.view in names]
+    return hashlib.sha256(json.dumps([decodes, rules, [_plain(step.sql).split() for step in steps]]).encode()).hexdigest()
 
 
 def _reads(source: Source) -> Mapping[str, str]:
@@ -115,7 +136,33 @@ def refuse_unfit(pipeline: Pipeline, directory: Path, spark_version: str) -> lis
         if not isinstance(fit, dict) or not (directory / name).is_dir():
             continue
         told += _compared(pipeline, directory / name, fit, spark_version)
+    return told + _apart(pipeline, directory, noted)
+
+
+def _apart(pipeline: Pipeline, directory: Path, noted: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Which records a query of dead letters and another one of the same view judge differently, in sentences."""
+    begun = {name: note["fit"] for name, note in noted.items() if "fit" in note and (directory / name / "metadata").is_file()}
+    told = []
+    for letters in (name for name, fit in begun.items() if fit["form"] == REJECTS and _judges_anew(pipeline, fit)):
+        view = begun[letters]["view"]
+        read = checkpoint.read_query(directory / letters).offsets
+        for other in (name for name, fit in begun.items() if fit["form"] != REJECTS and view in _names(pipeline, fit["view"])):
+            there = checkpoint.read_query(directory / other).offsets
+            places = [tp for tp in sorted({*read, *there}) if read.get(tp) != there.get(tp)]
+            if places:
+                spots = ", ".join(f"{tp} up to {read.get(tp, 'its start')} and {there.get(tp, 'its start')}" for tp in places)
+                told.append(APART.format(view=view, letters=letters, other=other, spots=spots))
     return told
+
+
+def _judges_anew(pipeline: Pipeline, fit: Mapping[str, Any]) -> bool:
+    return fit["view"] in pipeline.views and fit.get("judging") not in (None, judging(pipeline, fit["view"]))
+
+
+def _names(pipeline: Pipeline, view: str) -> set[str]:
+    """The views that a view is made from, and itself."""
+    sources, steps = path_of(pipeline, view)
+    return {source.name for source in sources} | {step.name for step in steps}
 
 
 def _compared(pipeline: Pipeline, directory: Path, fit: Mapping[str, Any], spark_version: str) -> list[str]:

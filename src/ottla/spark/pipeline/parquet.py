@@ -8,6 +8,12 @@ A batch that is run again after a crash replaces its files, so the directory com
 which readers pass over, and when all are done the files are renamed into place one by one: a reader never sees half a file, but for a
 moment it may see half a batch, and while a batch is run again the rows of before and after side by side. Who cannot live with that takes a
 Delta table.
+
+    .ottla/SINK/ATTEMPT/TASK/...          an attempt is one run of one batch; what others have left is removed before and after each
+
+When a driver is killed its JVM may live on for a while, and run tasks of the batch while another driver runs it again. So each attempt
+knows its own directory alone, and only the driver's own process, which holds the lock of the checkpoint, renames and removes: a write of
+Spark ends by telling it what the tasks have written.
 """
 
 import hashlib
@@ -16,7 +22,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +48,8 @@ class BatchFiles:
     batch: int
     partition_by: tuple[str, ...] = ()
     compression: str = "zstd"
+    #: One run of the batch.
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
     def sink(self) -> str:
@@ -51,16 +59,23 @@ class BatchFiles:
     def stem(self) -> str:
         return f"part-{self.sink}-{self.batch:06d}"
 
-    def write(self, batches: "Iterator[pa.RecordBatch]") -> tuple[str, list[PartFile]]:
-        """Writes the rows of one task, and tells where below the hidden directory."""
-        attempt = uuid.uuid4().hex
-        place = self._hidden / attempt
-        return attempt, write_parts(batches, place, "part", partition_by=self.partition_by, compression=self.compression, suffix=UNFINISHED)
+    def clear(self) -> None:
+        """Removes what attempts have left, before this one begins; for the process that holds the checkpoint."""
+        # Whoever still writes there fails, or makes its directory anew, which is removed the next time.
+        shutil.rmtree(self._hidden.parent, ignore_errors=True)
 
-    def commit(self, attempts: Iterable[tuple[str, list[PartFile]]]) -> int:
-        """Puts the files of all tasks in the place of those that the batch has; the number of rows."""
+    def write(self, batches: "Iterator[pa.RecordBatch]") -> tuple[str, list[PartFile]]:
+        """Writes the rows of one task, and tells where below the attempt's directory."""
+        task = uuid.uuid4().hex
+        place = self._hidden / task
+        return task, write_parts(batches, place, "part", partition_by=self.partition_by, compression=self.compression, suffix=UNFINISHED)
+
+    def commit(self, tasks: Iterable[tuple[str, list[PartFile]]]) -> int:
+        """Puts the files of all tasks in the place of those that the batch has; the number of rows. For the process that holds the
+        checkpoint.
+        """
         directory = Path(self.path)
-        written = [(self._hidden / attempt / file.name, file) for attempt, files in attempts for file in files]
+        written = [(self._hidden / task / file.name, file) for task, files in tasks for file in files]
         wanted = {}
         for number, (source, file) in enumerate(written):
             wanted[(directory / file.name).parent / f"{self.stem}-{number:04d}.parquet"] = source
@@ -73,28 +88,31 @@ class BatchFiles:
         for changed in {directory, *(target.parent for target in wanted)}:
             if changed.exists():
                 sync(changed)
-        # Also what batches that were killed have left.
-        shutil.rmtree(self._hidden, ignore_errors=True)
+        self.clear()
         return sum(file.rows for _, file in written)
 
     def abort(self) -> None:
+        """Removes what this attempt has left."""
         shutil.rmtree(self._hidden, ignore_errors=True)
 
     @property
     def _hidden(self) -> Path:
-        return Path(self.path) / HIDDEN / self.sink
+        return Path(self.path) / HIDDEN / self.sink / self.attempt
 
 
-class Attempt(WriterCommitMessage):  # type: ignore[misc]
+class Written(WriterCommitMessage):  # type: ignore[misc]
     """What a task wrote, and below which name."""
 
-    def __init__(self, place: str, files: list[PartFile]) -> None:
-        self.place = place
+    def __init__(self, task: str, files: list[PartFile]) -> None:
+        self.task = task
         self.files = files
 
 
 class ParquetFiles(DataSource):  # type: ignore[misc]
-    """``df.write.format("ottla_parquet")``: options path, application, batch, partitionBy (a JSON list), compression, reportTo."""
+    """``df.write.format("ottla_parquet")``: writes files that `BatchFiles.commit` takes; `reported` reads which, from the file `reportTo`.
+
+    Options: path, application, batch, attempt, partitionBy (a JSON list), compression, reportTo.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -106,25 +124,35 @@ class ParquetFiles(DataSource):  # type: ignore[misc]
     def writer(self, schema: Any, overwrite: bool) -> "ParquetWriter":
         given = self.options
         files = BatchFiles(
-            given["path"], given["application"], int(given["batch"]), tuple(json.loads(given["partitionBy"])), given["compression"]
+            given["path"],
+            given["application"],
+            int(given["batch"]),
+            tuple(json.loads(given["partitionBy"])),
+            given["compression"],
+            given["attempt"],
         )
-        return ParquetWriter(files, given.get("reportTo"))
+        return ParquetWriter(files, given["reportTo"])
 
 
 class ParquetWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """The tasks write, the driver renames."""
+    """The tasks write; what they have written is told."""
 
-    def __init__(self, files: BatchFiles, report_to: str | None) -> None:
+    def __init__(self, files: BatchFiles, report_to: str) -> None:
         self.files = files
         self.report_to = report_to
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Attempt:
-        return Attempt(*self.files.write(iterator))
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+        return Written(*self.files.write(iterator))
 
-    def commit(self, messages: list[Attempt | None]) -> None:
-        rows = self.files.commit((message.place, message.files) for message in messages if message is not None)
-        if self.report_to is not None:
-            Path(self.report_to).write_text(str(rows), encoding="utf-8")
+    def commit(self, messages: list[Written | None]) -> None:
+        # Spark runs this in a process that outlives a driver that is killed: it renames nothing.
+        told = [(message.task, [asdict(file) for file in message.files]) for message in messages if message is not None]
+        Path(self.report_to).write_text(json.dumps(told), encoding="utf-8")
 
-    def abort(self, messages: list[Attempt | None]) -> None:
+    def abort(self, messages: list[Written | None]) -> None:
         self.files.abort()
+
+
+def reported(text: str) -> list[tuple[str, list[PartFile]]]:
+    """What the tasks of a write have written, as its report tells."""
+    return [(task, [PartFile(**file) for file in files]) for task, files in json.loads(text)]

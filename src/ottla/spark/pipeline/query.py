@@ -18,11 +18,10 @@ from typing import Any
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import Progress, progress_of
 from ottla.spark.pipeline.refusals import reason, spark_errors
-from ottla.spark.pipeline.rejects import VERDICT, Judged
+from ottla.spark.pipeline.rejects import REJECTS, VERDICT, Judged
 from ottla.spark.pipeline.sinks import Batch, LettersTarget, Target, kept_between, write_batch
 
 OUTPUT_OF = {"append": "append", "merge": "update", "update": "update", "replace": "complete"}
-REJECTS = "rejects"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,15 @@ Good rows alone are the view that steps and sinks see, so bad ones leave before 
 
 Either way each bad row of each batch is written: into a Delta table once, into a topic at least once.
 
+The rules may be others when a batch is run again after a crash, or a function, or a table that a step looks into. So the transaction of a
+batch's letters carries a number made of them beside the batch's: a run that finds the same ones leaves them out, one that finds others
+writes all of its own, besides those of before. They are written before the good rows. So whatever the rules of the runs were that wrote
+them, a row is in the sink or among the letters:
+
+    good rows of batch N   are there: by rules whose letters were there before them. The sink keeps them (Delta, append), or replaces them
+                           (Parquet) by those of the rules of now, whose letters are there by then
+                           are not there: they are written by the rules of now, after their letters
+
     Delta    reason  rule  view  topic  partition  offset  timestamp  at (when found)  key  value (both as they were)  row (decoded, JSON)
     topic    key and value as they were; the rest as headers, `ottla.reason`, `ottla.topic`, `ottla.offset` ...
 
@@ -31,6 +40,8 @@ from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Decode, Pipeline, Rule
 from ottla.spark.pipeline.refusals import reason, spark_errors
 
+#: The form of a query that writes dead letters alone.
+REJECTS = "rejects"
 #: Columns that a judged frame has besides those of its view.
 RAW_KEY, RAW_VALUE = "__key", "__value"
 VERDICT, BROKEN = "__verdict", "__rule"
@@ -71,6 +82,15 @@ class Judged:
         return frame.where(f"{VERDICT} <> ''").selectExpr(
             *said, *place, "current_timestamp() AS `at`", *raw, f"make_valid_utf8(to_json(struct({shown}))) AS `row`"
         )
+
+
+def content_of(letters: Any) -> tuple[int, int]:
+    """How many letters there are, and a number of 63 bits that others would not have: whatever their order, and without when they were
+    found.
+    """
+    columns = ", ".join(f"`{name}`" for name in LETTER_COLUMNS if name != "at")
+    row = letters.selectExpr("count(*) AS found", f"sum(CAST(xxhash64({columns}) AS DECIMAL(38, 0))) AS content").first()
+    return int(row.found), int(row.content or 0) % 2**63
 
 
 def judge(pipeline: Pipeline, view: str, frame: Any) -> tuple[Any, Judged | None]:

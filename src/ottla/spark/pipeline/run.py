@@ -19,9 +19,9 @@ from ottla.spark.pipeline.delta import DeltaAppend
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import ParquetFiles
 from ottla.spark.pipeline.progress import Progress
-from ottla.spark.pipeline.query import REJECTS, PlannedQuery, RunningQuery, aggregates, planned_queries, start
+from ottla.spark.pipeline.query import PlannedQuery, RunningQuery, aggregates, planned_queries, start
 from ottla.spark.pipeline.refusals import reason
-from ottla.spark.pipeline.rejects import Judged
+from ottla.spark.pipeline.rejects import REJECTS, Judged
 from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, JdbcTarget, ParquetTarget, Target, TopicTarget
 from ottla.spark.pipeline.trouble import at_length, passes
 from ottla.spark.pipeline.views import options_of

@@ -21,7 +21,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,9 +31,9 @@ from ottla.spark.pipeline.delta import DeltaAppend, in_types_of, schema_of_frame
 from ottla.spark.pipeline.jdbc import JdbcTable
 from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Pipeline, Sink
-from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles
+from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles, reported
 from ottla.spark.pipeline.refusals import reason, spark_errors
-from ottla.spark.pipeline.rejects import LETTER_COLUMNS
+from ottla.spark.pipeline.rejects import LETTER_COLUMNS, content_of
 from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Batch:
 
     query_id: str
     number: int
+    #: A number made of its rows, where a restart may find others in the same records.
+    content: int | None = None
 
 
 class Target(Protocol):
@@ -105,7 +107,7 @@ class DeltaTarget:
 
     def spread(self, frame: Any, batch: Batch) -> int:
         sink, application = self.sink, application_of(self.pipeline, self.sink, batch)
-        if delta.committed(self.path, application, batch.number):
+        if delta.committed(self.path, application, batch.number, batch.content):
             return 0
         wanted = schema_of_frame(frame)
         try:
@@ -122,7 +124,9 @@ class DeltaTarget:
             "batch": str(batch.number),
             "partitionBy": json.dumps(self._partitioned_by()),
         }
-        rows = saved(frame.write.format(DeltaAppend.name()).options(**options))
+        if batch.content is not None:
+            options["content"] = str(batch.content)
+        rows = int(saved(frame.write.format(DeltaAppend.name()).options(**options)))
         self._compact(frame.sparkSession.sparkContext.defaultParallelism)
         return rows
 
@@ -217,7 +221,7 @@ class TopicTarget:
 
     def spread(self, frame: Any, batch: Batch) -> int:
         chosen = frame.selectExpr(*[f"{sql} AS `{column}`" for column, sql in self.columns.items()])
-        return saved(chosen.write.format("ottla").options(**self.options))
+        return int(saved(chosen.write.format("ottla").options(**self.options)))
 
 
 class ParquetTarget:
@@ -233,18 +237,21 @@ class ParquetTarget:
 
     def take(self, table: "pa.Table", batch: Batch) -> None:
         files = self._files(batch)
+        files.clear()
         files.commit([files.write(iter(table.combine_chunks().to_batches()))])
 
     def spread(self, frame: Any, batch: Batch) -> int:
         files = self._files(batch)
+        files.clear()
         options = {
             "path": files.path,
             "application": files.application,
             "batch": str(batch.number),
             "partitionBy": json.dumps(files.partition_by),
             "compression": files.compression,
+            "attempt": files.attempt,
         }
-        return saved(frame.write.format(ParquetFiles.name()).options(**options))
+        return files.commit(reported(saved(frame.write.format(ParquetFiles.name()).options(**options))))
 
     def _files(self, batch: Batch) -> BatchFiles:
         sink = self.sink
@@ -359,9 +366,9 @@ class LettersTarget:
 
     def write(self, letters: Any, batch: Batch) -> int:
         """Writes the dead letters of a batch; their number, also when they are there already."""
-        count = int(letters.count())
+        count, content = content_of(letters)
         if count:
-            self.target.spread(letters, batch)
+            self.target.spread(letters, replace(batch, content=content))
         return count
 
 
@@ -374,9 +381,9 @@ def _header(column: str) -> str:
     return f"coalesce(date_format(TRY_CAST(`{column}` AS TIMESTAMP), \"yyyy-MM-dd'T'HH:mm:ss.SSSXXX\"), {text})"
 
 
-def saved(writer: Any) -> int:
-    """Runs a write and gives the number of rows, which the writer leaves in a file: Spark hands a write's messages to nobody else."""
+def saved(writer: Any) -> str:
+    """Runs a write and gives what its commit reports, which it leaves in a file: Spark hands a write's messages to nobody else."""
     with tempfile.TemporaryDirectory(prefix="ottla-rows-") as directory:
         report = Path(directory) / "rows"
         writer.option("reportTo", str(report)).mode("append").save()
-        return int(report.read_text())
+        return report.read_text(encoding="utf-8")
