@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from ottla.client.arrow_json import Decoded
-from ottla.client.serializers import Avro, needed
+from ottla.client.serializers import Avro
 from ottla.spark.value_options import ValueOptions
 from ottla.spark.values import Decode, fitted
 
@@ -47,7 +47,7 @@ def fields_of_avro(options: ValueOptions, topics: tuple[str, ...]) -> Any:
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructType
 
-    from ottla.client.arrow_avro import Column
+    from ottla.client.arrow_avro import Column, schema_faults
 
     text = options.schema
     if text is None:
@@ -57,17 +57,12 @@ def fields_of_avro(options: ValueOptions, topics: tuple[str, ...]) -> Any:
         text = latest_schema(options.registry_url, options.subject or f"{topics[0]}-value")
     try:
         kind = Column.of(_parsed(text).read_schema, {}).type
-    except _faults() as error:
+    except schema_faults() as error:
         raise ValueError(f"valueSchema is no schema of Avro that makes columns: {error}") from error
     found = from_arrow_type(_for_spark(kind), prefer_timestamp_ntz=True)
     if not isinstance(found, StructType):
         raise ValueError("the schema of a value is to be a record, so that its fields can be columns")
     return found
-
-
-def _faults() -> tuple[type[Exception], ...]:
-    """What a text raises that is no schema of Avro, or one that makes no columns."""
-    return (needed("fastavro.schema", "Avro").SchemaParseException, ValueError, KeyError, TypeError)
 
 
 def _parsed(text: str, schema_id: int | None = None) -> Avro:
@@ -184,7 +179,7 @@ def _reader(url: str, schema_id: int) -> Avro | None:
     """
     import pyarrow as pa
 
-    from ottla.client.arrow_avro import Column
+    from ottla.client.arrow_avro import Column, schema_faults
 
     text = schema_of(url, schema_id)
     if text is None:
@@ -192,7 +187,7 @@ def _reader(url: str, schema_id: int) -> Avro | None:
     try:
         avro = _parsed(text, schema_id)
         return avro if pa.types.is_struct(Column.of(avro.read_schema, {}).type) else None
-    except _faults():
+    except schema_faults():
         return None
 
 
