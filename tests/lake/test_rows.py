@@ -122,6 +122,24 @@ def test_an_avro_value_whose_schema_the_registry_does_not_know_is_bad_and_others
     assert rows.made(records([lost]), rows.first_schema()).corrupt == 1 and asked == [7, 1]
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        '{"$schema": "http://json-schema.org/draft-07/schema#"}',
+        'syntax = "proto3"; message M {}',
+        '{"type": "record", "name": "R", "fields": [{"name": "n", "type": ["int", "string"]}]}',
+        '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "of.Another"}]}',
+    ],
+)
+def test_an_avro_value_whose_schema_has_no_columns_is_bad_and_others_are_not(schema: str) -> None:
+    schemas = {1: json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}), 7: schema}
+    rows = Rows(Form(value="avro", framed=True), schema_by_id=schemas.get)
+    foreign = b"\0\0\0\0\7\2"
+    made = rows.made(records([foreign, Avro(schemas[1], schema_id=1).encode({"n": 5}), foreign]), rows.first_schema())
+    assert made.table.column("n").to_pylist() == [None, 5, None]
+    assert made.table.column("_corrupt").to_pylist() == [foreign, None, foreign] and made.corrupt == 2
+
+
 def test_csv_is_read_by_its_schema() -> None:
     lines = pa.array([b'1,"a, b",2026-01-01 10:00:00', b"2,,", b"x,c,", b"1,2", b"3,d,2026-01-01T00:00:00Z", None], pa.binary())
     found = csv_values(lines, pa.struct(list(parse_schema("id INT, name STRING, at TIMESTAMP"))))

@@ -12,6 +12,7 @@ from ottla.demo.brokers import serving
 from ottla.spark.session import start_session
 
 from .pipelines import runner
+from .schemas import serving_registry, write_descriptors
 
 #: The thorough compiler of the JVM costs a short run more than it gives.
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
@@ -77,3 +78,18 @@ def checkpoint(tmp_path: Path) -> str:
 def run(spark: Any, tmp_path: Path) -> Callable[..., Any]:
     """Runs a pipeline over what is in a topic now, below the test's directory; the batches it reported."""
     return runner(spark, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[str]:
+    """The address of a schema registry that knows orders."""
+    with serving_registry() as url:
+        yield url
+
+
+@pytest.fixture
+def descriptors(tmp_path: Path) -> Path:
+    """A file of descriptors that has shop.Order."""
+    path = tmp_path / "orders.desc"
+    write_descriptors(path)
+    return path

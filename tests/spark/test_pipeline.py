@@ -176,3 +176,25 @@ sql = "SELECT window(at, '10 seconds').start AS start, count(*) AS records FROM 
     topic.add(*[json.dumps({"user": "u", "n": s, "at": 1000 * s}).encode() for s in range(25)])
     run(topic, JSON + windows + KEEP)
     assert [(row["start"].timestamp(), row["records"]) for row in table(tmp_path / "table")] in ([(0, 10), (10, 10)], [(10, 10), (0, 10)])
+
+
+def test_a_record_is_in_every_sliding_window_that_its_time_is_in(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    sliding = '''
+[[step]]
+name = "windows"
+sql = """SELECT window(at, '10 seconds', '5 seconds').start AS start, sum(n) AS n, count(*) AS records
+FROM records GROUP BY window(at, '10 seconds', '5 seconds')"""
+'''
+    timed = "watermark = { column = 'at', delay = '2 seconds' }\n" + JSON
+    # The last of them is at 24, so that windows are closed that end up to 22.
+    topic.add(*[json.dumps({"user": "u", "n": s, "at": 1000 * s}).encode() for s in range(25)])
+    run(topic, timed + sliding + KEEP)
+    rows = sorted((row["start"].timestamp(), row["records"], row["n"]) for row in table(tmp_path / "table"))
+    assert rows == [(start, len(held), sum(held)) for start in (-5, 0, 5, 10) for held in [range(max(start, 0), start + 10)]]
+    # A record that is too late for all but one of its windows, or for all, changes no closed one.
+    topic.add(*[json.dumps({"user": "u", "n": 1000, "at": at}).encode() for at in (16_000, 3_000, 40_000)])
+    run(topic, timed + sliding + KEEP)
+    rows = sorted((row["start"].timestamp(), row["records"], row["n"]) for row in table(tmp_path / "table"))
+    assert rows[4:] == [(15, 11, sum(range(15, 25)) + 1000), (20, 5, sum(range(20, 25)))]
+    assert rows[:4] == [(start, len(held), sum(held)) for start in (-5, 0, 5, 10) for held in [range(max(start, 0), start + 10)]]

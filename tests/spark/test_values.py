@@ -1,11 +1,8 @@
 """Values as typed columns, format by format, without Spark and without brokers."""
 
 import json
-import threading
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,8 @@ from ottla.spark.ddl import BadDdl, columns_of
 from ottla.spark.options import OptionError, SourceOptions
 from ottla.spark.rows import RowPlan
 from ottla.spark.value_avro import RegistryFailed
+
+from .schemas import AT, ONE, ORDER, ORDER_2, OTHER_ORDER, TWO, WITHOUT_COLUMNS
 
 BASE = {"bootstrap.servers": "h:1", "subscribe": "orders"}
 
@@ -132,20 +131,6 @@ def test_csv_has_a_separator_and_a_word_for_null_of_its_own() -> None:
     ]
 
 
-ORDER = {
-    "type": "record", "name": "Order", "fields": [
-        {"name": "id", "type": "int"},
-        {"name": "note", "type": ["null", "string"], "default": None},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "attributes", "type": {"type": "map", "values": "long"}},
-    ],
-}  # fmt: skip
-ORDER_2 = {**ORDER, "fields": [{**ORDER["fields"][0], "type": "long"}, *ORDER["fields"][2:], {"name": "more", "type": "string"}]}  # type: ignore[dict-item]
-AT = datetime(2026, 5, 17, 10, tzinfo=UTC)
-ONE = {"id": 1, "note": "n", "at": AT, "attributes": {"a": 1}}
-TWO = {"id": 2, "at": AT, "attributes": {}, "more": "m"}
-
-
 def test_avro_gives_the_columns_of_its_schema() -> None:
     given = [Avro(ORDER).encode(ONE), b"\x02", None]
     found = decoded(given, None, valueFormat="avro", valueSchema=json.dumps(ORDER))
@@ -157,35 +142,6 @@ def test_avro_gives_the_columns_of_its_schema() -> None:
     assert decoded(given[:1], "id INT, value STRUCT<note: STRING>", valueFormat="avro", valueSchema=json.dumps(ORDER)) == [
         {"id": 1, "value": {"note": "n"}}
     ]
-
-
-class Registry(BaseHTTPRequestHandler):
-    """Two schemas of one subject, and one of another kind."""
-
-    answers = {
-        "/schemas/ids/1": {"schema": json.dumps(ORDER)},
-        "/schemas/ids/2": {"schema": json.dumps(ORDER_2)},
-        "/subjects/orders-value/versions/latest": {"schema": json.dumps(ORDER_2), "id": 2},
-        "/subjects/json-value/versions/latest": {"schema": "{}", "schemaType": "JSON"},
-    }
-
-    def do_GET(self) -> None:
-        answer = self.answers.get(self.path)
-        self.send_response(404 if answer is None else 200)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture(scope="module")
-def registry() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Registry) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.server
@@ -211,43 +167,35 @@ def test_framed_avro_of_one_schema_is_read_whole(registry: str) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("schema_id", [3, *WITHOUT_COLUMNS])
+def test_values_whose_schema_is_not_of_the_columns_are_bad_and_others_are_not(registry: str, schema_id: int) -> None:
+    two = Avro(ORDER_2, schema_id=2).encode(TWO)
+    foreign = b"\0\0\0\0" + bytes([schema_id]) + b"\x02x"
+    if schema_id == 3:
+        foreign = Avro(OTHER_ORDER, schema_id=3).encode({"id": "three", "at": AT, "attributes": {}})
+    for given in ([foreign], [two, foreign, None, foreign], [foreign, two]):
+        found = decoded(given, "id BIGINT, more STRING, _corrupt BINARY", valueFormat="avro", schema__registry__url=registry)
+        assert [row["_corrupt"] for row in found] == [foreign if value == foreign else None for value in given]
+        assert [row["id"] for row in found] == [2 if value == two else None for value in given]
+
+
+@pytest.mark.server
+def test_numbers_of_another_schema_widen_and_those_that_are_too_large_are_bad(registry: str) -> None:
+    new = [Avro(ORDER_2, schema_id=2).encode({**TWO, "id": number}) for number in (7, 1 << 40, 8, 9, -(1 << 31) - 1)]
+    options = {"valueFormat": "avro", "schema__registry__url": registry}
+    found = decoded([*new, Avro(ORDER, schema_id=1).encode(ONE)], None, **options)
+    assert [row["value"]["id"] for row in found] == [7, 1 << 40, 8, 9, -(1 << 31) - 1, 1]
+    # The query's columns are of an older schema.
+    narrow = decoded(new, None, valueSubject="older-value", **options)
+    assert [row["value"] and row["value"]["id"] for row in narrow] == [7, None, 8, 9, None]
+    assert [row["_corrupt"] for row in narrow] == [None, new[1], None, None, new[4]]
+
+
+@pytest.mark.server
 @pytest.mark.parametrize(("subject", "sentence"), [("none", "no subject none"), ("json-value", "is JSON, and not Avro")])
 def test_a_registry_without_the_schema_is_told_by_name(registry: str, subject: str, sentence: str) -> None:
     with pytest.raises(RegistryFailed, match=sentence):
         plan(None, valueFormat="avro", schema__registry__url=registry, valueSubject=subject)
-
-
-@pytest.fixture
-def descriptors(tmp_path: Path) -> Path:
-    """A file of descriptors as protoc writes it."""
-    pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
-    timestamp = pytest.importorskip("google.protobuf.timestamp_pb2")
-    files = pb2.FileDescriptorSet()
-    timestamp.DESCRIPTOR.CopyToProto(files.file.add())
-    order = files.file.add(name="order.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"])
-    kind = order.enum_type.add(name="Kind")
-    kind.value.add(name="NEW", number=0)
-    kind.value.add(name="OLD", number=1)
-    message = order.message_type.add(name="Order")
-    entry = message.nested_type.add(name="CountsEntry")
-    entry.options.map_entry = True
-    field = pb2.FieldDescriptorProto
-    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=field.TYPE_INT32, label=field.LABEL_OPTIONAL)
-    for number, (name, type, label, of) in enumerate(
-        [
-            ("id", field.TYPE_UINT64, field.LABEL_OPTIONAL, ""),
-            ("tags", field.TYPE_STRING, field.LABEL_REPEATED, ""),
-            ("kind", field.TYPE_ENUM, field.LABEL_OPTIONAL, ".shop.Kind"),
-            ("at", field.TYPE_MESSAGE, field.LABEL_OPTIONAL, ".google.protobuf.Timestamp"),
-            ("counts", field.TYPE_MESSAGE, field.LABEL_REPEATED, ".shop.Order.CountsEntry"),
-        ],
-        start=1,
-    ):
-        message.field.add(name=name, number=number, type=type, label=label, type_name=of or None)
-    path = tmp_path / "orders.desc"
-    path.write_bytes(files.SerializeToString())
-    return path
 
 
 def test_protobuf_gives_the_columns_of_its_message(descriptors: Path) -> None:

@@ -23,11 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.arrow_columns import as_binary, binary_column, ends_of, fixed_buffer, is_bytes, needed_arrow, plain, validity
 from ottla.client.arrow_json import Decoded
-from ottla.client.serializers import Avro, SerializationFailed
+from ottla.client.serializers import Avro, SerializationFailed, needed
 from ottla.records.codec import decode_avro, encode_avro
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def schema_faults() -> tuple[type[Exception], ...]:
+    """What `Avro` and `Column.of` raise over what is no schema of Avro, or one of which there is no column."""
+    return (needed("fastavro.schema", "Avro").SchemaParseException, ValueError, KeyError, TypeError)
 
 
 def avro_bytes(array: pa.Array, avro: Avro) -> pa.Array:

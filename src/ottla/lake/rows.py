@@ -53,7 +53,7 @@ class Rows:
         self._given = parse_schema(form.schema) if form.schema is not None and form.value in ("json", "csv") else None
         #: By id; -1: the one that was given.
         self._avro: dict[int, Avro] = {}
-        #: Ids that the registry does not know: it is asked once for each.
+        #: Ids that the registry does not know, or of which nothing can be read as columns: it is asked once for each.
         self._unknown: set[int] = set()
         if form.value == "avro" and form.schema is not None and not form.framed:
             self._avro[-1] = Avro(form.schema)
@@ -167,15 +167,15 @@ class Rows:
         return Decoded(whole, bad if pc.any(bad).as_py() else None, "not of its schema")
 
     def _is_known(self, number: int) -> bool:
-        """Whether the registry has a schema of this id; if so, it is at hand."""
+        """Whether the registry has a schema of this id, of which there are columns; if so, it is at hand."""
         if number in self._avro or number in self._unknown:
             return number in self._avro
         assert self._schema_by_id is not None, "framed values come with a registry"
         schema = self._schema_by_id(number)
-        if schema is None:
+        if schema is None or (avro := _with_columns(schema, number)) is None:
             self._unknown.add(number)
             return False
-        self._avro[number] = Avro(schema, schema_id=number)
+        self._avro[number] = avro
         return True
 
     def _key_column(self, batch: pa.RecordBatch) -> pa.Array:
@@ -196,6 +196,18 @@ class Rows:
         elif found.bad is not None and self.form.key == "text":
             return pa.array([None if key is None else key.decode(errors="backslashreplace") for key in raw.to_pylist()], pa.string())
         return found.array.cast(pa.int64()) if self.form.key == "int" else found.array
+
+
+def _with_columns(schema: str, number: int) -> Avro | None:
+    """What reads values of a schema; None where it is none of Avro (registries have others too), or has no columns."""
+    from ottla.client.arrow_avro import Column, schema_faults
+
+    try:
+        avro = Avro(schema, schema_id=number)
+        Column.of(avro.read_schema, {})
+    except schema_faults():
+        return None
+    return avro
 
 
 def _heads(raw: pa.Array) -> list[bytes | None]:

@@ -69,7 +69,7 @@ def _decoder(plan: ValuePlan) -> Decode:
         case "avro":
             from ottla.spark.value_avro import avro_decoder
 
-            return avro_decoder(plan.options)
+            return avro_decoder(plan.options, wanted)
         case "protobuf":
             from ottla.spark.value_protobuf import protobuf_decoder
 

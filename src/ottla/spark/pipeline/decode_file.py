@@ -25,6 +25,25 @@ ONLY = {
     "descriptor": ("protobuf",),
     "message": ("protobuf",),
 }
+#: What the source calls a key.
+OPTIONS = {
+    "schema.registry.url": "registry",
+    "valueSubject": "subject",
+    "valueSchema": "schema",
+    "valueDescriptor": "descriptor",
+    "valueMessage": "message",
+}
+
+
+def in_words_of_the_file(sentence: str, decode: Decode) -> tuple[str, str]:
+    """The key to look at and what to say there, of what the source says of its options."""
+    named = [option for option in OPTIONS if re.search(rf"{re.escape(option)}\b", sentence)]
+    for option in named:
+        sentence = re.sub(rf"{re.escape(option)}\b", OPTIONS[option], sentence)
+    at = next((OPTIONS[option] for option in [*named, *OPTIONS] if option in decode.options), None)
+    if at is None:
+        return decode.key.removesuffix("."), sentence
+    return decode.key + at, sentence.removeprefix(f"{at}: ")
 
 
 def read_decode(table: Table) -> Decode:

@@ -351,7 +351,7 @@ class LettersTarget:
         if letters.path is not None:
             self.target = DeltaTarget(Sink("delta", "dead_letters", "append", key, path=letters.path), pipeline)
         else:
-            headers = {f"ottla.{name}": f"CAST(`{name}` AS STRING)" for name in LETTER_COLUMNS if name not in ("key", "value")}
+            headers = {f"ottla.{name}": _header(name) for name in LETTER_COLUMNS if name not in ("key", "value")}
             value = "coalesce(`value`, CAST(`row` AS BINARY))"
             sink = Sink("topic", "dead_letters", "append", key, topic=letters.topic, key_sql="`key`", value_sql=value, headers_sql=headers)
             self.target = TopicTarget(sink, pipeline)
@@ -370,6 +370,15 @@ class LettersTarget:
         if count:
             self.target.spread(letters, replace(batch, content=content))
         return count
+
+
+def _header(column: str) -> str:
+    """A column of dead letters as the text of a header; a time with its zone, whichever the session has."""
+    text = f"CAST(`{column}` AS STRING)"
+    if column not in ("timestamp", "at"):
+        return text
+    # A step may have called something else `_timestamp`.
+    return f"coalesce(date_format(TRY_CAST(`{column}` AS TIMESTAMP), \"yyyy-MM-dd'T'HH:mm:ss.SSSXXX\"), {text})"
 
 
 def saved(writer: Any) -> str:

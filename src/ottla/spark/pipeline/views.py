@@ -12,6 +12,7 @@ from typing import Any
 
 from ottla.spark.pipeline import functions, refusals
 from ottla.spark.pipeline.decode import decoded, source_schema
+from ottla.spark.pipeline.decode_file import in_words_of_the_file
 from ottla.spark.pipeline.model import Pipeline, Source, Step, Watermark
 from ottla.spark.pipeline.refusals import reason, spark_errors
 from ottla.spark.pipeline.rejects import Judged, judge
@@ -93,7 +94,7 @@ def _refused_source(pipeline: Pipeline, source: Source, error: Exception) -> Exc
     said = reason(error)
     if source.type == "topic":
         assert source.decode is not None, "topics have one"
-        return pipeline.error(source.decode.key.removesuffix("."), said)
+        return pipeline.error(*in_words_of_the_file(said, source.decode))
     condition = str(getattr(error, "getCondition", lambda: "")())
     if condition == "PATH_NOT_FOUND":
         said = f"there are no files at {source.path}"

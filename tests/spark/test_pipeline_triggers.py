@@ -1,0 +1,109 @@
+"""When batches of a pipeline run: what a file may say, what becomes of it, and what the page says of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ottla.cli.pipeline import command
+from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.query import triggered
+from ottla.spark.pipeline.run import RunningPipeline
+from ottla.spark.pipeline.sink_file import TRIGGERS
+
+from .conftest import Topic
+from .pipelines import records, table
+from .test_stream import until
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "pipelines.md").read_text()
+PIPELINE = """
+bootstrap = "${bootstrap:-h:1}"
+checkpoint = "${dir:-d}/checkpoint"
+trigger = "${trigger}"
+[source]
+topic = "${topic:-t}"
+[[sink]]
+type = "delta"
+path = "${dir:-d}/table"
+"""
+
+
+class Writer:
+    """A stream's writer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+
+    def trigger(self, **told: Any) -> "Writer":
+        self.told = told
+        return self
+
+
+@pytest.mark.parametrize(
+    ("trigger", "told"),
+    [
+        ("continuous", {"processingTime": "0 seconds"}),
+        ("available-now", {"availableNow": True}),
+        ("once", {"once": True}),
+        ("5 seconds", {"processingTime": "5 seconds"}),
+    ],
+)
+def test_a_trigger_is_said_in_sparks_words(trigger: str, told: dict[str, Any]) -> None:
+    assert triggered(Writer(), trigger).told == told
+
+
+def validated(directory: Path, trigger: str) -> tuple[int, str]:
+    """Exit code and output of `ottla pipeline validate`."""
+    file = directory / "p.toml"
+    file.write_text(PIPELINE)
+    done = CliRunner().invoke(command, ["validate", str(file), "--no-spark", "--var", f"trigger={trigger}"])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("trigger", [*TRIGGERS, "1 second", "250 milliseconds"])
+def test_a_trigger_of_the_page_is_taken(tmp_path: Path, trigger: str) -> None:
+    (row,) = [line for line in PAGE.splitlines() if line.startswith("| `trigger` | `1 second` |")]
+    assert " second" in trigger or " milliseconds" in trigger or f"`{trigger}`: " in row
+    assert validated(tmp_path, trigger)[0] == 0
+
+
+@pytest.mark.parametrize("trigger", ["continuous 1 second", "continously", "5s"])
+def test_a_trigger_that_there_is_not_is_refused_with_those_that_there_are(tmp_path: Path, trigger: str) -> None:
+    code, said = validated(tmp_path, trigger)
+    assert code == 2
+    assert "p.toml:4: trigger: expected continuous, available-now, once, or a time between batches such as" in said
+    assert repr(trigger) in said
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("trigger", ["continuous", "200 milliseconds"])
+def test_a_trigger_that_does_not_end_goes_on_with_what_comes(
+    spark: Any, a_topic: Callable[..., Topic], tmp_path: Path, trigger: str
+) -> None:
+    topic = a_topic()
+    given = {"bootstrap": topic.bootstrap, "dir": str(tmp_path), "topic": topic.name, "trigger": trigger}
+    running = RunningPipeline(parse(PIPELINE, tmp_path / "p.toml", given), spark, lambda *_: None)
+    counts: list[int] = []
+
+    def read(total: int) -> Callable[[], bool]:
+        def told() -> bool:
+            counts.extend(report.rows_in for report in running.reports() if report.rows_in)
+            return sum(counts) == total
+
+        return told
+
+    try:
+        running.start()
+        (query,) = running.queries
+        for turn in range(3):
+            topic.add(*records(turn, turn + 1))
+            until(read(turn + 1), query.query)
+        assert running.active
+    finally:
+        running.stop()
+    assert counts == [1, 1, 1], "a batch for each, without a new start"
+    assert [row["_offset"] for row in sorted(table(tmp_path / "table"), key=lambda row: int(row["_offset"]))] == [0, 1, 2]
