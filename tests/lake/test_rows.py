@@ -12,6 +12,7 @@ import pyarrow as pa
 from ottla.client.arrow_columns import record_schema
 from ottla.client.serializers import Avro
 from ottla.lake.csv_rows import csv_values
+from ottla.lake.delta import TableMismatch
 from ottla.lake.files import aligned
 from ottla.lake.form import BESIDE, Form, checked, guessed, parse_schema
 from ottla.lake.json_fit import json_rows
@@ -138,6 +139,16 @@ def test_an_avro_value_whose_schema_has_no_columns_is_bad_and_others_are_not(sch
     made = rows.made(records([foreign, Avro(schemas[1], schema_id=1).encode({"n": 5}), foreign]), rows.first_schema())
     assert made.table.column("n").to_pylist() == [None, 5, None]
     assert made.table.column("_corrupt").to_pylist() == [foreign, None, foreign] and made.corrupt == 2
+
+
+def test_schemas_that_give_a_field_kinds_without_a_common_one_are_told() -> None:
+    schemas = {
+        number: json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]})
+        for number, kind in ((1, "long"), (2, "string"))
+    }
+    values = [Avro(schemas[1], schema_id=1).encode({"n": 5}), Avro(schemas[2], schema_id=2).encode({"n": "x"})]
+    with pytest.raises(TableMismatch, match=r"schemas 1, 2 of the registry do not go into one table: .*\bn\b.*--schema"):
+        rows_of(Form(value="avro", framed=True), records(values), schema_by_id=schemas.__getitem__)
 
 
 def test_csv_is_read_by_its_schema() -> None:

@@ -34,6 +34,10 @@ WITHOUT_COLUMNS = {
 }
 
 
+#: Asked for this, the registry says that it cannot answer now.
+BUSY = "/schemas/ids/503"
+
+
 class Registry(BaseHTTPRequestHandler):
     """Two schemas of one subject, one of another kind, and schemas that do not belong to orders."""
 
@@ -49,7 +53,7 @@ class Registry(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         answer = self.answers.get(self.path)
-        self.send_response(404 if answer is None else 200)
+        self.send_response(503 if self.path == BUSY else 404 if answer is None else 200)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
 

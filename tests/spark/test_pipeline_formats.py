@@ -14,11 +14,11 @@ from ottla.spark.pipeline import plan as plans
 from ottla.spark.pipeline.file import parse
 from ottla.spark.pipeline.table import PipelineError
 from ottla.spark.pipeline.trouble import passes
-from ottla.spark.value_avro import RegistryFailed, schema_of
+from ottla.spark.value_avro import RegistryBusy, RegistryFailed, schema_of
 
 from .conftest import Topic
 from .pipelines import table
-from .schemas import AT, ONE, ORDER, ORDER_2, OTHER_ORDER, TWO
+from .schemas import AT, ONE, ORDER, ORDER_2, OTHER_ORDER, TWO, serving_registry
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -145,3 +145,12 @@ def test_a_registry_that_is_away_while_a_pipeline_runs_is_trouble_that_passes() 
     with pytest.raises(RegistryFailed, match="cannot be asked for /schemas/ids/4") as away:
         schema_of("http://127.0.0.1:1", 4)
     assert passes("".join(traceback.format_exception(away.value)))
+
+
+def test_a_registry_that_cannot_answer_now_is_trouble_that_passes_and_one_that_refuses_is_not() -> None:
+    with serving_registry() as url:
+        with pytest.raises(RegistryBusy) as busy:
+            schema_of(url, 503)
+        assert schema_of(url, 404) is None
+    assert passes("".join(traceback.format_exception(busy.value)))
+    assert not passes("\nottla.spark.value_avro.RegistryFailed: the schema registry refuses /schemas/ids/1: 401 Unauthorized\n")

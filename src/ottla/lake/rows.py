@@ -19,6 +19,7 @@ from ottla.client.arrow_json import Decoded, json_values
 from ottla.client.arrow_values import ColumnFormat
 from ottla.client.serializers import Avro
 from ottla.lake.csv_rows import csv_values
+from ottla.lake.delta import TableMismatch
 from ottla.lake.form import CORRUPT, DATE, FRAME_BYTES, PLAIN, Form, parse_schema
 from ottla.lake.json_fit import json_rows
 
@@ -155,7 +156,13 @@ class Rows:
             wrong.append(pa.repeat(pa.scalar(False), len(where)) if found.bad is None else found.bad)
         if not parts:
             return Decoded(pa.nulls(len(raw), pa.struct([])), bad if pc.any(bad).as_py() else None, "no schema's id")
-        together = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+        try:
+            together = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+        except pa.ArrowException as error:
+            numbers_told = ", ".join(map(str, known))
+            raise TableMismatch(
+                f"schemas {numbers_told} of the registry do not go into one table: {error}; say with --schema which one counts"
+            ) from None
         order = pa.array([None] * len(raw), pa.int64())
         everywhere = pa.concat_arrays([place.cast(pa.int64()) for place in places])
         order = pc.replace_with_mask(order, numbers.is_valid(), pc.sort_indices(everywhere).cast(pa.int64()))

@@ -25,10 +25,16 @@ FRAME_BYTES = 5
 #: How registries call it; they leave it out where a schema is of Avro.
 AVRO = "AVRO"
 REGISTRY_TIMEOUT_S = 10.0
+#: Request Timeout, Too Many Requests: like errors of the server itself, they may be gone after a while.
+BUSY = (408, 429)
 
 
 class RegistryFailed(RuntimeError):
     """A schema registry does not answer, or not with a schema of Avro."""
+
+
+class RegistryBusy(RegistryFailed):
+    """A schema registry cannot answer now, as it says itself."""
 
 
 def avro_decoder(options: ValueOptions, wanted: Any) -> Decode:
@@ -224,6 +230,7 @@ def _asked(url: str, path: str) -> dict[str, Any] | None:
     except urllib.error.HTTPError as error:
         if error.code == 404:
             return None
-        raise RegistryFailed(f"the schema registry refuses {path}: {error.code} {error.reason}") from error
+        kind = RegistryBusy if error.code in BUSY or error.code >= 500 else RegistryFailed
+        raise kind(f"the schema registry refuses {path}: {error.code} {error.reason}") from error
     except (OSError, ValueError) as error:
         raise RegistryFailed(f"the schema registry cannot be asked for {path}: {error}") from error

@@ -15,10 +15,10 @@ from ottla.wire import errors as wire_errors
 FIRST_WAIT_S, LAST_WAIT_S = 1.0, 30.0
 #: Trouble for so long without one batch ends the pipeline.
 GIVE_UP_S = 600.0
-#: Of Python, of `ottla.lake`, and of Java when a Python process at the other end is gone.
+#: Of Python, of `ottla.lake`, of the source, and of Java when a Python process at the other end is gone.
 PASSING = {
     "TimeoutError", "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError",
-    "Overtaken",
+    "Overtaken", "RegistryBusy",
     "EOFException", "SocketException", "ClosedChannelException",
 }  # fmt: skip
 #: Of Spark, about its Python processes; of Java, when such a process was at the other end of a Unix domain socket.
