@@ -54,7 +54,7 @@ soak: install
 	@$(BIN)/python -m chaos.soak $(SOAK)
 
 bench: $(INSTALLED)/.made
-	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m bench
+	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m bench $(BENCH)
 
 $(INSTALLED)/.made: $(STAMP) setup.py pyproject.toml $(shell find src -name '*.py' -o -name '*.py[xd]' -o -name '*.pxi')
 	@echo 'ottla: compiling the package as users get it (about a minute)' >&2

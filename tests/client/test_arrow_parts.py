@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client.arrow_avro import Column, _values_one_by_one
-from ottla.client.arrow_columns import as_binary, binary_column, gathered, headers_column
+from ottla.client.arrow_columns import as_binary, binary_column, gathered, headers_column, same_text
 from ottla.client.arrow_json import NotJson, json_texts, json_values
 from ottla.client.arrow_read import Tables
 from ottla.client.arrow_rows import TableRows
@@ -26,6 +26,17 @@ from ottla.client.serializers import Avro, SerializationFailed
 from ottla.records.build import build_columns
 from ottla.records.compression import Codec
 from ottla.records.read import records
+
+# -- columns
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+@pytest.mark.parametrize("text", ["", "t", "Größe-und-Maß"])
+def test_one_text_in_every_row_is_a_column_like_any_other(text: str, rows: int) -> None:
+    column = same_text(text, rows)
+    column.validate(full=True)
+    assert column.equals(pa.array([text] * rows, pa.string()))
+
 
 # -- JSON
 
