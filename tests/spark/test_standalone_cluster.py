@@ -22,6 +22,12 @@ bootstrap = "${bootstrap}"
 checkpoint = "${dir}/checkpoint"
 [source]
 topic = "${topic}"
+[functions]
+module = "named.py"
+files = ["digits.py"]
+[[step]]
+name = "named"
+sql = "SELECT named(value) AS value FROM records"
 [[sink]]
 type = "delta"
 path = "${dir}/table"
@@ -42,11 +48,13 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def test_a_pipeline_runs_on_a_cluster(master: str, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_a_pipeline_runs_on_a_cluster_to_which_its_functions_travel(master: str, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     topic = a_topic(partitions=2)
     topic.add(*[b"%d" % (number % 3) for number in range(60)])
     file = tmp_path / "p.toml"
-    file.write_text(PIPELINE)
+    # Beside the file, where executors do not look: both modules travel to them.
+    (tmp_path / "named.py").write_text("import digits\n\ndef named(value: str) -> str:\n    return digits.NAMES[value]\n")
+    (tmp_path / "digits.py").write_text('NAMES = {"0": "zero", "1": "one", "2": "two"}\n')
     variables = {"bootstrap": topic.bootstrap, "dir": str(tmp_path), "topic": topic.name, "master": master}
     given = [part for name, value in variables.items() for part in ("--var", f"{name}={value}")]
     # On the executors the package is where it is here: they are on this machine.
@@ -56,4 +64,4 @@ def test_a_pipeline_runs_on_a_cluster(master: str, a_topic: Callable[..., Topic]
     done = subprocess.run(run, capture_output=True, text=True, env=environment, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [json.loads(line)["event"] for line in done.stdout.splitlines()][-1] == "stopped"
-    assert Counter(read_table(tmp_path / "table").column("value").to_pylist()) == {"0": 20, "1": 20, "2": 20}
+    assert Counter(read_table(tmp_path / "table").column("value").to_pylist()) == {"zero": 20, "one": 20, "two": 20}
