@@ -1,14 +1,19 @@
-"""Spark reads the tables that `ottla table` keeps, by their files; no jar."""
+"""Spark reads the tables that `ottla table` keeps, by their files, and other Delta tables as a source of pipelines; no jar."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaProtocolError
+from pyspark.sql.datasource import InputPartition
 
 from ottla.lake.delta import opened
 from ottla.lake.form import Form
 from ottla.lake.target import DELETED, DeltaTarget, Origin
+from ottla.spark.pipeline.table_source import TableReader, TableSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -29,3 +34,14 @@ def test_spark_reads_a_table_by_its_files(spark: Any, tmp_path: Path) -> None:
     frame = spark.read.option("basePath", target.path).parquet(*opened(target.path).file_uris())
     found = frame.where("record_date = DATE'1970-01-01'").select("_key", "n").collect()
     assert sorted(tuple(row) for row in found) == [("a", 1), ("b", 20), ("c", 30)]
+
+
+def test_a_delta_table_with_a_feature_that_cannot_be_read_is_refused_by_its_name(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"a": [1, 2, 3]}))
+    features = ["deletionVectors"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    actions = ({"protocol": protocol}, {"commitInfo": {"timestamp": 1}})
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
+    schema = TableSource({"path": str(tmp_path)}).schema()
+    with pytest.raises(DeltaProtocolError, match="deletionVectors"):
+        list(TableReader(str(tmp_path), schema).read(InputPartition(0)))
