@@ -146,6 +146,21 @@ class Journal:
         with self._lock:
             return [line.told for line in self.lines if line.what == what and member in (None, line.member)]
 
+    def about(self, partition: int, end: int) -> str:
+        """The last that was told of a partition before a line, one in a line."""
+        found = []
+        for number, line in enumerate(self.lines[: end + 1]):
+            match line.what:
+                case "read":
+                    told = line.told[1] if line.told[0] == partition else None
+                case "committed":
+                    told = dict(map(tuple, line.told)).get(partition)
+                case _:
+                    told = line.told
+            if told is not None:
+                found.append(f"{number} {line.member} {line.what} {told}{' (stale)' if line.stale else ''}")
+        return "\n".join(found[-60:])
+
     def check(self, ends: Mapping[int, int]) -> None:
         """Fails unless everything up to these ends was read, and nothing that was committed was read again."""
         committed: dict[int, int] = defaultdict(int)
@@ -167,7 +182,7 @@ class Journal:
             elif line.what == "read" and not line.stale:
                 partition, offset = line.told
                 story = f"line {number}: {line.member} reads offset {offset} of partition {partition}"
-                assert offset >= committed[partition], f"{story}; committed is {committed[partition]}"
+                assert offset >= committed[partition], f"{story}; committed is {committed[partition]}:\n{self.about(partition, number)}"
                 read[partition].add(offset)
                 for stopped, begun in taken_over.items():
                     if stopped is not line.member:
