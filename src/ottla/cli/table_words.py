@@ -6,7 +6,6 @@ Exit codes: 0 in step, done, or stopped; 1 failed; 2 asked wrongly; 130 stopped 
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import click
 
 from ottla.cli.record_options import client_settings, setting_option
 from ottla.cli.render import bootstrap_option, told
+from ottla.client.waiting import Stop
 
 if TYPE_CHECKING:
     from ottla.lake.follow import Plan
@@ -162,9 +162,9 @@ def _told_of_tables() -> Iterator[None]:
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
+def stopping() -> Iterator[Stop]:
     """An event that Ctrl-C and SIGTERM set, so that what was read is committed; a second one interrupts."""
-    stop = threading.Event()
+    stop = Stop()
 
     def heard(number: int, frame: Any) -> None:
         if stop.is_set():

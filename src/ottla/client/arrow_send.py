@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from queue import Empty
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.arrow_columns import needed_arrow
 from ottla.client.arrow_rows import ANY, Portion, TableRows
-from ottla.client.batches import Batch, wait_limit_ms
+from ottla.client.batches import Batch, wait_for_end, wait_limit_ms
 from ottla.records.build import column_encoder, rows_by_partition, seal_encoded
 from ottla.records.codec import Builder
 from ottla.records.compression import Codec
@@ -218,11 +218,11 @@ class BlockingTableDelivery(TableDelivery):
         for batch, _ in self._sent:
             if batch.done:
                 continue
-            event = threading.Event()
-            batch.when_done(event.set)
-            if not event.wait(None if deadline is None else max(deadline - monotonic(), 0)):
+            try:
+                wait_for_end(batch, None if deadline is None else max(deadline - monotonic(), 0))
+            except Empty:
                 left = sum(rows.size for waiting, rows in self._sent if not waiting.done)
-                raise TimeoutError(f"{left} of {self.rows} rows for {self.topic} are not acknowledged after {timeout_ms:.0f} ms")
+                raise TimeoutError(f"{left} of {self.rows} rows for {self.topic} are not acknowledged after {timeout_ms:.0f} ms") from None
 
 
 def _tell(callback: Callable[[int, KafkaError | None], None], batch: Batch, rows: int) -> None:

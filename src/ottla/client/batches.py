@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from itertools import accumulate
+from queue import Empty, SimpleQueue
 from struct import Struct
 from typing import Any, NamedTuple
 
 import msgspec
 
+from ottla.client.waiting import taken
 from ottla.records.batch import ATTRIBUTES_AT, CRC_AT, parse_header
 from ottla.records.build import BatchBuilder
 from ottla.records.checksum import crc32c
@@ -307,10 +309,18 @@ class BlockingDelivery(Delivery, gc=False, eq=False):
     def _wait(self, timeout_ms: float | None) -> None:
         if self._batch.done:
             return
-        event = threading.Event()
-        self._batch.when_done(event.set)
-        if not event.wait(None if timeout_ms is None else timeout_ms / 1000):
-            raise TimeoutError(f"the record for {self._batch.topic}-{self._batch.partition} is not acknowledged after {timeout_ms:.0f} ms")
+        try:
+            wait_for_end(self._batch, None if timeout_ms is None else timeout_ms / 1000)
+        except Empty:
+            where = f"{self._batch.topic}-{self._batch.partition}"
+            raise TimeoutError(f"the record for {where} is not acknowledged after {timeout_ms:.0f} ms") from None
+
+
+def wait_for_end(batch: Batch, timeout_s: float | None = None) -> None:
+    """Until the batch's outcome is known. Raises: queue.Empty when it is not in time."""
+    bell: SimpleQueue[None] = SimpleQueue()
+    batch.when_done(partial(bell.put, None))
+    taken(bell, timeout_s)
 
 
 def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | None:
@@ -333,9 +343,7 @@ def failures(deliveries: Sequence[Delivery]) -> list[tuple[int, KafkaError]]:
         if delivery._batch is not batch:
             batch = delivery._batch
             if not batch.done:
-                event = threading.Event()
-                batch.when_done(event.set)
-                event.wait()
+                wait_for_end(batch)
         if batch.error is not None or batch.parts is not None:
             error = batch.error_of(delivery._index)
             if error is not None:

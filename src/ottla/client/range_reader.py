@@ -7,12 +7,12 @@ decides which thread decodes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import NamedTuple
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import MiB
 from ottla.client.arrow_read import check_sums, portions
+from ottla.client.loop_thread import Call
 from ottla.client.raw_fetch import RawFetch
 from ottla.records.batch import headers
 from ottla.records.columns import AbortedTransactions, Columns
@@ -23,7 +23,7 @@ FETCH_BYTES = 8 * MiB
 #: How long a fetch waits at the broker when there is nothing to send; a range that was planned has its records already.
 FETCH_WAIT_MS = 500
 
-Fetch = Callable[[TopicPartition, int], "Future[RawFetch]"]
+Fetch = Callable[[TopicPartition, int], Call[RawFetch]]
 
 
 class Fetched(NamedTuple):

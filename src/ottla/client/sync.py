@@ -14,6 +14,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
 from random import Random
 from time import time_ns
 from types import TracebackType
@@ -31,6 +32,7 @@ from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.outgoing import Outgoing, never, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer import Headers, all_done, buffer_exhausted, partitions_of, tell_of_loss
 from ottla.client.sender import Sender
+from ottla.client.waiting import taken
 from ottla.records import NATIVE
 
 if TYPE_CHECKING:
@@ -72,10 +74,9 @@ class Producer:
             interceptors=interceptors,
         )
         self._choice = self._outgoing.choice
-        lock = threading.Lock()
-        self._lock: threading.Lock | Forked = lock
-        #: Shares the lock: told when batches got their outcome, so that memory may be free.
-        self._room = threading.Condition(lock)
+        self._lock: threading.Lock | Forked = threading.Lock()
+        #: Under the lock: who waits for memory, and hears of it when batches got their outcome.
+        self._waiting: list[SimpleQueue[None]] = []
         self._accumulator = Accumulator(self.options, rng, give=BlockingDelivery, clock_ns=time_ns)
         #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
         self._at_once: Callable[..., BlockingDelivery | None] = never
@@ -112,8 +113,14 @@ class Producer:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
-        with self._room:
-            self._room.notify_all()
+        with self._lock:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._sender.metrics.waiting_threads = 0
+        for bell in waiting:
+            bell.put(None)
 
     def _wake(self) -> None:
         if not self._waking:
@@ -327,9 +334,9 @@ class Producer:
         finally:
             self._sender.close()
             tell_of_loss(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
-            with self._room:
+            with self._lock:
                 self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
-                self._room.notify_all()
+                self._tell_all()
             self._accumulator.tell()
             await self._network.close()
 
@@ -361,20 +368,26 @@ class Producer:
         began_ns = time.monotonic_ns()
         deadline = time.monotonic() + limit_ms / 1000
         metrics = self._sender.metrics
-        with self._room:
-            metrics.waiting_threads += 1
-            try:
-                while True:
-                    self._wake()
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not self._room.wait(left):
-                        metrics.buffer_exhausted += 1
-                        raise buffer_exhausted(self._accumulator, self.options)
+        try:
+            while True:
+                bell: SimpleQueue[None] = SimpleQueue()
+                with self._lock:
                     if self._closed:
                         raise AlreadyClosed("the producer is closed; make another one")
                     added = append()
                     if added is not None:
                         return added
-            finally:
-                metrics.waiting_threads -= 1
+                    self._waiting.append(bell)
+                    metrics.waiting_threads = len(self._waiting)
+                self._wake()
+                try:
+                    taken(bell, max(deadline - time.monotonic(), 0))
+                except Empty:
+                    with self._lock:
+                        self._waiting = [other for other in self._waiting if other is not bell]
+                        metrics.waiting_threads = len(self._waiting)
+                        metrics.buffer_exhausted += 1
+                    raise buffer_exhausted(self._accumulator, self.options) from None
+        finally:
+            with self._lock:
                 metrics.buffer_wait_ns += time.monotonic_ns() - began_ns

@@ -24,7 +24,7 @@ from ottla.client.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
 from ottla.client.errors import AlreadyClosed
 from ottla.client.given import patience
 from ottla.client.giving import LOOP_RECORDS
-from ottla.client.loop_thread import LoopThread, close_at_exit
+from ottla.client.loop_thread import Errands, LoopThread, close_at_exit
 from ottla.client.moving import Figures
 from ottla.client.offsets import OffsetAndTime
 from ottla.client.questions import Partition, Times
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ottla.client.arrow_read import TableForm
 
 T = TypeVar("T")
-#: A call into the user's code: what to call, and the future that awaits it; None: there is nothing more to call.
-Errand = tuple[Callable[[], Any], "asyncio.Future[None]"] | None
 
 
 class Consumer:
@@ -69,7 +67,7 @@ class Consumer:
         self._closed = False
         self._thread = LoopThread("ottla-consumer")
         #: Calls into the user's code, for whoever waits in a call that may have some.
-        self._errands: SimpleQueue[Errand] | None = None
+        self._errands: Errands | None = None
         #: The thread that waits in such a call.
         self._waiting: int | None = None
         self.core.invoke = self._invoke
@@ -120,7 +118,7 @@ class Consumer:
         """On the loop: have the waiting thread call something."""
         assert self._errands is not None, "only calls that wait for errands run the user's code"
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._errands.put((lambda: function(*arguments), done))
+        self._errands.put(lambda: self._run(partial(function, *arguments), done))
         await done
 
     def _raise_if_waiting(self) -> None:
@@ -135,23 +133,10 @@ class Consumer:
         self._raise_if_waiting()
         self._waiting = threading.get_ident()
         try:
-            return self._thread.call(work()) if not self.core.in_group else self._with_errands(work())
+            self._errands = SimpleQueue()
+            return self._thread.call(work(), self._errands)
         finally:
-            self._waiting = None
-
-    def _with_errands(self, work: Coroutine[Any, Any, T]) -> T:
-        errands = self._errands = SimpleQueue()
-        future = self._thread.submit(work)
-        future.add_done_callback(lambda _: errands.put(None))
-        try:
-            while (errand := errands.get()) is not None:
-                self._run(*errand)
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-        finally:
-            self._errands = None
+            self._errands = self._waiting = None
 
     def _run(self, function: Callable[[], Any], done: asyncio.Future[None]) -> None:
         error: Exception | None = None

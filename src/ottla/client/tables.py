@@ -18,7 +18,7 @@ from ottla.base.options import ConfigError, suggestion
 from ottla.client.arrow_read import THREADS, Piece, TableForm, Tables
 from ottla.client.consumer import Consumer
 from ottla.client.errors import MetadataTimedOut
-from ottla.client.loop_thread import LoopThread
+from ottla.client.loop_thread import Call, LoopThread
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, Fetched, RangeReader
 from ottla.client.ranges import Part, parse_part
 from ottla.client.raw_fetch import RawFetch
@@ -157,7 +157,7 @@ class _Reading:
     def _decode(self, fetched: Fetched) -> list[Piece]:
         return self._tables.read(fetched.columns(with_headers="headers" in self._schema.names), self._schema, fetched.tp)
 
-    def _fetch(self, tp: TopicPartition, offset: int) -> Future[RawFetch]:
+    def _fetch(self, tp: TopicPartition, offset: int) -> Call[RawFetch]:
         return self._thread.submit(self._consumer.fetch_raw(tp, offset, max_wait_ms=FETCH_WAIT_MS))
 
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.base.units import MiB
 from ottla.client.errors import ConnectionFailed
 from ottla.client.ranges import END, Kind, Range
+from ottla.client.waiting import Stop
 from ottla.lake.delta import TableMismatch
 from ottla.lake.files import Files
 from ottla.lake.form import Form
@@ -112,7 +112,7 @@ class Keeper:
         *,
         watcher: Watcher,
         shown: Sequence[bytes | None] = (),
-        stop: Event | None = None,
+        stop: Stop | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._topic = topic
@@ -122,7 +122,7 @@ class Keeper:
         self._watcher = watcher
         #: Some values, so that a new table begins with their columns.
         self._shown = shown
-        self._stop = stop or Event()
+        self._stop = stop or Stop()
         self._clock = clock
         self._form: Form = rows.form
         self._upserts = self._form.mode == "upsert"

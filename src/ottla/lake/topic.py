@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.client.arrow_columns import record_batch, record_schema
 from ottla.client.consumer import Consumer
-from ottla.client.loop_thread import LoopThread
+from ottla.client.loop_thread import Call, LoopThread
 from ottla.client.offsets import LATEST
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, Fetched, RangeReader
 from ottla.client.ranges import Range
@@ -183,7 +183,7 @@ class Topic:
         lost(Lost(tp.partition, offset, begins))
         return begins
 
-    def _fetch(self, tp: TopicPartition, offset: int) -> Future[RawFetch]:
+    def _fetch(self, tp: TopicPartition, offset: int) -> Call[RawFetch]:
         return self._thread.submit(self._consumer.fetch_raw(tp, offset, max_wait_ms=FETCH_WAIT_MS))
 
 

@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition, topic_id_text
@@ -20,7 +19,7 @@ from ottla.client.commits import Committed, OffsetAndMetadata
 from ottla.client.consumer import Consumer
 from ottla.client.errors import ConnectionFailed
 from ottla.client.group_admin import Partition
-from ottla.client.loop_thread import LoopThread
+from ottla.client.loop_thread import Call, LoopThread
 from ottla.client.network import Network
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
 from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, RangeReader
@@ -218,8 +217,8 @@ class Log:
         losses.tell(Loss("truncated", tp.topic, tp.partition, min(latest, position), wanted.end, earliest, what))
         return wanted.end
 
-    def _fetch(self, tp: TopicPartition, position: int) -> "Future[RawFetch]":
-        return asyncio.run_coroutine_threadsafe(self._fetch_raw(tp, position), self._thread.loop)
+    def _fetch(self, tp: TopicPartition, position: int) -> Call[RawFetch]:
+        return self._thread.submit(self._fetch_raw(tp, position))
 
     # -- in the loop
 

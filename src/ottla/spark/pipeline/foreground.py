@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ottla.client.waiting import Stop
 from ottla.spark.pipeline.checkpoint import Held, held
 from ottla.spark.pipeline.fit import refuse_unfit
 from ottla.spark.pipeline.model import Pipeline, Sink
@@ -58,7 +58,7 @@ def spark_version() -> str:
     return str(pyspark.__version__)
 
 
-def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: threading.Event, lock: Held) -> None:
+def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, lock: Held) -> None:
     def show(sink: Sink, batch: Batch, table: Any, total: int) -> None:
         out.rows(f"{sink.view}, batch {batch.number}", table, total)
 
@@ -92,7 +92,7 @@ def _watch(
     trouble: "Trouble",
     tell: Callable[[list[Progress]], None],
     out: Screen | JsonLines,
-    stop: threading.Event,
+    stop: Stop,
     lock: Held,
 ) -> None:
     """Until every query has ended, or `stop`. Raises: QueryFailed for trouble that does not pass."""
@@ -160,9 +160,9 @@ def _told_of_spark(pipeline: Pipeline, session: Any, log_file: Path) -> Iterator
 
 
 @contextmanager
-def stopped_by_signals(stop: threading.Event | None = None) -> Iterator[threading.Event]:
+def stopped_by_signals(stop: Stop | None = None) -> Iterator[Stop]:
     """An event that SIGINT and SIGTERM set, for the time of the block; a second signal ends the process at once."""
-    stop = stop or threading.Event()
+    stop = stop or Stop()
     chosen = stop
 
     def on_signal(number: int, frame: object) -> None:
