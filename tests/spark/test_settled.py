@@ -1,0 +1,45 @@
+"""What a Python process of Spark's is told once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_what_is_there_before_the_first_task_is_not_looked_at_again() -> None:
+    program = """
+import gc, pyarrow
+from ottla.spark.settled import settle
+before = len(gc.get_objects())
+settle()
+assert gc.get_freeze_count() > before * 0.9, (gc.get_freeze_count(), before)
+assert len(gc.get_objects()) < before * 0.1
+settled = gc.get_freeze_count()
+kept = [[] for _ in range(10_000)]
+settle()
+assert gc.get_freeze_count() == settled, "only once"
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert not ended.stderr
+
+
+def test_pieces_of_memory_are_used_again_without_asking_the_kernel() -> None:
+    program = """
+import resource, platform
+from ottla.spark.settled import settle
+settle()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def work():
+    pieces = [bytearray(8 << 20) for _ in range(4)]
+work()
+before = faults()
+for _ in range(10):
+    work()
+print(platform.libc_ver()[0], faults() - before)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    library, faults = ended.stdout.split()
+    # 32 MiB ten times are 80,000 pages of 4 KiB.
+    assert int(faults) < 1000 or library != "glibc"
