@@ -13,7 +13,7 @@ from bench.cases import Case, Figure, Measured, Scale, Skipped, Stage
 
 PARTITIONS = 6
 VALUE_SIZE = 100
-PASSES = 3
+PASSES = 5
 ARTIFACT = "spark-sql-kafka-0-10_2.13"
 FIGURES = (
     Figure("rows", "M rows/s", True),

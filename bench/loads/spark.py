@@ -1,24 +1,27 @@
 """What Spark's sources and sinks can move when nobody does anything with the rows: a batch read, a stream of what is there, a batch write.
 
-One session, the one that Ottla's pipelines run in, measures in turn, pass by pass, against the same server:
+The ways to do it are measured in turn, pass by pass, against the same server:
 
     ottla    Ottla's source or sink
     kafka    Spark's own Kafka connector, where its jars are given and it runs in this Spark
     ready    of the reads: a source that does nothing (`ready_source`), so the most that a source in Python can come to here
 
-A pass before the measured ones warms the JVM and its Python workers, and those that read count the rows, which checks the source. Reads go
-to Spark's "noop" sink, with all columns; writes come of numbers that Spark makes. Spark's CPU is that of the driver, the JVM and its Python
-workers, the start of them left out.
+Each has a process of its own with a session of its own, the one that Ottla's pipelines run in, as it would have where it is used: in one
+JVM they would spoil what the compiler has learnt of each other. Passes before the measured ones warm the JVM and its Python workers, and
+those that read count the rows first, which checks the source. Reads go to Spark's "noop" sink, with all columns; writes come of numbers
+that Spark makes. Spark's CPU is that of the driver, the JVM and its Python workers, the start of them left out.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from typing import Any
 
 import psutil
@@ -29,60 +32,60 @@ from bench.loads.ready_source import ReadySource
 from ottla.spark.session import start_session
 
 WAIT_S = 250
+#: The compiler is done with most of it by then.
+WARM_UP_PASSES = 3
 
 
 def read(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict[str, Any]:
     """Reads `topic` as a batch."""
-    at, rows = f"{host}:{port}", arguments["rows"]
-    ways: dict[str, Prepared] = {
-        "ottla": lambda session: _batch_read(_from(session.read, at, topic, "ottla"), rows),
-        "kafka": lambda session: _batch_read(_from(session.read, at, topic, "kafka"), rows),
-        "ready": lambda session: _batch_read(_ready(session.read, arguments), rows),
-    }
-    return _measured(pid, arguments, ways)
+    return _measured(pid, "read", ("ottla", "kafka", "ready"), {"at": f"{host}:{port}", "topic": topic, **arguments})
 
 
 def stream(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict[str, Any]:
     """The same as a stream with Trigger.AvailableNow, with its start and its end."""
-    at, rows = f"{host}:{port}", arguments["rows"]
-    ways: dict[str, Prepared] = {
-        "ottla": lambda session: _stream_read(lambda: _from(session.readStream, at, topic, "ottla"), rows),
-        "kafka": lambda session: _stream_read(lambda: _from(session.readStream, at, topic, "kafka"), rows),
-        "ready": lambda session: _stream_read(lambda: _ready(session.readStream, arguments), rows),
-    }
-    return _measured(pid, arguments, ways)
+    return _measured(pid, "stream", ("ottla", "kafka", "ready"), {"at": f"{host}:{port}", "topic": topic, **arguments})
 
 
 def write(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict[str, Any]:
     """Writes so many rows to `topic`."""
-    at, chosen = f"{host}:{port}", {name: arguments[name] for name in ("value_size", "rows")}
-    ways: dict[str, Prepared] = {
-        "ottla": lambda session: _batch_write(session, at, topic, source="ottla", **chosen),
-        "kafka": lambda session: _batch_write(session, at, topic, source="kafka", **chosen),
-    }
-    return _measured(pid, arguments, ways)
+    return _measured(pid, "write", ("ottla", "kafka"), {"at": f"{host}:{port}", "topic": topic, **arguments})
 
 
-Prepared = Callable[[SparkSession], Callable[[], object]]
-
-
-@dataclass(slots=True)
 class Way:
-    """One of the ways that are measured in turn, and what its passes took."""
+    """One of the ways that are measured in turn, in a process of its own, and what its passes took."""
 
-    one_pass: Callable[[], object]
-    seconds: list[float] = field(default_factory=list)
-    spark_cpu_s: float = 0.0
-    server_cpu_s: float = 0.0
+    def __init__(self, kind: str, source: str, arguments: dict[str, Any]) -> None:
+        spawning = multiprocessing.get_context("spawn")
+        self._asked, self._theirs = spawning.Pipe()
+        self._process = spawning.Process(target=_passes, args=(self._theirs, kind, source, arguments))
+        self.seconds: list[float] = []
+        self.spark_cpu_s = 0.0
+        self.server_cpu_s = 0.0
+
+    def __enter__(self) -> Way:
+        self._process.start()
+        # Theirs alone, so that each end sees when the other is gone.
+        self._theirs.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._asked.close()
+        self._process.join()
+
+    def why_not(self) -> str:
+        """Waits until it is warm; why it cannot be measured, or nothing."""
+        return str(self._asked.recv())
 
     def go(self, window: Window) -> None:
-        cpu_s = _spark_cpu_s()
         window.open()
-        self.one_pass()
+        self._asked.send(None)
+        cpu_s, failed = self._asked.recv()
         closed = window.close()
+        if failed:
+            raise RuntimeError(failed)
         self.seconds.append(closed["seconds"])
         self.server_cpu_s += closed["server_cpu_s"]
-        self.spark_cpu_s += _spark_cpu_s() - cpu_s
+        self.spark_cpu_s += cpu_s
 
     def told(self, rows: int) -> dict[str, Any]:
         """Rows a second of the median pass, and the sums of all passes."""
@@ -95,30 +98,67 @@ class Way:
         }
 
 
-def _measured(pid: int, arguments: dict[str, Any], ways: dict[str, Prepared]) -> dict[str, Any]:
+def _measured(pid: int, kind: str, sources: tuple[str, ...], arguments: dict[str, Any]) -> dict[str, Any]:
     """What each way came to by its name; for the connector, if it does not run, why."""
-    session = _session(arguments["jars"], arguments["java_home"])
-    try:
+    failed = ""
+    with ExitStack() as running:
         there: dict[str, Way] = {}
-        why_not = ""
-        for name, prepared in ways.items():
-            if name == "kafka" and not arguments["jars"]:
+        for source in sources:
+            if source == "kafka" and not arguments["jars"]:
                 continue
-            try:
-                there[name] = Way(prepared(session))
-                there[name].one_pass()
-            except Exception as error:
-                if name != "kafka":
-                    raise
-                there.pop(name, None)
-                why_not = str(error).splitlines()[0][:300]
+            way = running.enter_context(Way(kind, source, arguments))
+            why_not = way.why_not()
+            if not why_not:
+                there[source] = way
+            elif source == "kafka":
+                failed = why_not
+            else:
+                raise RuntimeError(why_not)
         window = Window(pid)
         for _ in range(arguments["passes"]):
             for way in there.values():
                 way.go(window)
-        return {"ways": {name: way.told(arguments["rows"]) for name, way in there.items()}, "connector_failed": why_not}
+        return {"ways": {name: way.told(arguments["rows"]) for name, way in there.items()}, "connector_failed": failed}
+
+
+def _passes(asked: Connection, kind: str, source: str, arguments: dict[str, Any]) -> None:
+    """In a process of its own: warms up, says so, and does one pass for each question, until nobody asks any more."""
+    session = _session(arguments["jars"] if source == "kafka" else [], arguments["java_home"])
+    try:
+        why_not = ""
+        try:
+            one_pass = _prepared(session, kind, source, arguments)
+            for _ in range(WARM_UP_PASSES):
+                one_pass()
+        except Exception as error:
+            why_not = _said(error)
+        asked.send(why_not)
+        while True:
+            try:
+                asked.recv()
+            except EOFError:
+                return
+            began_s, failed = _spark_cpu_s(), ""
+            try:
+                one_pass()
+            except Exception as error:
+                failed = _said(error)
+            asked.send((_spark_cpu_s() - began_s, failed))
     finally:
         session.stop()
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def _prepared(session: SparkSession, kind: str, source: str, arguments: dict[str, Any]) -> Callable[[], object]:
+    rows = arguments["rows"]
+    if kind == "write":
+        return _batch_write(session, arguments, source)
+    if kind == "stream":
+        return _stream_read(lambda: _from(session.readStream, source, arguments), rows)
+    return _batch_read(_from(session.read, source, arguments), rows)
 
 
 def _spark_cpu_s() -> float:
@@ -140,14 +180,12 @@ def _session(jars: list[str], java_home: str) -> SparkSession:
     return session
 
 
-def _from(reader: Any, bootstrap: str, topic: str, source: str) -> Any:
-    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+def _from(reader: Any, source: str, arguments: dict[str, Any]) -> Any:
+    if source == "ready":
+        options = {"rows": arguments["rows"], "tasks": os.cpu_count() or 1, "valueSize": arguments["value_size"]}
+        return reader.format(ReadySource.name()).options(**options).load()
+    options = {"kafka.bootstrap.servers": arguments["at"], "subscribe": arguments["topic"], "startingOffsets": "earliest"}
     return reader.format(source).options(**options).load()
-
-
-def _ready(reader: Any, arguments: dict[str, Any]) -> Any:
-    tasks = os.cpu_count() or 1
-    return reader.format(ReadySource.name()).options(rows=arguments["rows"], tasks=tasks, valueSize=arguments["value_size"]).load()
 
 
 def _check(counted: int, rows: int) -> None:
@@ -175,9 +213,9 @@ def _stream_read(frame: Callable[[], Any], rows: int) -> Callable[[], object]:
     return one_pass
 
 
-def _batch_write(session: SparkSession, bootstrap: str, topic: str, *, value_size: int, source: str, rows: int) -> Callable[[], object]:
-    frame = session.range(0, rows, 1, session.sparkContext.defaultParallelism).selectExpr(
-        f"rpad(CAST(id AS STRING), {value_size}, 'x') AS value"
+def _batch_write(session: SparkSession, arguments: dict[str, Any], source: str) -> Callable[[], object]:
+    frame = session.range(0, arguments["rows"], 1, session.sparkContext.defaultParallelism).selectExpr(
+        f"rpad(CAST(id AS STRING), {arguments['value_size']}, 'x') AS value"
     )
-    writer = frame.write.format(source).options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic}).mode("append")
+    writer = frame.write.format(source).options(**{"kafka.bootstrap.servers": arguments["at"], "topic": arguments["topic"]}).mode("append")
     return lambda: writer.save()

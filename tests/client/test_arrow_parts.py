@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client.arrow_avro import Column, _values_one_by_one
-from ottla.client.arrow_columns import as_binary, binary_column, gathered, headers_column, same_text
+from ottla.client.arrow_columns import as_binary, binary_column, gathered, headers_column, same_number, same_text
 from ottla.client.arrow_json import NotJson, json_texts, json_values
 from ottla.client.arrow_read import Tables
 from ottla.client.arrow_rows import TableRows
@@ -36,6 +36,20 @@ def test_one_text_in_every_row_is_a_column_like_any_other(text: str, rows: int) 
     column = same_text(text, rows)
     column.validate(full=True)
     assert column.equals(pa.array([text] * rows, pa.string()))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 1024, (1 << 17) + 1])
+def test_one_number_in_every_row_is_a_column_like_any_other(rows: int) -> None:
+    column = same_number(7, rows)
+    column.validate(full=True)
+    assert column.equals(pa.repeat(pa.scalar(7, pa.int32()), rows))
+
+
+def test_batches_of_about_one_size_share_what_is_the_same_in_them() -> None:
+    one, other = same_text("visits", 70_000), same_text("visits", 65_537)
+    assert one.buffers()[2].address == other.buffers()[2].address
+    sent = pa.ipc.read_message(pa.record_batch([other], ["topic"]).serialize())
+    assert sent.body.size < 65_537 * 10 + 1024, "what is sent of it is what the rows need"
 
 
 # -- JSON

@@ -19,6 +19,7 @@ pyarrow is imported when it is needed and not before: it comes with the extra ``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.options import suggestion
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 NAMES = ("key", "value", "headers", "partition", "offset", "timestamp", "topic", "timestamp_type")
 INT32_BYTES, INT64_BYTES = 4, 8
+#: Up to so many rows a column that says the same in each is made once for many batches.
+SAME_ROWS_MAX = 1 << 17
 
 
 def needed_arrow() -> Any:
@@ -90,7 +93,7 @@ def record_batch(columns: Columns, schema: pa.Schema, topic: str, partition: int
         "key": lambda: _binary(columns.key, pa.binary()),
         "value": lambda: _binary(columns.value, pa.binary()),
         "topic": lambda: same_text(topic, rows),
-        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "partition": lambda: same_number(partition, rows),
         "offset": lambda: fixed(columns.offsets, pa.int64()),
         "timestamp": lambda: fixed(columns.timestamps, schema.field("timestamp").type),
         "timestamp_type": lambda: fixed(columns.timestamp_types, pa.int32()),
@@ -100,7 +103,30 @@ def record_batch(columns: Columns, schema: pa.Schema, topic: str, partition: int
 
 
 def same_text(text: str, rows: int) -> Any:
-    """``text`` in each row; what ``pa.repeat`` makes, which takes twenty times as long."""
+    """``text`` in each row."""
+    return _texts(text, _room(rows)).slice(0, rows) if rows <= SAME_ROWS_MAX else _texts.__wrapped__(text, rows)
+
+
+def same_number(number: int, rows: int) -> Any:
+    """``number`` in each row, as int32."""
+    return _numbers(number, _room(rows)).slice(0, rows) if rows <= SAME_ROWS_MAX else _numbers.__wrapped__(number, rows)
+
+
+def _room(rows: int) -> int:
+    """A power of two, so that batches of about one size share a column."""
+    return 1 << max(rows - 1, 0).bit_length()
+
+
+@lru_cache(maxsize=8)
+def _numbers(number: int, rows: int) -> Any:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(number, pa.int32()), rows)
+
+
+@lru_cache(maxsize=4)
+def _texts(text: str, rows: int) -> Any:
+    # What pa.repeat makes, which takes twenty times as long.
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from ottla.net.buffers import unwritten
 from ottla.wire.declare import MalformedMessage, schema_of
 from ottla.wire.framing import decode_response, encode_request
 from ottla.wire.messages import API
@@ -213,7 +214,7 @@ class Link(asyncio.BufferedProtocol):
                 self._begin = start + size
                 self._receive(memoryview(bytes(self._scratch_view[start : start + size])))
             elif size + 4 > SCRATCH_BYTES - self._begin:
-                frame = bytearray(size)
+                frame = unwritten(size)
                 frame[:have] = self._scratch_view[start : self._end]
                 self._frame, self._frame_filled = frame, have
                 self._begin = self._end = 0

@@ -1,9 +1,9 @@
 """What a Python process that Spark keeps for tasks is told once, so that each task finds it quick.
 
-    garbage    Spark collects it after every task, which looks at every object of every module there is: 35 ms, more than a small batch
-               takes otherwise. What is there before the first task stays, and is not looked at again.
-    memory     A task takes pieces of some MiB and gives them back, and glibc gives them back to the kernel, which clears every page of them
-               for the next one. It keeps so much instead.
+garbage    Spark collects it after every task, which looks at every object of every module there is: 35 ms, more than a small batch
+           takes otherwise. What is there before the first task stays, and is not looked at again.
+memory     A task takes pieces of some MiB and gives them back, and glibc gives them back to the kernel, which clears every page of them
+           for the next one. It keeps so much instead.
 """
 
 import ctypes
