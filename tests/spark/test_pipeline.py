@@ -80,13 +80,18 @@ def test_aggregates_are_merged_by_key_into_a_table_and_a_topic(run: Any, spark: 
 
 @pytest.mark.parametrize(
     ("policy", "kept"),
-    [("keep", [("good", False), (None, True), ("half", True), (None, False)]), ("drop", [("good", False), (None, False)])],
+    [
+        ("keep", [("good", False), (None, True), ("half", True), (None, False), (None, True), (None, True), ("d", True)]),
+        ("drop", [("good", False), (None, False)]),
+    ],
 )
 def test_records_that_cannot_be_decoded_are_kept_and_marked_or_dropped(
     run: Any, a_topic: Topics, tmp_path: Path, policy: str, kept: list[Any]
 ) -> None:
     topic = a_topic()
     topic.add(b'{"user": "good", "n": 1, "at": 5}', b"nonsense", b'{"user": "half", "n": "one"}', None)
+    # Something after the object.
+    topic.add(b'{"user":"a","n":1}{"user":"b","n":2}', b'{"user":"c","n":3} trailing', b'{"user":"d","n":4}], "x": [1')
     run(topic, JSON.replace("[decode.fields]", f'bad_records = "{policy}"\n[decode.fields]') + KEEP)
     assert [(row["user"], row["_malformed"]) for row in sorted(table(tmp_path / "table"), key=lambda row: row["_offset"])] == kept
 

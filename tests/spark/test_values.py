@@ -64,7 +64,9 @@ def test_a_value_may_be_a_struct_beside_its_fields_and_its_bytes() -> None:
     ]
 
 
-@pytest.mark.parametrize("bad", [b"{", b"", b'{"id": "seven"}', b"[1]", b'{"id": 1} {"id": 2}', b"\xff"])
+@pytest.mark.parametrize(
+    "bad", [b"{", b"", b'{"id": "seven"}', b"[1]", b'{"id": 1} {"id": 2}', b'{"id": 1} trailing', b'{"id": 1}, "x": 1', b"\xff"]
+)
 def test_json_that_is_not_of_the_schema_is_kept_as_bytes(bad: bytes) -> None:
     found = decoded([b'{"id": 1}', bad, None], "id INT, _corrupt BINARY", valueFormat="json")
     assert found == [{"id": 1, "_corrupt": None}, {"id": None, "_corrupt": bad}, {"id": None, "_corrupt": None}]

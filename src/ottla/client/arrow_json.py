@@ -11,7 +11,8 @@ Written, a value is one JSON text per row. What JSON has no word for is written 
 
 Read, the texts of a column are parsed together. So that one bad text cannot be mistaken for a part of its neighbours, each is wrapped:
 
-    {"v":<text>}             a row that closes what it did not open, or opens what it does not close, is an error by itself
+    {"v":[<text>]}           a row that closes what it did not open, or opens what it does not close, is an error by itself; so is one
+                             that has something after its value, which makes the list longer or no list
 
 and when that fails, those at fault are searched for by halves and left out.
 """
@@ -217,14 +218,14 @@ def _parsed(texts: Any, kind: Any, *, more: bool = False) -> Any:
     words = texts.cast(pa.string())
     if words.null_count:
         words = pc.fill_null(words, "null")
-    lines = pc.binary_join_element_wise('{"v":', words, "}\n", "")
+    lines = pc.binary_join_element_wise('{"v":[', words, "]}\n", "")
     ends = pa.Array.from_buffers(pa.int32(), 2, [None, lines.buffers()[1]], offset=lines.offset + len(lines) - 1)
     size = ends[1].as_py()
     found = pyarrow.json.read_json(
         pa.BufferReader(lines.buffers()[2].slice(0, size)),
         read_options=pyarrow.json.ReadOptions(block_size=_block_size(lines, size)),
         parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=None if kind is None else pa.schema([("v", kind)]),
+            explicit_schema=None if kind is None else pa.schema([("v", pa.list_(kind))]),
             newlines_in_values=True,
             unexpected_field_behavior="infer" if kind is None or more else "ignore",
         ),
@@ -232,7 +233,10 @@ def _parsed(texts: Any, kind: Any, *, more: bool = False) -> Any:
     if found.num_rows != len(texts) or found.num_columns != 1:
         raise pa.ArrowInvalid("JSON parse error: a value holds more than one")
     column = found.column("v")
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    if not pc.all(pc.equal(pc.list_value_length(column), 1)).as_py():
+        raise pa.ArrowInvalid("JSON parse error: there is no value, or more than one")
+    values = [chunk.flatten() for chunk in column.chunks]
+    return values[0] if len(values) == 1 else pa.concat_arrays(values)
 
 
 def _block_size(lines: Any, size: int) -> int:

@@ -9,6 +9,9 @@ is left out (`"drop"`) or ends the query (`"fail"`). A tombstone, a record witho
 For dead letters (rejects.py) the record's key and value go along as they were, in columns that leave before anybody sees the view. Bytes
 that are not UTF-8 become the replacement character in text: tables and topics would hold text that nobody can read.
 
+Spark's from_json reads one value and does not look at what comes after it, so a JSON value is read as a part of a larger text, which ends
+with a mark (JSON_AROUND): what is left over makes that text no JSON, or the mark stand elsewhere.
+
 A regular expression is run once per value, not once per group: it rewrites the value into its groups with a separator between that cannot
 occur in text (a Unicode noncharacter), which is then split.
 """
@@ -27,6 +30,8 @@ from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE
 #: Unicode reserves it for use inside programs; it is not for interchange.
 SEPARATOR = "\ufdd0"
 CORRUPT = "_corrupt"
+#: The text that a JSON value is read within: a list of the value and of an object with a mark, and nothing else.
+JSON_AROUND = ('{"v":[', f',{{"{SEPARATOR}":true}}]}}')
 #: The largest number of milliseconds whose microseconds fit into 64 bits.
 EPOCH_MS_MAX = (2**63 - 1) // 1000
 EPOCHS = {"epoch_ms": "timestamp_millis", "epoch_s": "timestamp_seconds"}
@@ -128,14 +133,20 @@ def _json(frame: Any, decode: Decode) -> Any:
     else:
         fields = dict(decode.fields)
         schema = ", ".join(f"`{name}` {_written_type(field)}" for name, field in fields.items())
+    names = list(fields) or [field.name for field in _parsed(schema).fields]
+    schema = f"v ARRAY<STRUCT<{schema}, `{SEPARATOR}` BOOLEAN>>, {CORRUPT} STRING"
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
-    parsed = f"from_json(CAST(value AS STRING), {literal(f'{schema}, {CORRUPT} STRING')}, {options}) AS parsed"
+    begin, end = map(literal, JSON_AROUND)
+    parsed = f"from_json(concat({begin}, CAST(value AS STRING), {end}), {literal(schema)}, {options}) AS parsed"
     frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *metadata(decode))
-    names = list(fields) or [field.name for field in frame.schema["parsed"].dataType.fields if field.name != CORRUPT]
+    whole = f"size(parsed.v) = 2 AND get(parsed.v, 1).`{SEPARATOR}` AND get(parsed.v, 0) IS NOT NULL AND parsed.{CORRUPT} IS NULL"
+    frame = frame.selectExpr(
+        "get(parsed.v, 0) AS parsed", f"NOT coalesce({whole}, FALSE) AS broken", "present", *_names_of(metadata(decode))
+    )
     columns = [f"{_converted(f'parsed.`{name}`', fields[name]) if name in fields else f'parsed.`{name}`'} AS `{name}`" for name in names]
     timed = {name: field for name, field in fields.items() if field.format}
     unread = [f"(parsed.`{name}` IS NOT NULL AND {_converted(f'parsed.`{name}`', field)} IS NULL)" for name, field in timed.items()]
-    malformed = " OR ".join([f"parsed IS NULL OR parsed.{CORRUPT} IS NOT NULL", *unread])
+    malformed = " OR ".join(["broken", *unread])
     return frame.selectExpr(*columns, f"present AND ({malformed}) AS _malformed", *_names_of(metadata(decode)))
 
 
