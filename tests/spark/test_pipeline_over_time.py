@@ -1,16 +1,20 @@
 """A pipeline over several runs: what its status tells, whether a changed file fits its checkpoint, starting over."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.fit import of_query, refuse_unfit
 from ottla.spark.pipeline.reset import carry_out, planned_reset
 from ottla.spark.pipeline.status import pipeline_status
 from ottla.spark.pipeline.table import PipelineError
+from ottla.spark.pipeline.views import views
 
 from .conftest import Topic
 from .pipelines import records, table
@@ -83,3 +87,53 @@ def test_a_console_that_shows_few_rows_leaves_what_is_kept_whole(run: Any, a_top
     # A batch without records may follow, with which the watermark moves on.
     (last,) = [report for report in run(topic, shown) if report.rows_in]
     assert (last.rows_in, last.rows_out, last.state_rows) == (1, 1, 101)
+
+
+TWO = """
+bootstrap = "127.0.0.1:1"
+checkpoint = "${dir}/checkpoint"
+[[source]]
+name = "a"
+topic = "first"
+[[source]]
+name = "b"
+topics = ["second"]
+[[step]]
+name = "both"
+sql = "SELECT value FROM a UNION ALL SELECT value FROM b"
+[[sink]]
+from = "both"
+type = "console"
+"""
+
+
+def test_sources_may_change_their_place_in_the_file_and_not_in_the_plan(spark: Any, tmp_path: Path) -> None:
+    def fitted(text: str, noted: dict[str, Any]) -> dict[str, Any]:
+        pipeline = parse(text, tmp_path / "p.toml", {"dir": str(tmp_path)})
+        notes = Notes(tmp_path / "checkpoint")
+        notes.begin("both-append", noted, [])
+        notes.save()
+        refuse_unfit(pipeline, tmp_path / "checkpoint", spark.version)
+        return of_query(pipeline, "both", "append", views(pipeline, spark)["both"], noted, spark.version)
+
+    noted = fitted(TWO, {})
+    assert noted["plan"] == [{"subscribe": "first"}, {"subscribe": "second"}]
+    (tmp_path / "checkpoint" / "both-append" / "offsets").mkdir(parents=True)
+    head, one, two, rest = re.split(r"(?=\[\[source\]\])|(?=\[\[step\]\])", TWO)
+    assert fitted(head + two + one + rest, noted)["plan"] == noted["plan"]
+    assert fitted(TWO.replace('["second"]', '["third", "second"]'), noted)["plan"] == [
+        {"subscribe": "first"},
+        {"subscribe": "third,second"},
+    ]
+
+    swapped = TWO.replace("FROM a", "FROM x").replace("FROM b", "FROM a").replace("FROM x", "FROM b")
+    with pytest.raises(PipelineError) as refused:
+        fitted(swapped, noted)
+    assert refused.value.key == "step[0].sql"
+    assert "both reads, in this order, second; first, and read first; second before; put what it reads back" in refused.value.problem
+
+    # As it was noted before the plan was: the order in the file is all there is to go by.
+    earlier = {name: value for name, value in noted.items() if name != "plan"}
+    assert fitted(TWO, earlier) == noted
+    with pytest.raises(PipelineError, match="b reads second and a read first before"):
+        fitted(head + two + one + rest, earlier)

@@ -5,6 +5,7 @@ is there as far as the file tells, and once more when Spark has read the SQL, be
 
     goes on      steps, rules and decoding that change no state; sinks that come, go or change; a topic more; Spark settings; a newer Spark
     is refused   a topic less, or other kinds or another number of sources: the offsets in the checkpoint are of others
+                 sources in another order of Spark's plan, by which it numbers them; the order in the file counts for nothing
                  other grouping, deduplication or joins of streams, where the checkpoint holds state: it is of other keys
                  another spark.sql.shuffle.partitions in the file, where it holds state: that lies in so many parts
                  an older Spark than the one that wrote it
@@ -32,6 +33,8 @@ from ottla.spark.pipeline.table import PipelineError
 GROUPING = re.compile(
     r"\bgroup\s+by\b(.*?)(?=\bhaving\b|\border\s+by\b|\blimit\b|\bunion\b|\)\s*(?:as\s+)?\w*\s*$|$)", re.IGNORECASE | re.DOTALL
 )
+#: The options that say which topics are read.
+SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 #: Beginnings of the names of Spark's plan nodes that keep state.
 STATEFUL = ("Aggregate", "Deduplicate", "Distinct", "Join")
@@ -42,6 +45,8 @@ APART = (
     "bad rows of {view} are told otherwise than before, when {letters} and {other} had read {spots}: a record between may be good to one "
     "of them and bad to the other, and so be in the results of both or of none"
 )
+#: A source's name, and what it reads.
+Named = tuple[str, Mapping[str, str]]
 WHAT_TO_DO = "Start over with: ottla pipeline reset {file}, or give the pipeline another checkpoint"
 
 
@@ -58,6 +63,18 @@ def of_file(pipeline: Pipeline, view: str, form: str) -> dict[str, Any]:
     }
 
 
+def of_query(pipeline: Pipeline, view: str, form: str, frame: Any, noted: Mapping[str, Any], spark_version: str) -> dict[str, Any]:
+    """`of_file`, and what Spark's plan of the view tells besides: the state, and the order of the sources.
+
+    Raises: PipelineError when the checkpoint that was noted with `noted` is of another plan.
+    """
+    directory = Path(pipeline.checkpoint) / f"{view}-{form}"
+    plan, state = sources_of(pipeline, frame), state_of(frame)
+    refuse_other_plan(pipeline, directory, view, noted, plan)
+    refuse_other_state(pipeline, directory, view, noted, state)
+    return {**of_file(pipeline, view, form), "plan": plan, "state": state, "spark": spark_version}
+
+
 def judging(pipeline: Pipeline, view: str) -> str:
     """A digest of what decides which rows of a view are bad: decoding, rules, and the steps in between."""
     sources, steps = path_of(pipeline, view)
@@ -71,7 +88,7 @@ def _reads(source: Source) -> Mapping[str, str]:
     """What a stream reads."""
     if source.type != "topic":
         return {"path": str(source.path)}
-    return {name: source.options[name] for name in ("assign", "subscribe", "subscribePattern") if name in source.options}
+    return {name: source.options[name] for name in SUBSCRIPTIONS if name in source.options}
 
 
 def path_of(pipeline: Pipeline, view: str) -> tuple[list[Source], list[Step]]:
@@ -110,6 +127,21 @@ def state_of(frame: Any) -> list[str]:
         if name == "Join" and not all(side.isStreaming() for side in _children(node)):
             continue
         found.append(re.sub(r" AS \w+", "", re.sub(r"#\d+L?", "", node.simpleString(FIELDS_MAX))).replace("`", "").strip())
+    return found
+
+
+def sources_of(pipeline: Pipeline, frame: Any) -> list[dict[str, str]]:
+    """What the streams of a view read, in the order of Spark's plan, by which it numbers their offsets in the checkpoint."""
+    found = []
+    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+        if node.nodeName() == "StreamingRelationV2":
+            options = {name: node.extraOptions().get(name) for name in SUBSCRIPTIONS}
+            found.append({name: value for name, value in options.items() if value is not None})
+        elif node.nodeName() == "StreamingRelation":
+            path = str(node.sourceName()).partition("[")[2].removesuffix("]")
+            # As the file has it: the directory that a relative one is looked up in may be another.
+            streams = [source.path for source in pipeline.sources if source.stream and source.path is not None]
+            found.append({"path": next((one for one in streams if path.endswith(one.removeprefix("./"))), path)})
     return found
 
 
@@ -173,7 +205,7 @@ def _compared(pipeline: Pipeline, directory: Path, fit: Mapping[str, Any], spark
         raise PipelineError(
             str(pipeline.file), "", f"{directory} was written by Spark {fit['spark']}, and this is {spark_version}, which is older"
         )
-    told = _compared_sources(pipeline, directory, fit["sources"], now["sources"])
+    told = _compared_sources(pipeline, directory, fit["sources"], now["sources"], anywhere="plan" in fit)
     if not fit.get("state"):
         return told
     for step, before in fit["groupings"].items():
@@ -188,26 +220,66 @@ def _compared(pipeline: Pipeline, directory: Path, fit: Mapping[str, Any], spark
 
 
 def _compared_sources(
-    pipeline: Pipeline, directory: Path, before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]
+    pipeline: Pipeline,
+    directory: Path,
+    before: Mapping[str, Mapping[str, str]],
+    now: Mapping[str, Mapping[str, str]],
+    *,
+    anywhere: bool,
 ) -> list[str]:
+    """What is new in the sources, in sentences. `anywhere`: their order is compared with that of the plan. Raises: PipelineError."""
     told = []
     if len(before) != len(now):
         raise _unfit(
             pipeline, pipeline.sources[0].key.removesuffix("."), directory, f"reads {_listed(now)} and read {_listed(before)} before"
         )
-    for (name, reads), (new_name, new) in zip(before.items(), now.items(), strict=True):
-        if reads == new:
-            continue
-        old_topics, topics = (set(one.get("subscribe", "").split(",")) for one in (reads, new))
-        if set(reads) != set(new) or "subscribe" not in new or not old_topics <= topics:
+    for (name, reads), (new_name, new) in _pairs(before, now) if anywhere else zip(before.items(), now.items(), strict=True):
+        if not _goes_on(reads, new):
             raise _unfit(
                 pipeline,
                 pipeline.sources[0].key.removesuffix("."),
                 directory,
                 f"{new_name} reads {_said(new)} and {name} read {_said(reads)} before",
             )
-        told.append(f"{', '.join(sorted(topics - old_topics))} is new in {new_name} and read from its beginning")
+        added = _topics(new) - _topics(reads)
+        if added:
+            told.append(f"{', '.join(sorted(added))} is new in {new_name} and read from its beginning")
     return told
+
+
+def _pairs(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[tuple[Named, Named]]:
+    """Sources of before with those of now, wherever they stand in the file: that read the same, else of one name, else in order."""
+    found: list[tuple[Named, Named]] = []
+    olds, news = list(before.items()), list(now.items())
+    for alike in (slice(None), slice(1, None), slice(1)):
+        for old in list(olds):
+            new = next((one for one in news if one[alike] == old[alike]), None)
+            if new is not None:
+                found.append((old, new))
+                olds.remove(old)
+                news.remove(new)
+    return found + list(zip(olds, news, strict=True))
+
+
+def _goes_on(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Whether offsets of the one are offsets of the other too."""
+    return before == now or (set(before) == set(now) == {"subscribe"} and _topics(before) <= _topics(now))
+
+
+def _topics(reads: Mapping[str, str]) -> set[str]:
+    return set(reads["subscribe"].split(",")) if "subscribe" in reads else set()
+
+
+def refuse_other_plan(pipeline: Pipeline, directory: Path, view: str, noted: Mapping[str, Any], plan: Sequence[Mapping[str, str]]) -> None:
+    """Raises: PipelineError when Spark's plan has the sources in another order than the checkpoint has their offsets."""
+    before = noted.get("plan")
+    if before is None or not (directory / "offsets").is_dir():
+        return
+    if len(before) == len(plan) and all(_goes_on(old, new) for old, new in zip(before, plan, strict=True)):
+        return
+    now, then = ("; ".join(map(_said, reads)) or "nothing" for reads in (plan, before))
+    said = f"{view} reads, in this order, {now}, and read {then} before; put what it reads back into that order"
+    raise _unfit(pipeline, _key_of(pipeline, view), directory, said)
 
 
 def refuse_other_state(pipeline: Pipeline, directory: Path, view: str, noted: Mapping[str, Any], state: Sequence[str]) -> None:

@@ -85,10 +85,8 @@ class RunningPipeline:
 
     def _fit(self, planned: PlannedQuery) -> dict[str, Any]:
         """What the query's checkpoint depends on. Raises: PipelineError when it is another's."""
-        state = fit.state_of(planned.frame)
         noted = self.notes.queries.get(planned.directory, {}).get("fit", {})
-        fit.refuse_other_state(self.pipeline, Path(self.pipeline.checkpoint) / planned.directory, planned.view, noted, state)
-        return {**fit.of_file(self.pipeline, planned.view, planned.form), "state": state, "spark": self.session.version}
+        return fit.of_query(self.pipeline, planned.view, planned.form, planned.frame, noted, self.session.version)
 
     def _name(self, planned: PlannedQuery) -> str:
         if planned.form == REJECTS:
