@@ -167,6 +167,39 @@ def test_a_table_with_other_columns_is_not_written(run: Any, a_topic: Topics, tm
         run(topic, JSON.replace('n = "bigint"', 'n = "int"') + KEEP)
 
 
+FUNCTIONS = """
+def country(code: str) -> str:
+    return {"u0": "Austria"}[code]
+"""
+
+
+@pytest.mark.parametrize(
+    ("sql", "sentence"),
+    [
+        ("country(user)", "{dir}/words.py:3: country: KeyError: 'u1'"),
+        ("CAST(user AS INT)", '{dir}/p.toml:17: step[0].sql: The value \'u0\' of the type "STRING" cannot be cast to "INT"'),
+        ("10 / n", "{dir}/p.toml:17: step[0].sql: Division by zero"),
+    ],
+)
+def test_what_fails_at_a_row_is_told_with_its_line(run: Any, a_topic: Topics, tmp_path: Path, sql: str, sentence: str) -> None:
+    topic = a_topic()
+    topic.add(*records(0, 2))
+    (tmp_path / "words.py").write_text(FUNCTIONS)
+    step = f'[[step]]\nname = "made"\nsql = """\nSELECT user,\n       {sql} AS made\nFROM records"""\n'
+    with pytest.raises(QueryFailed) as failed:
+        run(topic, JSON + step + KEEP + '[functions]\nmodule = "words.py"\n')
+    assert f" failed: {sentence.format(dir=tmp_path)}" in str(failed.value)
+
+
+def test_a_topic_that_is_not_there_is_told_with_its_line(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.name = "no-such-topic"
+    with pytest.raises(QueryFailed) as failed:
+        run(topic, JSON + KEEP)
+    told = "source.topic: topic no-such-topic does not exist; create it with: ottla topic create no-such-topic"
+    assert f"{tmp_path}/p.toml:5: {told}" in str(failed.value)
+
+
 def test_a_window_with_a_watermark_is_appended_when_it_closes(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     windows = """

@@ -144,6 +144,11 @@ def test_when_one_of_several_sinks_fails_the_others_do_not_have_the_batch_twice(
         ('type = "parquet"\npath = "t"\npartition_by = ["day"]', "sink[0].partition_by", "records has no column day"),
         ('type = "topic"\ntopic = "t"\nvalue = "struct(usr)"', "sink[0].value", "`usr`"),
         ('type = "topic"\ntopic = "t"\nheaders = { a = "usr" }', "sink[0].headers", "`usr`"),
+        (
+            'type = "jdbc"\nurl = "jdbc:none:"\ntable = "t"\ndriver = "org.none.Driver"',
+            "sink[0].driver",
+            'name its jar in [spark] jars = "',
+        ),
     ],
 )
 def test_a_sink_that_cannot_take_its_view_is_refused_before_anything_runs(

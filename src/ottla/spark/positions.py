@@ -53,7 +53,8 @@ def subscribed(catalog: Catalog, subscription: Subscription, *, strict: bool = T
         return [tp for tp in _named(topics, subscription) if tp.partition < topics.get(tp.topic, 0)]
     for name in named:
         if name not in topics:
-            raise NoSuchData(f"topic {name} does not exist{suggestion(name, catalog.topics())}")
+            near = suggestion(name, catalog.topics())
+            raise NoSuchData(f"topic {name} does not exist{f'{near} Else' if near else ';'} create it with: ottla topic create {name}")
     for tp in subscription.partitions:
         if tp.partition >= topics[tp.topic]:
             raise NoSuchData(f"topic {tp.topic} has {topics[tp.topic]} partitions, so there is no {tp}")

@@ -100,6 +100,17 @@ class JdbcTable:
         for name, value in self.sink.options.items():
             if name.lower() not in OF_SPARK:
                 properties.setProperty(name, value)
-        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        driver = loader.loadClass(self.sink.driver).newInstance()
-        return driver.connect(self.sink.url, properties)
+        return self._driver(jvm).newInstance().connect(self.sink.url, properties)
+
+    def has_driver(self) -> bool:
+        """Whether the driver's class is there, in a jar that was named or in Spark's own."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self._driver(self.session._jvm)
+        except Py4JJavaError:
+            return False
+        return True
+
+    def _driver(self, jvm: Any) -> Any:
+        return jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(self.sink.driver)

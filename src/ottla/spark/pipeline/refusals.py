@@ -18,6 +18,12 @@ COMMON_FUNCTIONS = (
 )  # fmt: skip
 
 
+FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE)
+#: How Spark shows the line of a query at which a row failed; of a long one a part.
+SHOWN_SQL = re.compile(r"^== SQL.*\(line (?P<line>\d+), position \d+\) ==\n(?P<sql>.*)$", re.MULTILINE)
+MISSING_TOPIC = re.compile(r"topic (?P<topic>\S+) does not exist")
+
+
 def spark_errors() -> type[Exception]:
     """The class of everything Spark raises."""
     from pyspark.errors import PySparkException
@@ -36,11 +42,54 @@ def reason(error: BaseException) -> str:
             within = False
         elif line.endswith("Traceback (most recent call last):"):
             within = True
-    ours = [line.partition(": ")[2] or line for line in raised if not line.startswith("py4j.")]
+    ours = [_without_class(line) for line in raised if not line.startswith("py4j.")]
     # What Java raised when Python called it, such as a driver of a database.
     ours = ours or [line[2:].partition(": ")[2] for line in text.splitlines() if line.startswith(": ")][:1]
     sentence = ours[-1] if ours else text.split(";\n")[0].splitlines()[0].strip()
     return re.sub(r"\.? SQLSTATE: \w+$", "", sentence).removeprefix("[USER_RAISED_EXCEPTION] ")
+
+
+def _without_class(line: str) -> str:
+    """What was raised: our classes, and ValueError, have sentences that need no name; a KeyError says nothing without its own."""
+    name, colon, said = line.partition(": ")
+    return said if colon and said and ("." in name or name == "ValueError") else line
+
+
+def failure(pipeline: Pipeline, error: BaseException) -> str:
+    """What a query ended with, with the line of the file or of the functions' module that it is about, where that is told."""
+    text, said = str(error), reason(error)
+    return _in_function(pipeline, text) or str(_at_fault(pipeline, text, said) or said)
+
+
+def _in_function(pipeline: Pipeline, text: str) -> str | None:
+    """What a function of the pipeline's module raised, with its line."""
+    if pipeline.functions is None:
+        return None
+    files = {str(path): path for path in (pipeline.functions.module, *pipeline.functions.files)}
+    for trace in reversed(text.split("Traceback (most recent call last):\n")):
+        frames = [match for match in FRAME.finditer(trace) if match["file"] in files]
+        raised = next((line for line in trace.splitlines() if line and not line[0].isspace()), None)
+        if frames and raised is not None:
+            return f"{frames[-1]['file']}:{frames[-1]['line']}: {frames[0]['name']}: {raised}"
+    return None
+
+
+def _at_fault(pipeline: Pipeline, text: str, said: str) -> PipelineError | None:
+    """The same as an error of the file: of a step where Spark shows its SQL, of a source where that is a topic that is not there."""
+    shown, missing = SHOWN_SQL.search(text), MISSING_TOPIC.match(said)
+    for step in pipeline.steps if shown is not None else ():
+        assert shown is not None
+        number, line = int(shown["line"]), shown["sql"].removeprefix("...").removesuffix("...")
+        lines = step.sql.split("\n")
+        if number <= len(lines) and line in lines[number - 1]:
+            index = sum(len(one) + 1 for one in lines[: number - 1])
+            return pipeline.error(step.key, without_code(said), line=step.line_at(index))
+    for source in pipeline.sources if missing is not None else ():
+        assert missing is not None
+        topics = source.options.get("subscribe", "").split(",")
+        if missing["topic"] in topics:
+            return pipeline.error(f"{source.key}{'topic' if len(topics) == 1 else 'topics'}", said)
+    return None
 
 
 def refused_sql(pipeline: Pipeline, step: Step, error: Exception, columns: Mapping[str, Sequence[str]]) -> PipelineError:

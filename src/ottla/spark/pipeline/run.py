@@ -20,7 +20,7 @@ from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import ParquetFiles
 from ottla.spark.pipeline.progress import Progress
 from ottla.spark.pipeline.query import PlannedQuery, RunningQuery, aggregates, planned_queries, start
-from ottla.spark.pipeline.refusals import reason
+from ottla.spark.pipeline.refusals import failure, reason
 from ottla.spark.pipeline.rejects import REJECTS, Judged
 from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, JdbcTarget, ParquetTarget, Target, TopicTarget
 from ottla.spark.pipeline.trouble import at_length, passes
@@ -108,7 +108,9 @@ class RunningPipeline:
             error = None if query.query.isActive or query.failed is query.query else query.query.exception()
             if error is not None:
                 query.failed = query.query
-                raise QueryFailed(f"{self.pipeline.name}: {query.name} failed: {reason(error)}", query, passes=passes(at_length(error)))
+                raise QueryFailed(
+                    f"{self.pipeline.name}: {query.name} failed: {failure(self.pipeline, error)}", query, passes=passes(at_length(error))
+                )
         found, self._untold = self._untold, []
         return sorted(found, key=lambda report: report.at)
 

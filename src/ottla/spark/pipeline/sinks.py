@@ -271,6 +271,9 @@ class JdbcTarget:
 
     def prepare(self, frame: Any) -> None:
         refuse_unknown(self.pipeline, self.sink, frame)
+        if not self.table.has_driver():
+            said = f'there is no class {self.sink.driver}; name its jar in [spark] jars = "...", or correct the name'
+            raise self.pipeline.error(f"{self.sink.key}driver", said)
 
     def take(self, table: "pa.Table", batch: Batch) -> None:
         if table.num_rows:
