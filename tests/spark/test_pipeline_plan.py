@@ -11,7 +11,9 @@ from click.testing import CliRunner
 
 from ottla.cli.main import main
 from ottla.spark.pipeline import plan as plans
+from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.fit import of_query
 from ottla.spark.pipeline.table import PipelineError
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -97,6 +99,51 @@ def test_a_refusal_of_spark_names_the_line_to_change(spark: Any, tmp_path: Path,
         plans.checked(parse(text, tmp_path / "p.toml", {}), spark)
     assert (refused.value.where, refused.value.key) == (f"{tmp_path / 'p.toml'}:{line}", key), refused.value
     assert sentence in refused.value.problem
+
+
+@pytest.mark.parametrize(
+    ("rest", "key", "sentence"),
+    [
+        ('from = "asked"\ntype = "topic"\ntopic = "t"\nvalue = "struct(cod)"', "sink[0].value", "`cod`"),
+        ('from = "asked"\ntype = "parquet"\npath = "t"\npartition_by = ["day"]', "sink[0].partition_by", "asked has no column day"),
+        (
+            'from = "asked"\ntype = "console"\n[[rule]]\nname = "r"\non = "asked"\ncheck = "n > 1"\naction = "drop"',
+            "rule[0].on",
+            "are aggregates",
+        ),
+    ],
+)
+def test_what_a_run_would_refuse_before_it_begins_is_refused_by_a_plan(
+    spark: Any, tmp_path: Path, rest: str, key: str, sentence: str
+) -> None:
+    text = asking("SELECT code, count(*) AS n FROM events GROUP BY code" if "[[rule]]" in rest else "SELECT code FROM events")
+    with pytest.raises(PipelineError) as refused:
+        plans.checked(parse(text.partition("[[sink]]")[0] + "[[sink]]\n" + rest + "\n", tmp_path / "p.toml", {}), spark)
+    assert refused.value.key == key
+    assert sentence in refused.value.problem
+
+
+@pytest.mark.usefixtures("in_this_session")
+def test_commands_tell_whether_the_checkpoint_still_fits(spark: Any, tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    text = f'checkpoint = "{tmp_path}/checkpoint"\n' + asking("SELECT code FROM events")
+    file.write_text(text)
+    pipeline = parse(text, file, {})
+    notes = Notes(tmp_path / "checkpoint")
+    noted = of_query(pipeline, "asked", "append", plans.checked(pipeline, spark)["asked"], {}, spark.version)
+    notes.begin("asked-append", noted, [])
+    notes.save()
+    (tmp_path / "checkpoint" / "asked-append" / "offsets").mkdir(parents=True)
+
+    file.write_text(text.replace('topic = "events"', 'topics = ["events", "more"]'))
+    for command in (["validate", "--no-spark"], ["validate"], ["plan"]):
+        told = CliRunner().invoke(main, ["pipeline", *command, str(file), "-o", "json"])
+        assert json.loads(told.stdout)["notes"] == ["more is new in events and read from its beginning"], command
+    assert "more is new in events and read from" in CliRunner().invoke(main, ["pipeline", "validate", str(file), "--no-spark"]).output
+    file.write_text(text.replace('topic = "events"', 'topic = "more"'))
+    for command in (["validate", "--no-spark"], ["plan"]):
+        refused = CliRunner().invoke(main, ["pipeline", *command, str(file)])
+        assert (refused.exit_code, "does not fit any more" in refused.output) == (2, True), command
 
 
 WHOLE = (

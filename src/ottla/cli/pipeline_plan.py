@@ -1,6 +1,7 @@
 """``ottla pipeline validate`` and ``plan``: what is wrong with a file, and what it would do. Neither needs a broker, and nothing is run.
 
 the file's words, functions' module     checked always, in a blink
+whether the checkpoint still fits       as far as the file tells
 SQL, types, streams, state              checked by a small Spark session on this machine, some seconds; not with --no-spark
 """
 
@@ -43,6 +44,7 @@ SINKS = (
     steps="queries",
     sinks="where results go",
     sql_checked="whether Spark has looked at the SQL too",
+    notes="what is new since its checkpoint was made, in sentences",
 )
 @click.command("validate")
 @file_argument
@@ -52,7 +54,8 @@ SINKS = (
 def validate(file: Path, variables: tuple[str, ...], no_spark: bool, output: Form) -> None:
     """Check a pipeline FILE without running it: every key, its functions and, where Spark is there, its SQL. Needs no broker."""
     pipeline = _loaded(file, variables)
-    checked = not no_spark and _analysed(pipeline)
+    told = _news(pipeline)
+    checked = not no_spark and _analysed(pipeline, told)
     document: dict[str, Any] = {
         "name": pipeline.name,
         "file": str(file),
@@ -60,12 +63,15 @@ def validate(file: Path, variables: tuple[str, ...], no_spark: bool, output: For
         "steps": len(pipeline.steps),
         "sinks": len(pipeline.sinks),
         "sql_checked": checked,
+        "notes": told,
     }
     if output.for_programs:
         output.document(document)
         return
     counts = ", ".join(_counted(document[name], name) for name in ("sources", "steps", "sinks"))
     click.echo(f"{file}: pipeline {pipeline.name}: {counts}; SQL {'checked' if checked else 'not checked'}")
+    for sentence in told:
+        note(sentence)
 
 
 @fields(
@@ -97,6 +103,7 @@ def validate(file: Path, variables: tuple[str, ...], no_spark: bool, output: For
     checkpoint="directory of what was read and what is kept",
     trigger="when batches begin",
     master="where Spark runs",
+    notes="what is new since its checkpoint was made, in sentences",
 )
 @click.command("plan")
 @file_argument
@@ -106,10 +113,11 @@ def validate(file: Path, variables: tuple[str, ...], no_spark: bool, output: For
 def plan(file: Path, variables: tuple[str, ...], physical: bool, output: Form) -> None:
     """Show what a pipeline FILE would do, without running it: views with their columns, state that is kept, sinks. Needs no broker."""
     pipeline = _loaded(file, variables)
+    news = _news(pipeline)
     with _planning(pipeline) as session:
         from ottla.spark.pipeline.plan import plan
 
-        document = plan(pipeline, session, physical=physical)
+        document = plan(pipeline, session, physical=physical, news=news)
     if output.for_programs:
         output.document(document)
     else:
@@ -124,6 +132,8 @@ def _print(document: dict[str, Any], output: Form) -> None:
         output.table(document["functions"], (Column("FUNCTION", "name"), Column("RETURNS", "type")), prefix=("", "function"))
     for one in document.get("physical", ()):
         click.echo(f"\nOne batch of {one['view']}:\n{one['plan'].strip()}")
+    for sentence in document["notes"]:
+        note(sentence)
 
 
 def _loaded(file: Path, variables: tuple[str, ...]) -> Pipeline:
@@ -136,8 +146,25 @@ def _loaded(file: Path, variables: tuple[str, ...]) -> Pipeline:
         stop_with(str(error), EXIT_USAGE)
 
 
-def _analysed(pipeline: Pipeline) -> bool:
-    """Whether Spark is there and has looked at everything."""
+def _news(pipeline: Pipeline) -> list[str]:
+    """What is new since the pipeline's checkpoint was made; one that does not fit any more ends the command."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from ottla.spark.pipeline.fit import refuse_unfit
+    from ottla.spark.pipeline.table import PipelineError
+
+    try:
+        spark = version("pyspark")
+    except PackageNotFoundError:
+        spark = None
+    try:
+        return refuse_unfit(pipeline, Path(pipeline.checkpoint), spark)
+    except PipelineError as error:
+        stop_with(str(error), EXIT_USAGE)
+
+
+def _analysed(pipeline: Pipeline, told: list[str]) -> bool:
+    """Whether Spark is there and has looked at everything; `told` gets what is new since the checkpoint was made."""
     from importlib.util import find_spec
 
     from ottla.spark.java import NoJava, java_home
@@ -153,7 +180,7 @@ def _analysed(pipeline: Pipeline) -> bool:
     with _planning(pipeline) as session:
         from ottla.spark.pipeline.plan import checked
 
-        checked(pipeline, session)
+        checked(pipeline, session, told)
     return True
 
 

@@ -156,10 +156,10 @@ def _children(plan: Any) -> list[Any]:
     return [children.apply(index) for index in range(children.size())]
 
 
-def refuse_unfit(pipeline: Pipeline, directory: Path, spark_version: str) -> list[str]:
+def refuse_unfit(pipeline: Pipeline, directory: Path, spark_version: str | None) -> list[str]:
     """What is new since the checkpoint was made, in sentences. Raises: PipelineError when it does not fit any more.
 
-    Looks at the file alone; Spark has not started.
+    Looks at the file alone; Spark has not started. `spark_version`: None where there is no Spark to run it.
     """
     told = []
     noted = checkpoint.read_notes(directory)
@@ -169,6 +169,11 @@ def refuse_unfit(pipeline: Pipeline, directory: Path, spark_version: str) -> lis
             continue
         told += _compared(pipeline, directory / name, fit, spark_version)
     return told + _apart(pipeline, directory, noted)
+
+
+def new_queries(directories: Sequence[str], noted: Mapping[str, Any]) -> list[str]:
+    """Which queries of a pipeline that has a checkpoint have none in it, in sentences."""
+    return [f"{name} is new, and reads from the start of its sources" for name in directories if noted and name not in noted]
 
 
 def _apart(pipeline: Pipeline, directory: Path, noted: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -197,11 +202,11 @@ def _names(pipeline: Pipeline, view: str) -> set[str]:
     return {source.name for source in sources} | {step.name for step in steps}
 
 
-def _compared(pipeline: Pipeline, directory: Path, fit: Mapping[str, Any], spark_version: str) -> list[str]:
+def _compared(pipeline: Pipeline, directory: Path, fit: Mapping[str, Any], spark_version: str | None) -> list[str]:
     if fit["view"] not in pipeline.views:
         return [f"the view {fit['view']} is gone; its checkpoint {directory} is left alone"]
     now = of_file(pipeline, fit["view"], fit["form"])
-    if _version(spark_version) < _version(str(fit.get("spark", ""))):
+    if spark_version is not None and _version(spark_version) < _version(str(fit.get("spark", ""))):
         raise PipelineError(
             str(pipeline.file), "", f"{directory} was written by Spark {fit['spark']}, and this is {spark_version}, which is older"
         )

@@ -1,15 +1,17 @@
 """A pipeline as it would run, told without running it: views with their columns, what is kept in state, sinks and what reaches them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ottla.spark.pipeline import functions, settings, streams
+from ottla.spark.pipeline import fit, functions, settings, streams
+from ottla.spark.pipeline.checkpoint import read_notes
 from ottla.spark.pipeline.model import Pipeline, Sink, Source
-from ottla.spark.pipeline.query import form_of
-from ottla.spark.pipeline.refusals import no_column
+from ottla.spark.pipeline.query import form_of, planned_queries
+from ottla.spark.pipeline.rejects import Judged
+from ottla.spark.pipeline.sinks import TopicTarget, refuse_unknown
 from ottla.spark.pipeline.views import views as made_views
 
 
@@ -30,21 +32,34 @@ def planning_session(pipeline: Pipeline) -> Iterator[Any]:
             session.stop()
 
 
-def checked(pipeline: Pipeline, session: Any) -> dict[str, Any]:
-    """Every view by name, after Spark has looked at each step and at how each sink wants its view. Raises: PipelineError."""
+def checked(pipeline: Pipeline, session: Any, told: list[str] | None = None) -> dict[str, Any]:
+    """Every view by name, after Spark has looked at each step, at how each sink wants its view, and at whether the checkpoint fits: all
+    that a run would look at before it asks brokers, databases or tables. `told` gets what is new since the checkpoint was made.
+
+    Raises: PipelineError.
+    """
     settings.check(pipeline, session)
-    frames = made_views(pipeline, session)
+    judged: dict[str, Judged] = {}
+    frames = made_views(pipeline, session, judged)
+    queries = planned_queries(pipeline, frames, judged)
     for sink in pipeline.sinks:
-        streams.check(pipeline, session, frames, sink.view, form_of(pipeline, sink, frames[sink.view]), sink.key)
-        for name in sink.keys:
-            if name not in frames[sink.view].columns:
-                raise pipeline.error(f"{sink.key}keys", no_column(name, {sink.view: frames[sink.view].columns}))
+        frame = frames[sink.view]
+        streams.check(pipeline, session, frames, sink.view, form_of(pipeline, sink, frame), sink.key)
+        if sink.type == "topic":
+            TopicTarget(sink, pipeline).prepare(frame)
+        refuse_unknown(pipeline, sink, frame)
+    noted = read_notes(Path(pipeline.checkpoint))
+    for query in queries:
+        fit.of_query(pipeline, query.view, query.form, query.frame, noted.get(query.directory, {}).get("fit", {}), session.version)
+    if told is not None:
+        told += fit.new_queries([query.directory for query in queries], noted)
     return frames
 
 
-def plan(pipeline: Pipeline, session: Any, *, physical: bool = False) -> dict[str, Any]:
-    """The plan as a document. Raises: PipelineError."""
-    frames = checked(pipeline, session)
+def plan(pipeline: Pipeline, session: Any, *, physical: bool = False, news: Sequence[str] = ()) -> dict[str, Any]:
+    """The plan as a document, with `news` and what else is new since the checkpoint was made. Raises: PipelineError."""
+    told = list(news)
+    frames = checked(pipeline, session, told)
     types = functions.register(pipeline, session)
     document = {
         "name": pipeline.name,
@@ -53,6 +68,7 @@ def plan(pipeline: Pipeline, session: Any, *, physical: bool = False) -> dict[st
         "checkpoint": pipeline.checkpoint,
         "trigger": pipeline.trigger,
         "master": pipeline.spark.get("spark.master", "local[*]"),
+        "notes": told,
         "functions": [{"name": name, "type": kind} for name, kind in types.items()],
         "views": [_view(pipeline, name, frame) for name, frame in frames.items()],
         "sinks": [_sink(pipeline, sink, frames[sink.view]) for sink in pipeline.sinks],

@@ -75,10 +75,8 @@ class RunningPipeline:
                 # Spark refuses at the start of a query, without a place; this names the step.
                 streams.check(pipeline, session, views, planned.view, planned.form, planned.sinks[0].key)
         fits = {planned.directory: self._fit(planned) for planned in queries}
-        known = set(self.notes.queries)
+        self.news += fit.new_queries([planned.directory for planned in queries], self.notes.queries)
         for planned in queries:
-            if known and planned.directory not in known:
-                self.news.append(f"{planned.directory} is new, and reads from the start of its sources")
             self.notes.begin(planned.directory, fits[planned.directory], [described(sink) for sink in planned.sinks])
             self.queries.append(start(planned, pipeline, self._name(planned), [self._target(sink) for sink in planned.sinks]))
         self.notes.save()
