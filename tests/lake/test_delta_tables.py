@@ -33,6 +33,30 @@ def test_rows_may_lack_columns_that_the_table_has(tmp_path: Path) -> None:
     assert rows(tmp_path) == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
 
 
+def test_a_whole_result_may_lack_columns_that_the_table_has(tmp_path: Path) -> None:
+    put(tmp_path, {"p": ["x"], "a": [1], "s": [{"x": 1, "y": "q"}]}, batch=0, mode="replace", partition_by=["p"])
+    narrow = {"s": [{"x": 2}], "p": ["y"], "b": [True]}
+    assert put(tmp_path, narrow, batch=1, mode="replace", evolving=True)
+    put(tmp_path, {"a": pa.array([3], pa.int16()), "p": ["z"]}, batch=2, mode="replace", evolving=True)
+    assert rows(tmp_path) == [{"p": "z", "a": 3, "s": None, "b": None}]
+    put(tmp_path, narrow, batch=3, mode="replace", evolving=True)
+    assert rows(tmp_path) == [{"p": "y", "a": None, "s": {"x": 2, "y": None}, "b": True}]
+    with pytest.raises(TableMismatch):
+        put(tmp_path, {"a": [1], "p": ["x"]}, batch=4, mode="replace")
+
+
+def test_rows_that_are_merged_add_columns_and_keep_those_that_they_lack(tmp_path: Path) -> None:
+    merged: dict[str, Any] = {"mode": "merge", "keys": ("k",), "evolving": True}
+    put(tmp_path, {"k": ["a", "b"], "n": [1, 2]}, batch=0, **merged)
+    put(tmp_path, {"more": [0.5, 1.5], "k": ["a", "c"]}, batch=1, **merged)
+    put(tmp_path, {"k": ["b"], "n": pa.array([7], pa.int16())}, batch=2, **merged)
+    assert rows(tmp_path) == [
+        {"k": "a", "n": 1, "more": 0.5},
+        {"k": "b", "n": 7, "more": None},
+        {"k": "c", "n": None, "more": 1.5},
+    ]
+
+
 def test_members_of_structs_are_added(tmp_path: Path) -> None:
     put(tmp_path, {"s": [{"x": 1}]}, batch=0)
     put(tmp_path, {"s": [{"y": "q"}]}, batch=1, evolving=True)

@@ -281,7 +281,9 @@ def write(
 ) -> bool:
     """One transaction with the rows of `table`; False when the batch is there already and the table is not to change for it.
 
-    `evolving`: columns that the table does not have are added first. Raises: TableMismatch, Overtaken, RepeatedKeys.
+    `evolving`: columns that the table does not have are added first, and `table` may lack some that it has.
+
+    Raises: TableMismatch, Overtaken, RepeatedKeys.
     """
     there = opened(path)
     again = mode != "append"
@@ -343,7 +345,7 @@ def append(there: Any, table: pa.Table, properties: Any, *, overwrite: bool = Fa
         there,
         table,
         mode="overwrite" if overwrite else "append",
-        schema_mode=None if overwrite else "merge",
+        schema_mode="merge",
         target_file_size=FILE_BYTES,
         commit_properties=properties,
     )
