@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ottla import Admin
+from ottla import Admin, TopicPartition
 from ottla.cli.pipeline import command
 from ottla.spark.pipeline.file import parse
 from ottla.spark.pipeline.query import triggered
@@ -118,7 +118,7 @@ def test_the_group_of_a_pipeline_that_is_stopped_has_its_last_batch(spark: Any, 
     running = RunningPipeline(parse(text, tmp_path / "p.toml", {**variables, "trigger": "1 hour"}), spark, lambda *_: None)
     try:
         running.start()
-        until(lambda: (tmp_path / "table").exists() and len(table(tmp_path / "table")) == 10, running.queries[0].query)
+        until(lambda: running.caught_up({TopicPartition(topic.name, 0): 10}), running.queries[0].query)
     finally:
         running.stop()
     with Admin(bootstrap_servers=topic.bootstrap) as admin:
