@@ -127,8 +127,10 @@ class Screen:
         self.live.stop()
 
     def say(self, event: str, **fields: Any) -> None:
+        from rich.text import Text
+
         told = " ".join(str(value) for value in fields.values())
-        self.console.print(f"[dim]{event}[/dim] {told}", highlight=False)
+        self.console.print(Text.assemble((event, "dim"), " ", as_it_is(told)))
 
     def batch(self, progress: Progress) -> None:
         rows_in, rows_out, dead = self.totals.get(progress.query, (0, 0, 0))
@@ -168,11 +170,11 @@ class Screen:
                 f"{last.state_rows:,}",
                 (last.watermark or "")[:19].replace("T", " "),
             )
-            table.add_row(query, *[f"{figure:,}" for figure in figures], *rest)
+            table.add_row(as_it_is(query), *[f"{figure:,}" for figure in figures], *rest)
         if not self.latest:
             table.add_row("waiting for the first batch", *[""] * 10)
         behind = furthest_behind(self.latest.values())
-        return Group(table, behind) if behind else table
+        return Group(table, as_it_is(behind)) if behind else table
 
 
 def furthest_behind(batches: Iterable[Progress]) -> str:
@@ -190,13 +192,20 @@ def furthest_behind(batches: Iterable[Progress]) -> str:
     return f"behind: {shown}{more} (of {len(lags)} partitions)"
 
 
+def as_it_is(text: str) -> Any:
+    """What somebody else wrote, for rich: square brackets are no markup, and what a terminal would obey is shown escaped."""
+    from rich.text import Text
+
+    return Text("".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text))
+
+
 def table_of(rows: Any, title: str) -> Any:
     """A rich table of an Arrow table."""
     from rich.table import Table
 
-    shown = Table(title=title, title_justify="left")
+    shown = Table(title=as_it_is(title), title_justify="left")
     for name in rows.schema.names:
-        shown.add_column(name)
+        shown.add_column(as_it_is(name), overflow="fold")
     for row in rows.to_pylist():
-        shown.add_row(*["" if value is None else str(value) for value in row.values()])
+        shown.add_row(*[as_it_is("" if value is None else str(value)) for value in row.values()])
     return shown
