@@ -60,7 +60,8 @@ def read_decode(table: Table) -> Decode:
     fields = read_fields(table, form)
     schema, pattern, nulls = table.text("schema"), table.text("pattern"), table.texts("nulls")
     if (form in TYPED and not (schema or fields)) or (schema and fields):
-        raise table.fail("fields", 'give either fields, such as { user = "string" }, or a schema, such as "user STRING, n BIGINT"')
+        refused = 'give either fields, such as { user = "string" }, or a schema, such as "user STRING, n BIGINT"'
+        raise table.misspelt("fields", "schema") or table.fail("fields", refused)
     options: dict[str, str] = {}
     if form == "regex":
         _check_pattern(table, pattern, fields)
@@ -82,7 +83,9 @@ def read_decode(table: Table) -> Decode:
 def _avro(table: Table, schema: str | None) -> dict[str, str]:
     file, registry, subject = table.text("schema_file"), table.text("registry"), table.text("subject")
     if sum(map(bool, (schema, file, registry))) != 1:
-        raise table.fail("schema", "say what values are with exactly one of schema (JSON), schema_file and registry (the address of one)")
+        misspelt = None if schema or file or registry else table.misspelt("schema", "schema_file", "registry")
+        refused = "say what values are with exactly one of schema (JSON), schema_file and registry (the address of one)"
+        raise misspelt or table.fail("schema", refused)
     if subject and not registry:
         raise table.fail("subject", "is for registry: the name under which it keeps the schemas")
     if registry:
@@ -142,7 +145,7 @@ def _key(table: Table) -> KeyDecode:
 
 def _check_pattern(table: Table, pattern: str | None, fields: Mapping[str, Field]) -> None:
     if not pattern:
-        raise table.fail("pattern", r"is missing; give a regular expression with named groups, such as '(?<user>\S+) (?<rest>.*)'")
+        raise table.missing("pattern", r"give a regular expression with named groups, such as '(?<user>\S+) (?<rest>.*)'")
     try:
         groups = named_groups(pattern)
     except re.error as error:

@@ -24,6 +24,10 @@ from ottla.spark.pipeline.sink_file import read_dead_letters, read_rules, read_s
 from ottla.spark.pipeline.source_file import read_sources, read_watermark
 from ottla.spark.pipeline.table import PipelineError, Table
 
+#: What a file has at most. Looked at first: without a table that is misspelt, others lack what it would bring.
+KEYS = (
+    "name", "bootstrap", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions", "spark",
+)  # fmt: skip
 #: How a query begins, behind comments.
 QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
 
@@ -46,6 +50,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     except tomllib.TOMLDecodeError as error:
         raise PipelineError(str(path), "", f"is not TOML: {error}") from None
     table = Table(raw, "", path, text, variables)
+    table.only(KEYS)
     name = table.text("name", path.stem)
     bootstrap = table.text("bootstrap", "127.0.0.1:9092")
     sources = read_sources(table, bootstrap)

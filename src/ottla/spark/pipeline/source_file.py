@@ -63,10 +63,11 @@ def _source(table: Table, name: str, outer: Decode | None, bootstrap: str) -> So
     for other, keys in OF_TYPE.items():
         for key in keys:
             if key in table.values and other != kind and key not in OF_TYPE[kind] and not (kind == "topic" and key == "options"):
-                raise table.fail(key, f'is only for a source of type = "{other}"; this one is {kind}')
+                raise table.misspelt("type") or table.fail(key, f'is only for a source of type = "{other}"; this one is {kind}')
     if kind != "topic" and outer is not None:
         raise table.fail("type", "[decode] is for topics: files and tables have columns already; leave it out")
     watermark = read_watermark(table)
+    table.asked += (*OF_TYPE[kind], *(("options",) if kind == "topic" else ()))
     match kind:
         case "topic":
             return _topic(table, name, outer, bootstrap, watermark)
@@ -80,7 +81,8 @@ def _source(table: Table, name: str, outer: Decode | None, bootstrap: str) -> So
 def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, watermark: Watermark | None) -> Source:
     topic, topics, pattern = table.text("topic"), table.texts("topics"), table.text("pattern")
     if sum(map(bool, (topic, topics, pattern))) != 1:
-        raise table.fail("topic", "say what is read with exactly one of topic, topics and pattern")
+        refused = table.fail("topic", "say what is read with exactly one of topic, topics and pattern")
+        raise refused if topic or topics or pattern else table.misspelt("topic", "topics", "pattern") or refused
     start = table.choice("start", ("earliest", "latest"), "earliest")
     options = {"subscribePattern": pattern} if pattern else {"subscribe": topic or ",".join(topics)}
     options["startingOffsets"] = start
@@ -112,7 +114,7 @@ def _files(table: Table, name: str, watermark: Watermark | None) -> Source:
     if schema and form == "text":
         raise table.fail("schema", "text has one column, value; leave the schema out")
     if stream and not schema and form != "text":
-        raise table.fail("schema", 'is missing; a stream of files must know its columns before they come, such as "user STRING, n BIGINT"')
+        raise table.missing("schema", 'a stream of files must know its columns before they come, such as "user STRING, n BIGINT"')
     options = table.settings("options", "{ header = false }")
     if form == "csv":
         options = {"header": "true", **({"sep": "\t"} if ending == "tsv" else {}), **options}
