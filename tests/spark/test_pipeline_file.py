@@ -140,7 +140,11 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
         (SMALL + "[[sink]]\ntype = 'delta'\npath = 'x'\nmode = 'merge'\n", "p.toml:5", "sink[1].keys", "merge replaces the row"),
         (SMALL + "[[sink]]\ntype = 'topic'\ntopic = 'x'\nfrom = 'recrods'\n", "p.toml:8", "sink[1].from", "did you mean records?"),
         (SMALL + "[[sink]]\ntype = 'console'\nrows = 0\n", "p.toml:7", "sink[1].rows", "a whole number above 0"),
-        ("name = \n", "p.toml", "", "is not TOML"),
+        ("name = \n", "p.toml:1", "", "is not TOML: Invalid value (column 8)"),
+        (SMALL + "name = 'x'\nname = 'y'\n", "p.toml:6", "", "is not TOML: Cannot overwrite a value"),
+        (SMALL + "[source]\n", "p.toml:5", "", "is not TOML: Cannot declare"),
+        (SMALL + "rows = [1,\n", "p.toml:5", "", "is not TOML"),
+        (SMALL + 'name = "x\nrows = 1\n', "p.toml:5", "", "is not TOML: Illegal character"),
     ],
 )
 def test_an_error_names_file_line_and_key_and_says_what_to_do(text: str, where: str, key: str, sentence: str) -> None:

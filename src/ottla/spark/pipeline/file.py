@@ -48,7 +48,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise PipelineError(str(path), "", f"is not TOML: {error}") from None
+        raise _no_toml(path, text, str(error)) from None
     table = Table(raw, "", path, text, variables)
     table.only(KEYS)
     name = table.text("name", path.stem)
@@ -74,6 +74,15 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     table.finish()
     refuse_lost_letters(pipeline)
     return pipeline
+
+
+def _no_toml(path: Path, text: str, said: str) -> PipelineError:
+    """Where the text stops being TOML, as far as the parser tells."""
+    if told := re.search(r" \(at line (\d+), column (\d+)\)$", said):
+        return PipelineError(f"{path}:{told[1]}", "", f"is not TOML: {said[: told.start()]} (column {told[2]})")
+    if said.endswith("(at end of document)"):
+        return PipelineError(f"{path}:{max(1, len(text.splitlines()))}", "", f"is not TOML: {said}")
+    return PipelineError(str(path), "", f"is not TOML: {said}")
 
 
 def _steps(table: Table, sources: tuple[str, ...]) -> tuple[Step, ...]:
