@@ -204,6 +204,32 @@ def test_a_table_that_is_misspelt_is_told_before_what_it_leaves_out(text: str, l
     assert refused.value.problem.startswith(f"unknown key; did you mean {meant}?; known here are")
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "holds"),
+    [
+        (f"source = 'orders'\n{CONSOLE}", "source", "topic and more"),
+        (f"[source]\ntopic = 't'\nwatermark = '10 seconds'\n{CONSOLE}", "source.watermark", "column and delay, such as {"),
+        (f"[source]\ntopic = 't'\ndecode = 'json'\n{CONSOLE}", "source.decode", "format and what belongs to it"),
+        (f"decode = 'json'\n{SMALL}", "decode", "format and what belongs to it"),
+        (f"{SMALL}[decode]\nformat = 'json'\nfields = 'a INT'\n", "decode.fields", "columns and their types"),
+        (f"functions = 'own.py'\n{SMALL}", "functions", "module and files"),
+        (f"dead_letters = 'bad'\n{SMALL}", "dead_letters", "path, the directory of a Delta table, or topic"),
+        (f"spark = '4g'\n{SMALL}", "spark", "settings of Spark"),
+        (f"{SMALL}[[sink]]\ntype = 'topic'\ntopic = 'x'\nheaders = '_topic'\n", "sink[1].headers", "names and SQL expressions"),
+    ],
+)
+def test_what_should_be_a_table_is_told_what_a_table_would_hold(text: str, key: str, holds: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        read(text)
+    assert refused.value.key == key
+    assert refused.value.problem.startswith(f"expected a table with {holds}")
+
+
+def test_a_key_of_json_is_told_that_it_needs_columns() -> None:
+    with pytest.raises(PipelineError, match=r"decode\.key: json needs columns: expected \{ format"):
+        read(f"{SMALL}[decode]\nformat = 'text'\nkey = 'json'\n")
+
+
 def test_keys_that_are_known_are_not_taken_for_one_that_is_missing() -> None:
     with pytest.raises(PipelineError, match=r"source\.topic: say what is read with exactly one of topic, topics and pattern"):
         read(f"[source]\noptions = {{ maxOffsetsPerTrigger = 1 }}\n{CONSOLE}")

@@ -112,7 +112,7 @@ def _instead(form: str) -> str:
 
 
 def read_fields(table: Table, form: str) -> dict[str, Field]:
-    inner = table.table("fields")
+    inner = table.table("fields", 'columns and their types, such as { user = "string" }')
     fields = {}
     for name in inner.values:
         if not NAME.fullmatch(name):
@@ -120,7 +120,7 @@ def read_fields(table: Table, form: str) -> dict[str, Field]:
         if name.startswith("_"):
             raise inner.fail(name, f"names that begin with _ are taken: {TAKEN}")
         if isinstance(inner.values[name], dict):
-            described = inner.table(name)
+            described = inner.table(name, "type and format")
             kind = described.text("type", required='say its type, such as "timestamp"')
             fields[name] = Field(kind, described.text("format"))
             if fields[name].format and kind.lower() != "timestamp":
@@ -133,8 +133,10 @@ def read_fields(table: Table, form: str) -> dict[str, Field]:
 
 def _key(table: Table) -> KeyDecode:
     if not isinstance(table.values.get("key"), dict):
+        if table.values.get("key") == "json":
+            raise table.fail("key", 'json needs columns: expected { format = "json", schema = "user STRING, n BIGINT" }')
         return KeyDecode(table.choice("key", ("text", "raw"), "text"))
-    inner = table.table("key")
+    inner = table.table("key", "format and schema")
     form = inner.choice("format", ("text", "raw", "json"), required="say how keys are written: text, raw or json")
     schema = inner.text("schema")
     if (form == "json") != bool(schema):

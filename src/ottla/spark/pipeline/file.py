@@ -66,7 +66,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
         sources=sources,
         steps=steps,
         sinks=read_sinks(table, views),
-        spark=_spark(table.table("spark")),
+        spark=_spark(table.table("spark", 'settings of Spark, such as { "driver.memory" = "4g" }')),
         functions=_functions(table),
         rules=read_rules(table, views),
         dead_letters=read_dead_letters(table),
@@ -108,7 +108,7 @@ def _steps(table: Table, sources: tuple[str, ...]) -> tuple[Step, ...]:
 
 
 def _functions(table: Table) -> Functions | None:
-    inner = table.table("functions")
+    inner = table.table("functions", 'module and files, such as { module = "functions.py" }')
     if not inner.values:
         return None
     module = inner.beside("module", inner.text("module", required='name the Python file, such as module = "functions.py"'))

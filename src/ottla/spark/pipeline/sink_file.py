@@ -78,7 +78,7 @@ def _compaction(table: Table) -> Compaction | None:
 
 def _topic(table: Table, view: str) -> Sink:
     mode = table.choice("mode", ("append", "update"))
-    inner = table.table("headers")
+    inner = table.table("headers", 'names and SQL expressions, such as { source = "_topic" }')
     headers = {name: inner.text(name) for name in inner.values}
     return Sink(
         "topic",
@@ -99,7 +99,7 @@ def _jdbc(table: Table, view: str) -> Sink:
     url = table.text("url", required='say which database, such as "jdbc:postgresql://host/name"')
     if not url.startswith("jdbc:"):
         raise table.fail("url", f"expected a JDBC address, such as jdbc:postgresql://host/name, not {url!r}")
-    inner = table.table("options")
+    inner = table.table("options", 'properties of the driver, such as { user = "me" }')
     options = {}
     for name in inner.values:
         value = inner.get(name)
@@ -144,7 +144,7 @@ def read_dead_letters(table: Table) -> DeadLetters | None:
     if "dead_letters" not in table.values:
         table.asked.append("dead_letters")
         return None
-    inner = table.table("dead_letters")
+    inner = table.table("dead_letters", "path, the directory of a Delta table, or topic")
     path, topic = inner.text("path"), inner.text("topic")
     if (path is None) == (topic is None):
         refused = "say where bad rows go with one of path, the directory of a Delta table, and topic"

@@ -13,6 +13,9 @@ from ottla.spark.pipeline.table import Table
 TYPES = ("topic", "files", "delta")
 FORMATS = ("csv", "json", "parquet", "text", "orc")
 ENDINGS = {"csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "txt": "text", "orc": "orc"}
+#: What tables of these names hold.
+SOURCE = 'topic and more, such as { topic = "orders" }'
+DECODE = 'format and what belongs to it, such as { format = "json", fields = { user = "string" } }'
 #: Which keys belong to which type only.
 OF_TYPE = {
     "topic": ("topic", "topics", "pattern", "start", "bootstrap", "decode"),
@@ -26,8 +29,8 @@ def read_sources(table: Table, bootstrap: str) -> tuple[Source, ...]:
     if isinstance(table.values.get("source"), list):
         tables = tuple(table.tables("source"))
     else:
-        tables = (table.table("source", required="say which topic is read: [source] and topic = ..."),)
-    outer = read_decode(table.table("decode")) if "decode" in table.values else None
+        tables = (table.table("source", SOURCE, required="say which topic is read: [source] and topic = ..."),)
+    outer = read_decode(table.table("decode", DECODE)) if "decode" in table.values else None
     table.asked.append("decode")
     if outer is not None and len(tables) > 1:
         raise table.fail("decode", "belongs to one source: there are several, so say [source.decode] below the [[source]] it is for")
@@ -48,7 +51,7 @@ def read_watermark(table: Table) -> Watermark | None:
     if "watermark" not in table.values:
         table.asked.append("watermark")
         return None
-    inner = table.table("watermark")
+    inner = table.table("watermark", 'column and delay, such as { column = "at", delay = "10 seconds" }')
     column = inner.text("column", required="name the column that holds the time of each record")
     delay = inner.text("delay", required='say how late a record may be, such as "10 seconds"')
     if not DURATION.fullmatch(delay):
@@ -99,7 +102,7 @@ def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, waterm
         if error.name in table.values.get("options", {}):
             raise table.fail(f"options.{error.name}", str(error).removeprefix(f"option {error.name}: ")) from None
         raise table.fail("pattern" if error.name == "subscribePattern" else "options", str(error)) from None
-    inner = table.table("decode")
+    inner = table.table("decode", DECODE)
     if outer is not None and inner.values:
         raise table.fail("decode", "is given twice: as [decode] and here; keep one")
     decode = outer or read_decode(inner)

@@ -146,12 +146,13 @@ class Table:
             found[inner] = str(value).lower() if isinstance(value, bool) else str(self.filled(f"{name}.{inner}", value))
         return found
 
-    def table(self, name: str, *, required: str = "") -> "Table":
+    def table(self, name: str, holds: str, *, required: str = "") -> "Table":
+        """The table `name`; `holds` says what is in it, for those who gave something else."""
         value = self.get(name)
         if value is None and required:
             raise self.missing(name, required)
         if not isinstance(value, dict | None):
-            raise self.fail(name, f"expected a table, not {value!r}")
+            raise self.fail(name, f"expected a table with {holds}, not {value!r}")
         return Table(value or {}, f"{self.prefix}{name}.", self.path, self.source, self.variables)
 
     def tables(self, name: str) -> Iterator["Table"]:
