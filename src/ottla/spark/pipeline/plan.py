@@ -52,7 +52,7 @@ def plan(pipeline: Pipeline, session: Any, *, physical: bool = False) -> dict[st
         "bootstrap": pipeline.bootstrap,
         "checkpoint": pipeline.checkpoint,
         "trigger": pipeline.trigger,
-        "master": pipeline.spark.get("spark.master", "local[*]"),
+        "master": pipeline.master,
         "functions": [{"name": name, "type": kind} for name, kind in types.items()],
         "views": [_view(pipeline, name, frame) for name, frame in frames.items()],
         "sinks": [_sink(pipeline, sink, frames[sink.view]) for sink in pipeline.sinks],
