@@ -16,12 +16,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ottla.spark.pipeline.functions import check
 from ottla.spark.pipeline.model import NAME, Functions, Pipeline, Step
 from ottla.spark.pipeline.sink_file import read_dead_letters, read_rules, read_sinks, read_trigger, refuse_lost_letters
 from ottla.spark.pipeline.source_file import read_sources, read_watermark
+from ottla.spark.pipeline.spark_file import read_spark
 from ottla.spark.pipeline.table import PipelineError, Table
 
 #: What a file has at most. Looked at first: without a table that is misspelt, others lack what it would bring.
@@ -66,7 +66,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
         sources=sources,
         steps=steps,
         sinks=read_sinks(table, views),
-        spark=_spark(table.table("spark", 'settings of Spark, such as { "driver.memory" = "4g" }')),
+        spark=read_spark(table.table("spark", 'settings of Spark, such as { "driver.memory" = "4g" }')),
         functions=_functions(table),
         rules=read_rules(table, views),
         dead_letters=read_dead_letters(table),
@@ -119,21 +119,3 @@ def _functions(table: Table) -> Functions | None:
     functions = Functions(module, files)
     check(functions)
     return functions
-
-
-def _spark(table: Table) -> dict[str, str]:
-    """`[spark]`: dotted names, quoted or as nested tables."""
-    settings: dict[str, str] = {}
-
-    def collect(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for name, item in value.items():
-                collect(f"{prefix}.{name}" if prefix else name, item)
-        elif isinstance(value, bool):
-            settings[prefix] = str(value).lower()
-        else:
-            settings[prefix] = str(table.filled(prefix, value))
-
-    for name in table.values:
-        collect(name if name.startswith("spark.") else f"spark.{name}", table.get(name))
-    return settings

@@ -16,9 +16,9 @@ from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import JsonLines, Progress, Screen
 from ottla.spark.pipeline.query import RunningQuery
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
+from ottla.spark.pipeline.session import started
 from ottla.spark.pipeline.sinks import Batch
 from ottla.spark.pipeline.trouble import GIVE_UP_S, waits_s
-from ottla.spark.session import start_session
 
 #: How often finished batches are looked for.
 LOOK_S = 0.2
@@ -41,7 +41,7 @@ def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
             out.say("note", text=sentence)
         out.say("starting", pipeline=pipeline.name, file=str(pipeline.file), log=str(log_file))
         settings = {**pipeline.spark, "spark.master": pipeline.master}
-        session = start_session(f"ottla {pipeline.name}", settings, log_file=log_file)
+        session = started(pipeline, f"ottla {pipeline.name}", settings, log_file)
         # Spark takes Ctrl-C for itself when it starts.
         with stopped_by_signals(stop), _told_of_spark(pipeline, session, log_file):
             try:
