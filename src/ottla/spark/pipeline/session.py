@@ -34,7 +34,7 @@ def started(pipeline: Pipeline, name: str, settings: Mapping[str, str], log_file
 def _refused(pipeline: Pipeline, error: Exception, log_file: Path, before: int) -> PipelineError:
     ended = "JAVA_GATEWAY_EXITED" in str(getattr(error, "getCondition", str)() or error)
     said = (_said(log_file, before) or "its Java process ended at once") if ended else without_code(reason(error))
-    where = f"what it said is in {log_file}"
+    said, where = said.rstrip("."), f"what it said is in {log_file}"
     if not pipeline.spark:
         return pipeline.error("", f"Spark does not start: {said}; {where}")
     return pipeline.error("spark", f"Spark does not start with these settings of [spark]: {said}; {where}")

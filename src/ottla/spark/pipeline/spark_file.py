@@ -12,7 +12,7 @@ from ottla.spark.pipeline.table import Table
 
 #: Places where Spark can run; the names of clusters' hosts are theirs.
 MASTER = re.compile(
-    r"local|local\[([1-9]\d*|\*)(\s*,\s*[1-9]\d*)?\]|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+    r"local|local\[([1-9]\d*|\*)(\s*,\s*[1-9]\d*)?\]|local-cluster\[\s*[1-9]\d*\s*,\s*[1-9]\d*\s*,\s*[1-9]\d*\s*\]"
     r"|spark://[^\s,/]+:\d+(,[^\s,/]+:\d+)*|yarn|k8s://\S+"
 )
 MASTERS = "local, local[N], local[*], local[N,TRIES], local-cluster[N,CORES,MIB], spark://HOST:PORT, yarn or k8s://ADDRESS"
