@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from ottla.cli.main import main
 from ottla.spark.pipeline import plan as plans
 from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.model import MASTER
 from ottla.spark.pipeline.table import PipelineError
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -137,6 +138,7 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["pipeline", "plan", str(file), "--physical", "-o", "json"])
     assert done.exit_code == 0, done.output
     document = json.loads(done.output)
+    assert document["master"] == MASTER, "where it would run, not where it is planned"
     views = {view["name"]: view for view in document["views"]}
     assert views["events"]["columns"][:3] == [
         {"name": "code", "type": "string"},

@@ -10,6 +10,7 @@ from ottla.spark.pipeline import functions, settings, streams
 from ottla.spark.pipeline.model import Pipeline, Sink, Source
 from ottla.spark.pipeline.query import form_of
 from ottla.spark.pipeline.refusals import no_column
+from ottla.spark.pipeline.session import started
 from ottla.spark.pipeline.views import views as made_views
 
 
@@ -17,13 +18,11 @@ from ottla.spark.pipeline.views import views as made_views
 def planning_session(pipeline: Pipeline) -> Iterator[Any]:
     """A small Spark session on this machine for the time of the block, whatever master the file names: plans need no executors.
 
-    Raises: NoJava.
+    Raises: NoJava, PipelineError.
     """
-    from ottla.spark.session import start_session
-
     given = {name: value for name, value in pipeline.spark.items() if name.startswith("spark.sql.")}
     with TemporaryDirectory(prefix="ottla-plan-") as directory:
-        session = start_session(f"ottla plan {pipeline.name}", given, log_file=Path(directory) / "spark.log", cores=1)
+        session = started(pipeline, f"ottla plan {pipeline.name}", given, Path(directory) / "spark.log", cores=1)
         try:
             yield session
         finally:
@@ -52,7 +51,7 @@ def plan(pipeline: Pipeline, session: Any, *, physical: bool = False) -> dict[st
         "bootstrap": pipeline.bootstrap,
         "checkpoint": pipeline.checkpoint,
         "trigger": pipeline.trigger,
-        "master": pipeline.spark.get("spark.master", "local[*]"),
+        "master": pipeline.master,
         "functions": [{"name": name, "type": kind} for name, kind in types.items()],
         "views": [_view(pipeline, name, frame) for name, frame in frames.items()],
         "sinks": [_sink(pipeline, sink, frames[sink.view]) for sink in pipeline.sinks],
