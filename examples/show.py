@@ -9,6 +9,7 @@ from pathlib import Path
 from deltalake import DeltaTable, QueryBuilder
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def main() -> None:
@@ -19,8 +20,11 @@ def main() -> None:
         from pyarrow.dataset import dataset
 
         rows = dataset(path, format="parquet").to_table()
-    shown = Table(*rows.schema.names, box=None, header_style="bold")
-    columns = [[str(value.as_py()) for value in rows.column(name)] for name in rows.schema.names]
+    # As Text, since rich would take square brackets in a str for markup.
+    shown = Table(box=None, header_style="bold")
+    for name in rows.schema.names:
+        shown.add_column(Text(name))
+    columns = [[Text(str(value.as_py())) for value in rows.column(name)] for name in rows.schema.names]
     for row in zip(*columns, strict=True):
         shown.add_row(*row)
     Console(width=max(80, Console().width)).print(shown)

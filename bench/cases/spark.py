@@ -51,7 +51,7 @@ def _stream(stage: Stage, scale: Scale) -> Measured:
 def _write(stage: Stage, scale: Scale) -> Measured:
     topic = stage.create_topic(PARTITIONS)
     try:
-        return _measured(stage, "spark_write", topic, scale.spark_rows // 2)
+        return _measured(stage, "spark_write", topic, scale.spark_rows)
     finally:
         stage.delete_topic(topic)
 

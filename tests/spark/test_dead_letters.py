@@ -1,6 +1,7 @@
 """What does not decode or breaks a rule: set aside with where it came from and why, and counted; the rest goes on."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -152,8 +153,8 @@ def test_a_rule_may_end_the_query_with_the_place(run: Any, a_topic: Topics) -> N
 @pytest.mark.parametrize(
     ("text", "key", "sentence"),
     [
-        (JSON + INTO_TABLE + POSITIVE.replace("amount >", "amout >") + KEEP, "rule[0].check", "`amout`"),
-        (JSON + INTO_TABLE + POSITIVE.replace("amount > 0", "amount") + KEEP, "rule[0].check", "BOOLEAN"),
+        (JSON + INTO_TABLE + POSITIVE.replace("amount >", "amout >") + KEEP, "rule[0].check", "no column amout; did you mean amount?"),
+        (JSON + INTO_TABLE + POSITIVE.replace("amount > 0", "amount") + KEEP, "rule[0].check", "due to data type mismatch"),
         (JSON + INTO_TABLE + POSITIVE.replace("check", 'on = "sums"\ncheck') + SUMS, "rule[0].on", "put the rule on an earlier view"),
     ],
 )
@@ -162,6 +163,7 @@ def test_a_rule_that_spark_cannot_check_is_refused(run: Any, a_topic: Topics, te
         run(a_topic(), text)
     assert refused.value.key == key
     assert sentence in refused.value.problem
+    assert not re.search(r"\[[A-Z_.]+\]|__key", refused.value.problem), "no words of Spark's own, and no columns that are ours"
 
 
 def test_a_rule_on_a_step_that_deduplicates_is_refused(run: Any, a_topic: Topics) -> None:

@@ -1,4 +1,4 @@
-"""A stream with nothing to read: Spark asks it without end, and it asks the brokers some times a second. By a clock of the test's own."""
+"""What a source answers Spark, by a clock of the test's own: how often it asks the brokers, when a batch is due and where it ends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from ottla.spark.columns import ddl
 from ottla.spark.ddl import columns_of
 from ottla.spark.offsets import EARLIEST
 from ottla.spark.rows import RowPlan
-from ottla.spark.source import LATEST_MAX_AGE_MS, StreamReader
+from ottla.spark.source import LATEST_MAX_AGE_MS, BatchReader, StreamReader
 
 from .test_positions import T0, T1, MemoryCatalog, options
 
@@ -43,6 +43,7 @@ class Brokers(MemoryCatalog):
     clock: Clock = field(default_factory=Clock)
     asked_ms: list[float] = field(default_factory=list)
     listed_ms: list[float] = field(default_factory=list)
+    sizes: dict[TopicPartition, float] = field(default_factory=dict)
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
         self.listed_ms.append(self.clock.now_ms)
@@ -57,6 +58,9 @@ class Brokers(MemoryCatalog):
     def topic_ids(self, names: frozenset[str]) -> Mapping[str, str]:
         return dict.fromkeys(names, "an-id")
 
+    def bytes_per_offset(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, float]:
+        return self.sizes
+
 
 class OverBrokers(StreamReader):
     """The stream over these brokers."""
@@ -67,12 +71,15 @@ class OverBrokers(StreamReader):
         return self.brokers
 
 
+def over_brokers(**given: str) -> OverBrokers:
+    made = OverBrokers(options(startingOffsets="earliest", **given), RowPlan.of(columns_of(ddl(headers=False)), None, ()))
+    made.brokers = Brokers()
+    return made
+
+
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> OverBrokers:
-    made = OverBrokers(
-        options(startingOffsets="earliest", minOffsetsPerTrigger="1000"), RowPlan.of(columns_of(ddl(headers=False)), None, ())
-    )
-    made.brokers = Brokers()
+    made = over_brokers(minOffsetsPerTrigger="1000")
     monkeypatch.setattr(source, "time", made.brokers.clock)
     return made
 
@@ -120,3 +127,61 @@ def test_a_record_that_comes_is_seen_with_the_next_answer(stream: OverBrokers) -
         clock.now_ms += SPARK_MS
     assert found["orders"] == {"0": 100, "1": 51}
     assert clock.now_ms - came_ms <= LATEST_MAX_AGE_MS + SPARK_MS + ANSWER_MS
+
+
+@pytest.mark.parametrize("most", [None, "2"])
+def test_what_is_there_is_read_when_the_delay_is_over_even_if_it_is_too_little(monkeypatch: pytest.MonkeyPatch, most: str | None) -> None:
+    given = {"maxOffsetsPerTrigger": most, "minOffsetsPerTrigger": "2"} if most else {"minOffsetsPerTrigger": "1000"}
+    stream = over_brokers(maxTriggerDelay="2s", **given)
+    clock, brokers, limit = stream.brokers.clock, stream.brokers, stream.getDefaultReadLimit()
+    monkeypatch.setattr(source, "time", clock)
+    read = stream.initialOffset()
+    while (following := stream.latestOffset(read, limit)) != read:
+        read = following
+    begun_ms = clock.now_ms
+    brokers.logs[T0] = (0, 101)
+    while (found := stream.latestOffset(read, limit)) == read:
+        clock.now_ms += SPARK_MS
+        assert clock.now_ms - begun_ms < 10_000, "it came in the end"
+    assert 1_500 < clock.now_ms - begun_ms <= 2_000 + 2 * LATEST_MAX_AGE_MS
+    assert found["orders"]["0"] == 101
+
+
+def test_a_query_of_what_is_there_ends_where_the_log_ended_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = over_brokers()
+    brokers = stream.brokers
+    monkeypatch.setattr(source, "time", brokers.clock)
+    stream.prepareForTriggerAvailableNow()
+    begun = stream.initialOffset()
+    brokers.logs |= {T0: (0, 5000), T1: (20, 5000)}
+    brokers.clock.now_ms += 1000
+    first = stream.latestOffset(begun, ReadAllAvailable())
+    assert {int(one): end for one, end in first["orders"].items()} == {0: 100, 1: 50}
+    assert stream.latestOffset(first, ReadAllAvailable()) == first, "there is no further batch"
+
+
+def test_the_ranges_of_a_batch_are_cut_by_the_bytes_that_brokers_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source.os, "cpu_count", lambda: 4)
+    stream = over_brokers()
+    stream.brokers.sizes = {T0: 10_000.0, T1: 10.0}
+    tasks = stream.partitions({"orders": {"0": 0, "1": 0}}, {"orders": {"0": 10_000, "1": 10_000}})
+    ranges = [one for task in tasks for one in task.value]
+    assert sorted((one.partition, len(one)) for one in ranges) == [(0, 2500)] * 4 + [(1, 10_000)]
+
+
+def test_a_partition_that_comes_while_a_read_is_planned_is_none_of_it() -> None:
+    class Growing(Brokers):
+        def end_offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+            found = super().end_offsets(partitions, at)
+            self.logs[TopicPartition("orders", 2)] = (0, 9)
+            return found
+
+    class OverGrowing(BatchReader):
+        brokers: Brokers
+
+        def log(self) -> Brokers:  # type: ignore[override]
+            return self.brokers
+
+    reader = OverGrowing(options(streaming=False), RowPlan.of(columns_of(ddl(headers=False)), None, ()))
+    reader.brokers = Growing()
+    assert sorted((one.partition, one.end) for task in reader.partitions() for one in task.value) == [(0, 100), (1, 50)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla import Admin, Consumer, NewTopic
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.base.options import ConfigError
 from ottla.client.errors import ConnectionFailed
 from ottla.client.raw_fetch import RawFetch
@@ -95,6 +95,22 @@ def test_a_range_that_the_log_never_fills_ends_with_a_time_out(log: Log, a_topic
     topic.add(b"only one")
     with pytest.raises(TimeoutError, match="nothing came from offset 1 on"):
         read(log, topic, 0, 2, timeout_ms=500)
+
+
+def test_brokers_without_ids_of_topics_are_asked_once(log: Log, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, ask, asked = a_topic(), log._metadata, []
+
+    async def without_ids(names: Any) -> Any:
+        asked.append(names)
+        response = await ask(names)
+        for one in response.topics:
+            one.topic_id = NO_TOPIC_ID
+        return response
+
+    monkeypatch.setattr(log, "_metadata", without_ids)
+    for _ in range(3):
+        assert log.topic_ids(frozenset({topic.name})) == {}
+    assert asked == [[topic.name]]
 
 
 def test_the_size_of_an_offset_is_known_from_the_brokers_directories(log: Log, a_topic: Topics) -> None:

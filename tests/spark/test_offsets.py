@@ -112,7 +112,16 @@ def test_no_task_has_more_than_its_share_of_the_bytes_and_one_offset(partitions:
     total = sum(count * size for count, size in partitions)
     share = max(10_000_000, total / cores)
     assert all(sum(len(piece) * sizes[piece.tp] for piece in task) <= share * 1.001 + max(sizes.values()) for task in tasks)
-    assert len(tasks) <= 2 * cores + 1 or total < cores * 10_000_000
+    # Two of half a task's size may stand side by side.
+    assert len(tasks) <= 2 * total / min(share, 30_000_000) + 1
+
+
+def test_large_partitions_have_a_task_each_however_few_cores_the_driver_has() -> None:
+    ranges = [OffsetRange("a", number, 0, 1_000_000) for number in range(64)]
+    sizes = {one.tp: 100.0 for one in ranges}
+    for known in (sizes, None):
+        tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=None, cores=2, bytes_per_offset=known)
+        assert [len(task) for task in tasks] == [1] * 64
 
 
 def test_a_partition_of_large_records_is_split_where_one_of_small_ones_is_not() -> None:

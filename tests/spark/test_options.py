@@ -1,12 +1,13 @@
 """Which options are understood, and what is said about those that are not."""
 
 import json
+import re
 
 import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.spark.offsets import EARLIEST, LATEST
-from ottla.spark.options import OptionError, Position, SourceOptions
+from ottla.spark.options import FORBIDDEN, OptionError, Position, SourceOptions
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -164,3 +165,29 @@ def test_a_start_where_the_group_stands_says_what_holds_without_an_offset() -> N
     assert stream(**asked).starting == Position(special=EARLIEST, committed=True)
     assert batch(**asked, **{"kafka.auto.offset.reset": "latest"}).starting == Position(special=LATEST, committed=True)
     assert "auto.offset.reset" not in batch(**asked, **{"kafka.auto.offset.reset": "none"}).client
+
+
+@pytest.mark.parametrize("name", sorted(FORBIDDEN))
+def test_what_would_break_what_spark_promises_is_refused_with_what_to_do(name: str) -> None:
+    for make in (stream, batch):
+        with pytest.raises(OptionError, match=re.escape(f"option {name}: may not be set; {FORBIDDEN[name]}")):
+            make(**{name: "x"})
+
+
+@pytest.mark.parametrize("name", ["security.protocol", "sasl.mechanism", "sasl.jaas.config", "ssl.truststore.location"])
+def test_a_listener_that_cannot_be_used_is_refused_by_what_names_it(name: str) -> None:
+    with pytest.raises(OptionError, match=f"option kafka.{name}: this client speaks neither TLS nor SASL yet"):
+        stream(**{f"kafka.{name}": "SASL_SSL"})
+
+
+def test_what_only_java_knows_is_passed_over() -> None:
+    given = {
+        "kafka.security.protocol": "PLAINTEXT",
+        "kafka.client.dns.lookup": "use_all_dns_ips",
+        "kafka.isolation.level": "read_committed",
+    }
+    assert stream(**given).client == {"isolation.level": "read_committed"}
+
+
+def test_a_delay_may_be_days() -> None:
+    assert stream(minOffsetsPerTrigger="1", maxTriggerDelay="1d").trigger_delay_max_ms == 24 * 3600 * 1000

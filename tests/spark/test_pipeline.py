@@ -144,7 +144,7 @@ fields = { at = { type = "timestamp", format = "dd/MMM/yyyy:HH:mm:ss Z" }, size 
             "step[0].watermark.column",
             "column n is bigint; a watermark needs a column of type timestamp",
         ),
-        (JSON + '[[sink]]\ntype = "topic"\ntopic = "x"\nkey = "usr"\n', ":16", "sink[0].key", "`usr`"),
+        (JSON + '[[sink]]\ntype = "topic"\ntopic = "x"\nkey = "usr"\n', ":16", "sink[0].key", "there is no column usr; did you mean user?"),
     ],
 )
 def test_an_error_in_what_spark_must_check_points_into_the_file(

@@ -140,7 +140,11 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
         (SMALL + "[[sink]]\ntype = 'delta'\npath = 'x'\nmode = 'merge'\n", "p.toml:5", "sink[1].keys", "merge replaces the row"),
         (SMALL + "[[sink]]\ntype = 'topic'\ntopic = 'x'\nfrom = 'recrods'\n", "p.toml:8", "sink[1].from", "did you mean records?"),
         (SMALL + "[[sink]]\ntype = 'console'\nrows = 0\n", "p.toml:7", "sink[1].rows", "a whole number above 0"),
-        ("name = \n", "p.toml", "", "is not TOML"),
+        ("name = \n", "p.toml:1", "", "is not TOML: Invalid value (column 8)"),
+        (SMALL + "name = 'x'\nname = 'y'\n", "p.toml:6", "", "is not TOML: Cannot overwrite a value"),
+        (SMALL + "[source]\n", "p.toml:5", "", "is not TOML: Cannot declare"),
+        (SMALL + "rows = [1,\n", "p.toml:5", "", "is not TOML"),
+        (SMALL + 'name = "x\nrows = 1\n', "p.toml:5", "", "is not TOML: Illegal character"),
     ],
 )
 def test_an_error_names_file_line_and_key_and_says_what_to_do(text: str, where: str, key: str, sentence: str) -> None:
@@ -148,6 +152,87 @@ def test_an_error_names_file_line_and_key_and_says_what_to_do(text: str, where: 
         read(text)
     assert (refused.value.where, refused.value.key) == (where, key)
     assert sentence in refused.value.problem
+
+
+NAMED = '[[source]]\nname = "a"\ntopic = "t"\n[[source]]\n'
+CONSOLE = '[[sink]]\ntype = "console"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "meant"),
+    [
+        (f"{NAMED}nmae = 'b'\ntopic = 'u'\n{CONSOLE}", 5, "source[1].nmae", "name"),
+        (f"{NAMED}name = 'b'\ntpoic = 'u'\n{CONSOLE}", 6, "source[1].tpoic", "topic"),
+        (f"{NAMED}name = 'b'\ntopcis = ['u']\n{CONSOLE}", 6, "source[1].topcis", "topics"),
+        (f"{NAMED}name = 'b'\ntype = 'files'\npth = 'x.csv'\n{CONSOLE}", 7, "source[1].pth", "path"),
+        (f"{NAMED}name = 'b'\ntype = 'files'\nPath = 'x.csv'\n{CONSOLE}", 7, "source[1].Path", "path"),
+        (f"{NAMED}name = 'b'\ntype = 'files'\npath = 'x'\nfromat = 'csv'\n{CONSOLE}", 8, "source[1].fromat", "format"),
+        (f"{NAMED}name = 'b'\ntype = 'files'\npath = 'x.csv'\nstream = true\nshema = 'a INT'\n{CONSOLE}", 9, "source[1].shema", "schema"),
+        (f"{NAMED}name = 'b'\ntpye = 'files'\npath = 'x.csv'\n{CONSOLE}", 6, "source[1].tpye", "type"),
+        (f"{SMALL}[decode]\nfromat = 'json'\nfields = {{ a = 'int' }}\n", 6, "decode.fromat", "format"),
+        (f"{SMALL}[decode]\nformat = 'json'\nfeilds = {{ a = 'int' }}\n", 7, "decode.feilds", "fields"),
+        (f"{SMALL}[decode]\nformat = 'regex'\npatern = '(?<a>.)'\n", 7, "decode.patern", "pattern"),
+        (f"{SMALL}[decode]\nformat = 'avro'\nregistyr = 'http://h'\n", 7, "decode.registyr", "registry"),
+        (f"{SMALL}[[step]]\nname = 'a'\nsqll = 'SELECT 1'\n", 7, "step[0].sqll", "sql"),
+        (f"{SMALL}[[step]]\nname = 'a'\nsql = 'SELECT 1'\nwatermark = {{ colunm = 'at' }}\n", 8, "step[0].watermark.colunm", "column"),
+        (f"{SMALL}[[sink]]\ntyp = 'delta'\npath = 'x'\n", 6, "sink[1].typ", "type"),
+        (f"{SMALL}[[sink]]\ntype = 'delta'\npth = 'x'\n", 7, "sink[1].pth", "path"),
+        (f"{SMALL}[[sink]]\ntype = 'delta'\npath = 'x'\nmode = 'merge'\nkey = ['a']\n", 9, "sink[1].key", "keys"),
+        (f"{SMALL}[dead_letters]\npaht = 'x'\n", 6, "dead_letters.paht", "path"),
+        (f"{SMALL}[[rule]]\nname = 'a'\nchekc = 'x > 0'\n", 7, "rule[0].chekc", "check"),
+    ],
+)  # fmt: skip
+def test_a_required_key_that_is_misspelt_is_told_where_it_stands(text: str, line: int, key: str, meant: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        read(text)
+    assert (refused.value.where, refused.value.key, refused.value.problem) == (f"p.toml:{line}", key, f"unknown key; did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "meant"),
+    [
+        ("[source]\ntopic = 't'\n[[sinks]]\ntype = 'console'\n", 3, "sinks", "sink"),
+        ("[source]\ntopic = 't'\n[[snik]]\ntype = 'console'\n", 3, "snik", "sink"),
+        (f"[[sources]]\ntopic = 't'\n{CONSOLE}", 1, "sources", "source"),
+        (f"[source]\ntopic = 't'\n[[steps]]\nname = 'a'\nsql = 'SELECT 1'\n{CONSOLE}from = 'a'\n", 3, "steps", "step"),
+    ],
+)
+def test_a_table_that_is_misspelt_is_told_before_what_it_leaves_out(text: str, line: int, key: str, meant: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        read(text)
+    assert (refused.value.where, refused.value.key) == (f"p.toml:{line}", key)
+    assert refused.value.problem.startswith(f"unknown key; did you mean {meant}?; known here are")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "holds"),
+    [
+        (f"source = 'orders'\n{CONSOLE}", "source", "topic and more"),
+        (f"[source]\ntopic = 't'\nwatermark = '10 seconds'\n{CONSOLE}", "source.watermark", "column and delay, such as {"),
+        (f"[source]\ntopic = 't'\ndecode = 'json'\n{CONSOLE}", "source.decode", "format and what belongs to it"),
+        (f"decode = 'json'\n{SMALL}", "decode", "format and what belongs to it"),
+        (f"{SMALL}[decode]\nformat = 'json'\nfields = 'a INT'\n", "decode.fields", "columns and their types"),
+        (f"functions = 'own.py'\n{SMALL}", "functions", "module and files"),
+        (f"dead_letters = 'bad'\n{SMALL}", "dead_letters", "path, the directory of a Delta table, or topic"),
+        (f"spark = '4g'\n{SMALL}", "spark", "settings of Spark"),
+        (f"{SMALL}[[sink]]\ntype = 'topic'\ntopic = 'x'\nheaders = '_topic'\n", "sink[1].headers", "names and SQL expressions"),
+    ],
+)
+def test_what_should_be_a_table_is_told_what_a_table_would_hold(text: str, key: str, holds: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        read(text)
+    assert refused.value.key == key
+    assert refused.value.problem.startswith(f"expected a table with {holds}")
+
+
+def test_a_key_of_json_is_told_that_it_needs_columns() -> None:
+    with pytest.raises(PipelineError, match=r"decode\.key: json needs columns: expected \{ format"):
+        read(f"{SMALL}[decode]\nformat = 'text'\nkey = 'json'\n")
+
+
+def test_keys_that_are_known_are_not_taken_for_one_that_is_missing() -> None:
+    with pytest.raises(PipelineError, match=r"source\.topic: say what is read with exactly one of topic, topics and pattern"):
+        read(f"[source]\noptions = {{ maxOffsetsPerTrigger = 1 }}\n{CONSOLE}")
 
 
 def test_a_file_that_is_not_there_is_an_error_with_its_name(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ottla.spark.pipeline import plan as plans
 from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.file import parse
 from ottla.spark.pipeline.fit import of_query
+from ottla.spark.pipeline.model import MASTER
 from ottla.spark.pipeline.table import PipelineError
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -104,7 +105,7 @@ def test_a_refusal_of_spark_names_the_line_to_change(spark: Any, tmp_path: Path,
 @pytest.mark.parametrize(
     ("rest", "key", "sentence"),
     [
-        ('from = "asked"\ntype = "topic"\ntopic = "t"\nvalue = "struct(cod)"', "sink[0].value", "`cod`"),
+        ('from = "asked"\ntype = "topic"\ntopic = "t"\nvalue = "struct(cod)"', "sink[0].value", "there is no column cod"),
         ('from = "asked"\ntype = "parquet"\npath = "t"\npartition_by = ["day"]', "sink[0].partition_by", "asked has no column day"),
         (
             'from = "asked"\ntype = "console"\n[[rule]]\nname = "r"\non = "asked"\ncheck = "n > 1"\naction = "drop"',
@@ -184,6 +185,7 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["pipeline", "plan", str(file), "--physical", "-o", "json"])
     assert done.exit_code == 0, done.output
     document = json.loads(done.output)
+    assert document["master"] == MASTER, "where it would run, not where it is planned"
     views = {view["name"]: view for view in document["views"]}
     assert views["events"]["columns"][:3] == [
         {"name": "code", "type": "string"},

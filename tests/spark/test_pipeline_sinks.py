@@ -142,8 +142,8 @@ def test_when_one_of_several_sinks_fails_the_others_do_not_have_the_batch_twice(
     [
         ('type = "delta"\npath = "t"\nmode = "merge"\nkeys = ["usr"]', "sink[0].keys", "records has no column usr; did you mean user?"),
         ('type = "parquet"\npath = "t"\npartition_by = ["day"]', "sink[0].partition_by", "records has no column day"),
-        ('type = "topic"\ntopic = "t"\nvalue = "struct(usr)"', "sink[0].value", "`usr`"),
-        ('type = "topic"\ntopic = "t"\nheaders = { a = "usr" }', "sink[0].headers", "`usr`"),
+        ('type = "topic"\ntopic = "t"\nvalue = "struct(usr)"', "sink[0].value", "there is no column usr; did you mean user?"),
+        ('type = "topic"\ntopic = "t"\nheaders = { a = "usr" }', "sink[0].headers", "there is no column usr; did you mean user?"),
         (
             'type = "jdbc"\nurl = "jdbc:none:"\ntable = "t"\ndriver = "org.none.Driver"',
             "sink[0].driver",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from ottla import Admin, TopicPartition
 from ottla.cli.pipeline import command
 from ottla.spark.pipeline.file import parse
 from ottla.spark.pipeline.query import triggered
@@ -107,3 +108,19 @@ def test_a_trigger_that_does_not_end_goes_on_with_what_comes(
         running.stop()
     assert counts == [1, 1, 1], "a batch for each, without a new start"
     assert [row["_offset"] for row in sorted(table(tmp_path / "table"), key=lambda row: int(row["_offset"]))] == [0, 1, 2]
+
+
+def test_the_group_of_a_pipeline_that_is_stopped_has_its_last_batch(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.add(*records(0, 10))
+    group, variables = f"g-{topic.name}", {"bootstrap": topic.bootstrap, "dir": str(tmp_path), "topic": topic.name}
+    text = PIPELINE.replace("[[sink]]", f'options = {{ "kafka.group.id" = "{group}" }}\n[[sink]]')
+    running = RunningPipeline(parse(text, tmp_path / "p.toml", {**variables, "trigger": "1 hour"}), spark, lambda *_: None)
+    try:
+        running.start()
+        until(lambda: running.caught_up({TopicPartition(topic.name, 0): 10}), running.queries[0].query)
+    finally:
+        running.stop()
+    with Admin(bootstrap_servers=topic.bootstrap) as admin:
+        found = admin.list_consumer_group_offsets([group])[group]
+    assert {tp.partition: one.offset for tp, one in found.items()} == {0: 10}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.progress_group import ProgressGroup
+from ottla.spark.progress_group import PAUSE_MAX_S, PAUSE_MIN_S, ProgressGroup
 from ottla.spark.retries import Retrying
 from ottla.wire.errors import CoordinatorNotAvailable, GroupAuthorizationFailed, KafkaError
 
@@ -40,11 +40,29 @@ def test_what_is_done_is_committed_once() -> None:
 
 
 def test_a_commit_that_fails_is_a_warning_and_made_up_for_by_the_next(caplog: pytest.LogCaptureFixture) -> None:
-    groups, progress = MemoryGroups(refuses=True), ProgressGroup("g")
+    now_s = 0.0
+    groups, progress = MemoryGroups(refuses=True), ProgressGroup("g", lambda: now_s)
     assert not progress.publish(groups, {T0: 5})
     assert "consumer group g is not told how far the query is (t-0 at 5), which goes on: not yours" in caplog.text
+    now_s += PAUSE_MIN_S
     assert progress.publish(groups, {T0: 5})
     assert groups.offsets == {T0: 5}
+
+
+def test_a_group_that_refuses_is_asked_seldom_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    now_s, asked_s = 0.0, []
+    groups, progress = MemoryGroups(), ProgressGroup("g", lambda: now_s)
+    for tick in range(40 * 600):
+        now_s, asked, groups.refuses = tick / 40, groups.asked, True
+        assert not progress.publish(groups, {T0: tick})
+        if groups.asked > asked:
+            asked_s.append(now_s)
+    assert asked_s[:7] == [0, 1, 3, 7, 15, 31, 63]
+    assert len(asked_s) == 7 + (600 - 64) // PAUSE_MAX_S
+    assert caplog.text.count("is not told") == 1
+    groups.refuses, now_s = False, 1000.0
+    assert progress.publish(groups, {T0: 1})
+    assert progress.publish(groups, {T0: 2}), "at once again"
 
 
 @dataclass

@@ -1,9 +1,11 @@
-"""A pipeline on a real Spark cluster, of one machine: a master, a worker and an executor, each a process of its own."""
+"""A pipeline and a job on a real Spark cluster, of one machine: a master, a worker and an executor, each a process of its own."""
 
 import json
 import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +13,10 @@ from pathlib import Path
 import pytest
 from chaos.standalone import cluster
 
+import ottla
+import pyspark_ottla
 from ottla.demo.verdict import read_table
+from ottla.spark.java import java_home
 
 from .conftest import Topic
 
@@ -65,3 +70,53 @@ def test_a_pipeline_runs_on_a_cluster_to_which_its_functions_travel(master: str,
     assert done.returncode == 0, done.stdout + done.stderr
     assert [json.loads(line)["event"] for line in done.stdout.splitlines()][-1] == "stopped"
     assert Counter(read_table(tmp_path / "table").column("value").to_pylist()) == {"zero": 20, "one": 20, "two": 20}
+
+
+JOB = """
+import json, sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.read.format("ottla").option("bootstrap.servers", sys.argv[1]).option("subscribe", sys.argv[2]).load()
+count = rows.count()
+rows.write.format("ottla").option("bootstrap.servers", sys.argv[1]).option("topic", sys.argv[3]).mode("append").save()
+where = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("ottla").__file__).collect()
+print(json.dumps({"count": count, "where": where}))
+"""
+
+
+def test_a_job_finds_the_package_in_the_archive_that_travels_with_it(master: str, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+    import pyspark
+
+    topic, copy = a_topic(partitions=2), a_topic(partitions=2)
+    topic.add(*[b"%d" % number for number in range(60)])
+    packages, job = tmp_path / "packages.tar", tmp_path / "job.py"
+    job.write_text(JOB)
+    with tarfile.open(packages, "w") as archive:
+        for package in (ottla, pyspark_ottla):
+            home = Path(str(package.__file__)).parent
+            archive.add(home, home.name, filter=lambda one: None if "__pycache__" in one.name else one)
+    # The machines have a Python, which knows nothing of this environment, and what the package needs of others.
+    python, others = getattr(sys, "_base_executable", sys.executable), sysconfig.get_path("platlib")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHON"))}
+    environment |= {"PYSPARK_PYTHON": python, "SPARK_HOME": str(Path(pyspark.__file__).parent), "JAVA_HOME": str(java_home())}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(str(ottla.__file__)).parents[1]), others])
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(["packages", others]),
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master, "--archives", f"{packages}#packages"]
+    given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    done = subprocess.run(
+        [*submit, *given, str(job), topic.bootstrap, topic.name, copy.name],
+        capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["count"] == 60
+    assert told["where"][0].split(os.sep)[-3:] == ["packages", "ottla", "__init__.py"], "it came with the job"
+    written = ottla.read_table(copy.name, bootstrap_servers=copy.bootstrap).column("value").to_pylist()
+    assert sorted(written) == sorted(b"%d" % number for number in range(60))

@@ -192,6 +192,7 @@ class _planning:
 
     def __enter__(self) -> Any:
         from ottla.spark.java import NoJava
+        from ottla.spark.pipeline.table import PipelineError
 
         try:
             from ottla.spark.pipeline.plan import planning_session
@@ -202,6 +203,8 @@ class _planning:
             return self.session.__enter__()
         except NoJava as error:
             stop_with(str(error), EXIT_NO_JAVA)
+        except PipelineError as error:
+            stop_with(str(error), EXIT_USAGE)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         from ottla.spark.pipeline.table import PipelineError

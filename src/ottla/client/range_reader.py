@@ -7,6 +7,7 @@ decides which thread decodes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import NamedTuple
 
 from ottla.base.ids import TopicPartition
@@ -20,8 +21,6 @@ from ottla.wire.errors import OffsetOutOfRange
 
 #: Bytes asked for at once: about 70,000 records of 100 bytes, the size of table portion with which readers are fastest.
 FETCH_BYTES = 8 * MiB
-#: How long a fetch waits at the broker when there is nothing to send; a range that was planned has its records already.
-FETCH_WAIT_MS = 500
 
 Fetch = Callable[[TopicPartition, int], Call[RawFetch]]
 
@@ -46,10 +45,11 @@ class Fetched(NamedTuple):
 
 
 class RangeReader:
-    """See the module. `fetch(partition, offset)` begins a fetch of about `FETCH_BYTES` that waits `FETCH_WAIT_MS` at most."""
+    """See the module. `fetch(partition, offset)` begins a fetch of about `FETCH_BYTES`; where there is nothing yet it waits."""
 
-    def __init__(self, fetch: Fetch, *, check_crcs: bool, read_committed: bool) -> None:
+    def __init__(self, fetch: Fetch, *, check_crcs: bool, read_committed: bool, clock: Callable[[], float] = monotonic) -> None:
         self._fetch = fetch
+        self._clock = clock
         self._check_crcs = check_crcs
         self._read_committed = read_committed
 
@@ -60,7 +60,7 @@ class RangeReader:
 
         Raises: TimeoutError when the log has nothing to send for `timeout_ms` before the range is at its end; CorruptBatch.
         """
-        position, coming, idle_ms = start, self._fetch(tp, start) if start < end else None, 0
+        position, coming, idle_s = start, self._fetch(tp, start) if start < end else None, self._clock()
         while position < end:
             try:
                 raw = (coming or self._fetch(tp, position)).result()
@@ -69,15 +69,13 @@ class RangeReader:
                 continue
             coming = None
             if not len(raw.records):
-                idle_ms += FETCH_WAIT_MS
-                if timeout_ms is not None and idle_ms >= timeout_ms:
+                if timeout_ms is not None and (self._clock() - idle_s) * 1000 >= timeout_ms:
                     raise TimeoutError(f"{tp}: nothing came from offset {position} on for {timeout_ms:.0f} ms, and {end} is the end wanted")
                 continue
-            idle_ms = 0
             behind = position + 1
             for _, header in headers(raw.records):
                 behind = max(behind, header.last_offset + 1)
             if behind < end:
                 coming = self._fetch(tp, behind)
             yield Fetched(tp, raw, position, end, self._check_crcs, self._read_committed)
-            position = behind
+            position, idle_s = behind, self._clock()

@@ -19,7 +19,7 @@ from ottla.client.arrow_read import THREADS, Piece, TableForm, Tables
 from ottla.client.consumer import Consumer
 from ottla.client.errors import MetadataTimedOut
 from ottla.client.loop_thread import Call, LoopThread
-from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, Fetched, RangeReader
+from ottla.client.range_reader import FETCH_BYTES, Fetched, RangeReader
 from ottla.client.ranges import Part, parse_part
 from ottla.client.raw_fetch import RawFetch
 from ottla.wire.errors import UnknownTopicOrPartition
@@ -158,7 +158,7 @@ class _Reading:
         return self._tables.read(fetched.columns(with_headers="headers" in self._schema.names), self._schema, fetched.tp)
 
     def _fetch(self, tp: TopicPartition, offset: int) -> Call[RawFetch]:
-        return self._thread.submit(self._consumer.fetch_raw(tp, offset, max_wait_ms=FETCH_WAIT_MS))
+        return self._thread.submit(self._consumer.fetch_raw(tp, offset))
 
 
 __all__ = ["read_table", "read_table_beside"]

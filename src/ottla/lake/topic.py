@@ -18,7 +18,7 @@ from ottla.client.arrow_columns import record_batch, record_schema
 from ottla.client.consumer import Consumer
 from ottla.client.loop_thread import Call, LoopThread
 from ottla.client.offsets import LATEST
-from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, Fetched, RangeReader
+from ottla.client.range_reader import FETCH_BYTES, Fetched, RangeReader
 from ottla.client.ranges import Range
 from ottla.client.raw_fetch import RawFetch
 from ottla.client.results import Resource, ResourceType
@@ -184,7 +184,7 @@ class Topic:
         return begins
 
     def _fetch(self, tp: TopicPartition, offset: int) -> Call[RawFetch]:
-        return self._thread.submit(self._consumer.fetch_raw(tp, offset, max_wait_ms=FETCH_WAIT_MS))
+        return self._thread.submit(self._consumer.fetch_raw(tp, offset))
 
 
 #: Settings that both clients have.

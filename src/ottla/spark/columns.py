@@ -46,8 +46,19 @@ def record_batch(columns: Columns, schema: "pa.Schema", topic: str, partition: i
     """`columns` of one partition, timestamps in µs, as a record batch with the columns of `schema`. Copies nothing but constants."""
     import pyarrow as pa
 
-    made = arrow_columns.record_batch(columns, _ours(schema.names), topic, partition)
-    return pa.RecordBatch.from_arrays(made.columns, schema=schema)
+    made = arrow_columns.record_batch(columns, _ours(schema.names), topic, partition).columns
+    if "headers" in schema.names:
+        place = schema.names.index("headers")
+        made[place] = _without_empty(made[place])
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _without_empty(headers: "pa.Array") -> "pa.Array":
+    """Null where a record has no headers, as Spark's own source has it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, headers.type), headers)
 
 
 def _ours(names: Sequence[str]) -> "pa.Schema":

@@ -22,7 +22,7 @@ from ottla.client.group_admin import Partition
 from ottla.client.loop_thread import Call, LoopThread
 from ottla.client.network import Network
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
-from ottla.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, RangeReader
+from ottla.client.range_reader import FETCH_BYTES, RangeReader
 from ottla.client.raw_fetch import RawFetch
 from ottla.records.columns import Columns
 from ottla.spark.loss import Loss, Losses, logger
@@ -85,7 +85,7 @@ class Log:
         #: A broker has answered before, so whoever is away now will come back.
         self._reached = False
         self._admin_: Admin | None = None
-        #: Of every topic that metadata was asked of, where the brokers have ids.
+        #: Of every topic that metadata was asked of and that is there; empty where the brokers have no ids.
         self._topic_ids: dict[str, str] = {}
         #: Bytes of an offset, 0 where that is not known, and when they were asked for.
         self._sizes: dict[TopicPartition, float] = {}
@@ -102,10 +102,10 @@ class Log:
         """
         response = self._run(self._metadata(names))
         for topic in response.topics:
-            if topic.error_code or topic.topic_id == NO_TOPIC_ID:
+            if topic.error_code:
                 self._topic_ids.pop(topic.name or "", None)
             elif topic.name:
-                self._topic_ids[topic.name] = topic_id_text(topic.topic_id)
+                self._topic_ids[topic.name] = "" if topic.topic_id == NO_TOPIC_ID else topic_id_text(topic.topic_id)
         return {topic.name: len(topic.partitions) for topic in response.topics if not topic.error_code and (names or not topic.is_internal)}
 
     def partition_count(self, topic: str) -> int:
@@ -130,7 +130,7 @@ class Log:
         """The ids of those of the topics that exist, as they were when `topics` was last asked of them; where the brokers have ids."""
         if not names <= self._topic_ids.keys():
             self.topics(sorted(names - self._topic_ids.keys()))
-        return {name: self._topic_ids[name] for name in names if name in self._topic_ids}
+        return {name: known for name in names if (known := self._topic_ids.get(name))}
 
     def bytes_per_offset(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, float]:
         """About how many bytes on disk an offset of each partition has, as it was some time ago; empty where the brokers do not tell."""
@@ -199,7 +199,7 @@ class Log:
         if wanted.topic not in there:
             losses.tell(Loss("topic gone", *place, wanted.end, None, f"{wanted} cannot be read: its topic was deleted"))
             return False
-        if now is not None and now != wanted.topic_id:
+        if now and now != wanted.topic_id:
             sentence = f"{wanted} cannot be read: its topic was deleted and created again (its id was {wanted.topic_id} and is {now})"
             losses.tell(Loss("recreated", *place, wanted.end, None, sentence))
             return False
@@ -258,7 +258,7 @@ class Log:
         return self._consumer
 
     async def _fetch_raw(self, tp: TopicPartition, position: int) -> RawFetch:
-        return await (await self._reader()).fetch_raw(tp, position, max_wait_ms=FETCH_WAIT_MS)
+        return await (await self._reader()).fetch_raw(tp, position)
 
     async def _end_offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
         reader = await self._reader()

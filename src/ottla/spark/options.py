@@ -54,12 +54,19 @@ FORBIDDEN = {
     "kafka.interceptor.classes": "interceptors are Java classes and cannot run here",
 }
 
+#: Settings of Java's client that mean nothing to another, and change nothing of what is read or written.
+JAVAS_OWN = frozenset(
+    {"connections.max.idle.ms", "client.dns.lookup", "metric.reporters", "metrics.num.samples", "metrics.recording.level",
+     "metrics.sample.window.ms", "auto.include.jmx.reporter", "enable.metrics.push"}
+)  # fmt: skip
+
 #: Value of startingOffsets: where a consumer group stands.
 COMMITTED = "committed"
 #: Kafka's word for where to begin without a committed offset.
 RESET = "auto.offset.reset"
 
-DURATION = re.compile(r"\s*(\d+)\s*(ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?)?\s*", re.IGNORECASE)
+MS_OF = {"s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS, "d": 24 * 60 * MINUTE_MS}
+DURATION = re.compile(r"\s*(\d+)\s*(ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?\s*", re.IGNORECASE)
 
 
 class OptionError(ValueError):
@@ -242,7 +249,7 @@ class _Given:
         if match is None:
             raise OptionError(name, f"expected a time such as 30s, 15m or 1h, not {value!r}")
         unit = (match[2] or "ms").lower()
-        scale = 1 if unit.startswith(("ms", "milli")) else {"s": 1_000, "m": MINUTE_MS, "h": 60 * MINUTE_MS}[unit[0]]
+        scale = 1 if unit.startswith(("ms", "milli")) else MS_OF[unit[0]]
         return int(match[1]) * scale
 
     def choice(self, name: str, choices: tuple[str, ...]) -> Any:
@@ -269,7 +276,18 @@ class _Given:
         return plain or prefixed or ""
 
     def client_properties(self) -> dict[str, str]:
-        return {key[6:]: value for key, value in self.values.items() if key.startswith("kafka.") and key != "kafka.bootstrap.servers"}
+        """Raises: OptionError for what needs a listener that this client cannot use."""
+        found = {}
+        for key, value in self.values.items():
+            name = key.removeprefix("kafka.")
+            if name == key or name == "bootstrap.servers" or name in JAVAS_OWN:
+                continue
+            if name == "security.protocol" and value.strip().upper() == "PLAINTEXT":
+                continue
+            if name == "security.protocol" or name.startswith(("ssl.", "sasl.")):
+                raise OptionError(key, "this client speaks neither TLS nor SASL yet; name a PLAINTEXT listener, and leave this out")
+            found[name] = value
+        return found
 
 
 def _subscription(given: _Given) -> Subscription:

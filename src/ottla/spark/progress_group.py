@@ -6,7 +6,7 @@ When a micro-batch is done is known in these places, and nowhere else:
                                            With Trigger.AvailableNow that comes after the last batch too. With a trigger of an interval it
                                            comes when the next one is due; a query that is stopped before commits at its next start
     a listener of the query's session      `publish_progress`: at once after each batch, the last one before a stop included
-    foreachBatch, or a pipeline's end      `commit_progress` with the offsets that were done
+    foreachBatch                           `commit_progress` with the offsets that were done
 
 A commit is a note for others: Spark's checkpoint decides where a query goes on. So a commit that fails is a warning, and the next one
 carries what it would have said. The group has no members; while consumers of that name are in it, the brokers refuse.
@@ -14,7 +14,8 @@ carries what it would have said. The group has no members; while consumers of th
 
 import json
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ottla.base.ids import TopicPartition
@@ -23,6 +24,8 @@ from ottla.wire.errors import KafkaError
 
 logger = logging.getLogger("ottla.spark")
 
+#: Spark asks many times a second, and a commit that nobody answers takes seconds.
+PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 60.0
 #: In what Spark calls a source in Python in a query's progress.
 PYTHON_SOURCE = "PythonMicroBatchStream"
 
@@ -34,22 +37,33 @@ class Groups(Protocol):
 
 
 class ProgressGroup:
-    """A query's group. Commits what changed."""
+    """A query's group. Commits what changed; where that was refused, not again for a while that doubles, from a second to a minute."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.group = group
         self.committed: dict[TopicPartition, int] = {}
+        self._clock = clock
+        self._pause_s = 0.0
+        self._again_s = 0.0
+        self._said = ""
 
     def publish(self, groups: Groups, done: Mapping[TopicPartition, int]) -> bool:
-        """Commit the end of what was read, exclusive; False, and a warning, when that cannot be."""
+        """Commit the end of what was read, exclusive; False when that cannot be, with a warning for each reason that is new."""
         news = {tp: offset for tp, offset in done.items() if self.committed.get(tp) != offset}
         if not news:
             return True
+        if self._pause_s and self._clock() < self._again_s:
+            return False
         try:
             groups.commit(self.group, news)
         except (KafkaError, OSError) as error:
-            logger.warning("consumer group %s is not told how far the query is (%s), which goes on: %s", self.group, to_text(news), error)
+            self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S) or PAUSE_MIN_S
+            self._again_s = self._clock() + self._pause_s
+            if str(error) != self._said:
+                self._said, where = str(error), to_text(news)
+                logger.warning("consumer group %s is not told how far the query is (%s), which goes on: %s", self.group, where, error)
             return False
+        self._pause_s, self._said = 0.0, ""
         self.committed.update(news)
         return True
 

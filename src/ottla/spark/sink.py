@@ -1,8 +1,9 @@
 """DataFrames into topics: each task sends its Arrow tables as the client does (`send_table`), acknowledged by all in-sync replicas.
 
-Columns, as with Spark's Kafka sink: `value` (string or binary, required), `key`, `headers` (with includeHeaders), `topic` (unless the
-option `topic` is set, which wins) and `partition`. A row goes to its `partition`; without one, where Java's default partitioner sends its
-key; without a key to any partition, with its neighbours.
+Columns, as with Spark's Kafka sink: `value` (string or binary, required), `key`, `headers`, `topic` (unless the option `topic` is set,
+which wins) and `partition`. What else a record of the source has (`offset`, `timestamp`, `timestampType`) is left out, so that what was
+read can be written as it is. A row goes to its `partition`; without one, where Java's default partitioner sends its key; without a key to
+any partition, with its neighbours.
 
 At least once: a task answers only when every batch is acknowledged, so what Spark counts as written is written; a task that Spark runs
 again writes its rows again. Where that matters, write a key or an id that readers can go by.
@@ -38,6 +39,8 @@ SINK_TYPES = {
     "topic": ("string",),
     "partition": ("int",),
 }
+#: Columns of the source that nobody writes.
+OF_THE_SOURCE = frozenset({"offset", "timestamp", "timestampType"})
 #: About this much is put together before it is shared out: Spark sends 10,000 rows at a time, and over many partitions that is little.
 GATHER_BYTES = 4 * MiB
 
@@ -77,7 +80,8 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 def sink_columns(schema: "StructType") -> tuple[str, ...]:
     """The names of the columns to write. Raises: ValueError when one is unknown or of a type that cannot be written."""
-    for field in schema.fields:
+    fields = [field for field in schema.fields if field.name not in OF_THE_SOURCE]
+    for field in fields:
         if field.name not in SINK_TYPES:
             raise ValueError(
                 f"a topic takes no column {field.name!r}{suggestion(field.name, SINK_TYPES)}; it takes {', '.join(SINK_TYPES)}. "
@@ -88,14 +92,12 @@ def sink_columns(schema: "StructType") -> tuple[str, ...]:
             raise ValueError(f"column {field.name} is {kind} and must be {' or '.join(SINK_TYPES[field.name])}; cast it with SQL")
     if "value" not in schema.fieldNames():
         raise ValueError("there is no column value; select one, such as to_json(struct(*)) AS value")
-    return tuple(schema.fieldNames())
+    return tuple(field.name for field in fields)
 
 
 def refuse_missing_topic(options: SinkOptions, names: tuple[str, ...]) -> None:
     if options.topic is None and "topic" not in names:
         raise ValueError("no topic to write to; set the option topic, or select a column topic")
-    if "headers" in names and not options.include_headers:
-        raise ValueError("there is a column headers; set the option includeHeaders to true to write it, or do not select it")
 
 
 class _Writer:
@@ -111,7 +113,7 @@ class _Writer:
         sending = Sending(self.options, random.Random())
         settle()
         written = 0
-        for batch in gathered(batches, GATHER_BYTES):
+        for batch in gathered((one.select(self.names) for one in batches), GATHER_BYTES):
             for topic, rows in _by_topic(batch, self.options.topic):
                 sending.send(topic, rows)
             written += batch.num_rows

@@ -32,7 +32,6 @@ class SinkOptions:
     bootstrap: str
     #: Beats the column of the same name.
     topic: str | None = None
-    include_headers: bool = False
     #: A codec's wire name.
     compression: str = "none"
     #: Where rows go that name no partition (`ottla.spark.sending`).
@@ -46,11 +45,12 @@ class SinkOptions:
     def of(cls, options: Mapping[str, str]) -> "SinkOptions":
         """Raises: OptionError for the first option that cannot be used."""
         given = _Given(options, OPTIONS, what="write")
+        # Jobs set it; headers are written where there are some.
+        given.boolean("includeHeaders", False)
         client = given.client_properties()
         parsed = cls(
             bootstrap=given.bootstrap(),
             topic=given.text("topic"),
-            include_headers=given.boolean("includeHeaders", False),
             compression=_compression(given, client.pop("compression.type", None)),
             partitioner=_partitioner(given, client),
             report_to=given.text("reportTo"),

@@ -133,7 +133,8 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
         start = positions.starting(self.catalog(), self.options, self.losses)
         end = positions.ending(self.catalog(), self.options)
         ids = self.log().topic_ids(topics_of(end))
-        return self.tasks(start, {tp: max(offset, start[tp]) for tp, offset in end.items()}, ids)
+        # A partition may have come meanwhile; it is none that the read began with.
+        return self.tasks(start, {tp: max(offset, start[tp]) for tp, offset in end.items() if tp in start}, ids)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         # Spark makes up a partition without a value when there is nothing to read.

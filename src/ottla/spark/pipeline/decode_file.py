@@ -60,7 +60,8 @@ def read_decode(table: Table) -> Decode:
     fields = read_fields(table, form)
     schema, pattern, nulls = table.text("schema"), table.text("pattern"), table.texts("nulls")
     if (form in TYPED and not (schema or fields)) or (schema and fields):
-        raise table.fail("fields", 'give either fields, such as { user = "string" }, or a schema, such as "user STRING, n BIGINT"')
+        refused = 'give either fields, such as { user = "string" }, or a schema, such as "user STRING, n BIGINT"'
+        raise table.misspelt("fields", "schema") or table.fail("fields", refused)
     options: dict[str, str] = {}
     if form == "regex":
         _check_pattern(table, pattern, fields)
@@ -82,7 +83,9 @@ def read_decode(table: Table) -> Decode:
 def _avro(table: Table, schema: str | None) -> dict[str, str]:
     file, registry, subject = table.text("schema_file"), table.text("registry"), table.text("subject")
     if sum(map(bool, (schema, file, registry))) != 1:
-        raise table.fail("schema", "say what values are with exactly one of schema (JSON), schema_file and registry (the address of one)")
+        misspelt = None if schema or file or registry else table.misspelt("schema", "schema_file", "registry")
+        refused = "say what values are with exactly one of schema (JSON), schema_file and registry (the address of one)"
+        raise misspelt or table.fail("schema", refused)
     if subject and not registry:
         raise table.fail("subject", "is for registry: the name under which it keeps the schemas")
     if registry:
@@ -109,7 +112,7 @@ def _instead(form: str) -> str:
 
 
 def read_fields(table: Table, form: str) -> dict[str, Field]:
-    inner = table.table("fields")
+    inner = table.table("fields", 'columns and their types, such as { user = "string" }')
     fields = {}
     for name in inner.values:
         if not NAME.fullmatch(name):
@@ -117,7 +120,7 @@ def read_fields(table: Table, form: str) -> dict[str, Field]:
         if name.startswith("_"):
             raise inner.fail(name, f"names that begin with _ are taken: {TAKEN}")
         if isinstance(inner.values[name], dict):
-            described = inner.table(name)
+            described = inner.table(name, "type and format")
             kind = described.text("type", required='say its type, such as "timestamp"')
             fields[name] = Field(kind, described.text("format"))
             if fields[name].format and kind.lower() != "timestamp":
@@ -130,8 +133,10 @@ def read_fields(table: Table, form: str) -> dict[str, Field]:
 
 def _key(table: Table) -> KeyDecode:
     if not isinstance(table.values.get("key"), dict):
+        if table.values.get("key") == "json":
+            raise table.fail("key", 'json needs columns: expected { format = "json", schema = "user STRING, n BIGINT" }')
         return KeyDecode(table.choice("key", ("text", "raw"), "text"))
-    inner = table.table("key")
+    inner = table.table("key", "format and schema")
     form = inner.choice("format", ("text", "raw", "json"), required="say how keys are written: text, raw or json")
     schema = inner.text("schema")
     if (form == "json") != bool(schema):
@@ -142,7 +147,7 @@ def _key(table: Table) -> KeyDecode:
 
 def _check_pattern(table: Table, pattern: str | None, fields: Mapping[str, Field]) -> None:
     if not pattern:
-        raise table.fail("pattern", r"is missing; give a regular expression with named groups, such as '(?<user>\S+) (?<rest>.*)'")
+        raise table.missing("pattern", r"give a regular expression with named groups, such as '(?<user>\S+) (?<rest>.*)'")
     try:
         groups = named_groups(pattern)
     except re.error as error:

@@ -16,14 +16,18 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ottla.spark.pipeline.functions import check
 from ottla.spark.pipeline.model import NAME, Functions, Pipeline, Step
 from ottla.spark.pipeline.sink_file import read_dead_letters, read_rules, read_sinks, read_trigger, refuse_lost_letters
 from ottla.spark.pipeline.source_file import read_sources, read_watermark
+from ottla.spark.pipeline.spark_file import read_spark
 from ottla.spark.pipeline.table import PipelineError, Table
 
+#: What a file has at most. Looked at first: without a table that is misspelt, others lack what it would bring.
+KEYS = (
+    "name", "bootstrap", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions", "spark",
+)  # fmt: skip
 #: How a query begins, behind comments.
 QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
 
@@ -44,8 +48,9 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise PipelineError(str(path), "", f"is not TOML: {error}") from None
+        raise _no_toml(path, text, str(error)) from None
     table = Table(raw, "", path, text, variables)
+    table.only(KEYS)
     name = table.text("name", path.stem)
     bootstrap = table.text("bootstrap", "127.0.0.1:9092")
     sources = read_sources(table, bootstrap)
@@ -61,7 +66,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
         sources=sources,
         steps=steps,
         sinks=read_sinks(table, views),
-        spark=_spark(table.table("spark")),
+        spark=read_spark(table.table("spark", 'settings of Spark, such as { "driver.memory" = "4g" }')),
         functions=_functions(table),
         rules=read_rules(table, views),
         dead_letters=read_dead_letters(table),
@@ -69,6 +74,15 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     table.finish()
     refuse_lost_letters(pipeline)
     return pipeline
+
+
+def _no_toml(path: Path, text: str, said: str) -> PipelineError:
+    """Where the text stops being TOML, as far as the parser tells."""
+    if told := re.search(r" \(at line (\d+), column (\d+)\)$", said):
+        return PipelineError(f"{path}:{told[1]}", "", f"is not TOML: {said[: told.start()]} (column {told[2]})")
+    if said.endswith("(at end of document)"):
+        return PipelineError(f"{path}:{max(1, len(text.splitlines()))}", "", f"is not TOML: {said}")
+    return PipelineError(str(path), "", f"is not TOML: {said}")
 
 
 def _steps(table: Table, sources: tuple[str, ...]) -> tuple[Step, ...]:
@@ -94,7 +108,7 @@ def _steps(table: Table, sources: tuple[str, ...]) -> tuple[Step, ...]:
 
 
 def _functions(table: Table) -> Functions | None:
-    inner = table.table("functions")
+    inner = table.table("functions", 'module and files, such as { module = "functions.py" }')
     if not inner.values:
         return None
     module = inner.beside("module", inner.text("module", required='name the Python file, such as module = "functions.py"'))
@@ -105,21 +119,3 @@ def _functions(table: Table) -> Functions | None:
     functions = Functions(module, files)
     check(functions)
     return functions
-
-
-def _spark(table: Table) -> dict[str, str]:
-    """`[spark]`: dotted names, quoted or as nested tables."""
-    settings: dict[str, str] = {}
-
-    def collect(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for name, item in value.items():
-                collect(f"{prefix}.{name}" if prefix else name, item)
-        elif isinstance(value, bool):
-            settings[prefix] = str(value).lower()
-        else:
-            settings[prefix] = str(table.filled(prefix, value))
-
-    for name in table.values:
-        collect(name if name.startswith("spark.") else f"spark.{name}", table.get(name))
-    return settings

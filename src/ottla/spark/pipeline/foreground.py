@@ -16,14 +16,12 @@ from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import JsonLines, Progress, Screen
 from ottla.spark.pipeline.query import RunningQuery
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
+from ottla.spark.pipeline.session import started
 from ottla.spark.pipeline.sinks import Batch
 from ottla.spark.pipeline.trouble import GIVE_UP_S, waits_s
-from ottla.spark.session import start_session
 
 #: How often finished batches are looked for.
 LOOK_S = 0.2
-#: Spark's own number for clusters; on one machine it would give up with the first Python process that ends.
-TASK_TRIES = 4
 
 
 def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
@@ -42,8 +40,8 @@ def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
         for sentence in refuse_unfit(pipeline, directory, spark_version()):
             out.say("note", text=sentence)
         out.say("starting", pipeline=pipeline.name, file=str(pipeline.file), log=str(log_file))
-        settings = {"spark.master": f"local[*,{TASK_TRIES}]", **pipeline.spark}
-        session = start_session(f"ottla {pipeline.name}", settings, log_file=log_file)
+        settings = {**pipeline.spark, "spark.master": pipeline.master}
+        session = started(pipeline, f"ottla {pipeline.name}", settings, log_file)
         # Spark takes Ctrl-C for itself when it starts.
         with stopped_by_signals(stop), _told_of_spark(pipeline, session, log_file):
             try:

@@ -8,6 +8,9 @@ from typing import Literal
 
 from ottla.spark.pipeline.table import PipelineError, line_of
 
+#: All cores of this machine, and a task tried four times, which is Spark's own number for clusters: with one try the first Python process
+#: that ends would end the query.
+MASTER = "local[*,4]"
 #: The view of a source that has no name.
 RECORDS = "records"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -202,6 +205,11 @@ class Pipeline:
     functions: Functions | None = None
     rules: tuple[Rule, ...] = ()
     dead_letters: DeadLetters | None = None
+
+    @property
+    def master(self) -> str:
+        """Where Spark runs."""
+        return self.spark.get("spark.master", MASTER)
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from ottla.spark.pipeline.checkpoint import read_notes
 from ottla.spark.pipeline.model import Pipeline, Sink, Source
 from ottla.spark.pipeline.query import form_of, planned_queries
 from ottla.spark.pipeline.rejects import Judged
+from ottla.spark.pipeline.session import started
 from ottla.spark.pipeline.sinks import TopicTarget, refuse_unknown
 from ottla.spark.pipeline.views import views as made_views
 
@@ -19,13 +20,11 @@ from ottla.spark.pipeline.views import views as made_views
 def planning_session(pipeline: Pipeline) -> Iterator[Any]:
     """A small Spark session on this machine for the time of the block, whatever master the file names: plans need no executors.
 
-    Raises: NoJava.
+    Raises: NoJava, PipelineError.
     """
-    from ottla.spark.session import start_session
-
     given = {name: value for name, value in pipeline.spark.items() if name.startswith("spark.sql.")}
     with TemporaryDirectory(prefix="ottla-plan-") as directory:
-        session = start_session(f"ottla plan {pipeline.name}", given, log_file=Path(directory) / "spark.log", cores=1)
+        session = started(pipeline, f"ottla plan {pipeline.name}", given, Path(directory) / "spark.log", cores=1)
         try:
             yield session
         finally:
@@ -67,7 +66,7 @@ def plan(pipeline: Pipeline, session: Any, *, physical: bool = False, news: Sequ
         "bootstrap": pipeline.bootstrap,
         "checkpoint": pipeline.checkpoint,
         "trigger": pipeline.trigger,
-        "master": pipeline.spark.get("spark.master", "local[*]"),
+        "master": pipeline.master,
         "notes": told,
         "functions": [{"name": name, "type": kind} for name, kind in types.items()],
         "views": [_view(pipeline, name, frame) for name, frame in frames.items()],

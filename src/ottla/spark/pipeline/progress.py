@@ -1,19 +1,26 @@
 """What a pipeline does, as Spark tells it after each batch, and as people and programs want to read it.
 
-On a terminal: one live table, a row per query. Elsewhere: a line of JSON per batch that had rows, and the messages of start and end.
+On a terminal: one live table, a row per query, or lines per query where that is too wide. Elsewhere: a line of JSON per batch that had
+rows, and the messages of start and end.
 Lag is what the source's topics hold and the batch had not read, in records; it was true when the batch began.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ottla.spark.offsets import OffsetsError, from_json
 
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
+
 #: Source partitions that are shown one by one; of more, the ones that are furthest behind.
 PARTITIONS_SHOWN = 12
+#: Wider than any terminal.
+UNBOUNDED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +134,10 @@ class Screen:
         self.live.stop()
 
     def say(self, event: str, **fields: Any) -> None:
+        from rich.text import Text
+
         told = " ".join(str(value) for value in fields.values())
-        self.console.print(f"[dim]{event}[/dim] {told}", highlight=False)
+        self.console.print(Text.assemble((event, "dim"), " ", as_it_is(told)))
 
     def batch(self, progress: Progress) -> None:
         rows_in, rows_out, dead = self.totals.get(progress.query, (0, 0, 0))
@@ -141,38 +150,70 @@ class Screen:
 
     def _table(self) -> Any:
         from rich.console import Group
+
+        if not self.latest:
+            return as_it_is("waiting for the first batch")
+        behind = furthest_behind(self.latest.values())
+        figures = Figures([(query, figures_of(last, *self.totals[query])) for query, last in self.latest.items()])
+        return Group(figures, as_it_is(behind)) if behind else figures
+
+
+def figures_of(last: Progress, rows_in: int, rows_out: int, dead_letters: int) -> dict[str, str]:
+    """What is shown of a query, by heading: its last batch, and sums of all of them."""
+    return {
+        "batch": f"{last.batch:,}",
+        "rows in": f"{rows_in:,}",
+        "in/s": f"{round(last.rows_in_per_s):,}",
+        "rows out": f"{rows_out:,}",
+        "out/s": f"{round(last.rows_out_per_s):,}",
+        "batch time": f"{last.batch_ms:,} ms",
+        "lag": f"{last.lag:,}",
+        "dead letters": f"{dead_letters:,}",
+        "state rows": f"{last.state_rows:,}",
+        "watermark": (last.watermark or "")[:19].replace("T", " "),
+    }
+
+
+class Figures:
+    """Figures of queries: a table where it fits into the width, else lines for each query, broken between figures. None is ever cut."""
+
+    def __init__(self, queries: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        self.queries = queries
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
+        table = self._table()
+        # A table of rich measures itself within the width it is given.
+        if console.measure(table, options=options.update(width=UNBOUNDED)).maximum <= options.max_width:
+            yield table
+        else:
+            yield from self._lines(options.max_width)
+
+    def _table(self) -> "Table":
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in (
-            "query",
-            "batch",
-            "rows in",
-            "in/s",
-            "rows out",
-            "out/s",
-            "batch time",
-            "lag",
-            "dead letters",
-            "state rows",
-            "watermark",
-        ):
-            table.add_column(name, justify="left" if name == "query" else "right")
-        for query, last in self.latest.items():
-            rows_in, rows_out, dead = self.totals[query]
-            figures = (last.batch, rows_in, round(last.rows_in_per_s), rows_out, round(last.rows_out_per_s))
-            rest = (
-                f"{last.batch_ms:,} ms",
-                f"{last.lag:,}",
-                f"{dead:,}",
-                f"{last.state_rows:,}",
-                (last.watermark or "")[:19].replace("T", " "),
-            )
-            table.add_row(query, *[f"{figure:,}" for figure in figures], *rest)
-        if not self.latest:
-            table.add_row("waiting for the first batch", *[""] * 10)
-        behind = furthest_behind(self.latest.values())
-        return Group(table, behind) if behind else table
+        table.add_column("query", no_wrap=True)
+        for heading in self.queries[0][1]:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for query, figures in self.queries:
+            table.add_row(as_it_is(query), *figures.values())
+        return table
+
+    def _lines(self, width: int) -> "Iterator[RenderableType]":
+        from rich.text import Text
+
+        for query, figures in self.queries:
+            yield as_it_is(query)
+            line = Text(" ")
+            for heading, figure in figures.items():
+                if not figure:
+                    continue
+                part = Text.assemble(" ", (heading, "dim"), " ", figure)
+                if line.cell_len + 1 + part.cell_len > width and line.cell_len > 1:
+                    yield line
+                    line = Text(" ")
+                line = Text.assemble(line, " " if line.cell_len > 1 else "", part)
+            yield line
 
 
 def furthest_behind(batches: Iterable[Progress]) -> str:
@@ -190,13 +231,20 @@ def furthest_behind(batches: Iterable[Progress]) -> str:
     return f"behind: {shown}{more} (of {len(lags)} partitions)"
 
 
+def as_it_is(text: str) -> Any:
+    """What somebody else wrote, for rich: square brackets are no markup, and what a terminal would obey is shown escaped."""
+    from rich.text import Text
+
+    return Text("".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text))
+
+
 def table_of(rows: Any, title: str) -> Any:
     """A rich table of an Arrow table."""
     from rich.table import Table
 
-    shown = Table(title=title, title_justify="left")
+    shown = Table(title=as_it_is(title), title_justify="left")
     for name in rows.schema.names:
-        shown.add_column(name)
+        shown.add_column(as_it_is(name), overflow="fold")
     for row in rows.to_pylist():
-        shown.add_row(*["" if value is None else str(value) for value in row.values()])
+        shown.add_row(*[as_it_is("" if value is None else str(value)) for value in row.values()])
     return shown

@@ -17,7 +17,7 @@ from typing import Any
 
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import Progress, progress_of
-from ottla.spark.pipeline.refusals import reason, spark_errors
+from ottla.spark.pipeline.refusals import reason, spark_errors, without_code
 from ottla.spark.pipeline.rejects import REJECTS, VERDICT, Judged
 from ottla.spark.pipeline.sinks import Batch, LettersTarget, Target, kept_between, write_batch
 
@@ -114,7 +114,7 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
         try:
             return triggered(writer, pipeline.trigger).start()
         except spark_errors() as error:
-            raise pipeline.error(planned.key, reason(error)) from None
+            raise pipeline.error(planned.key, without_code(reason(error))) from None
 
     running = RunningQuery(name, planned, launch)
     letters = None

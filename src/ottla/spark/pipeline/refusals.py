@@ -106,6 +106,22 @@ def no_column(name: str, columns: Mapping[str, Sequence[str]]) -> str:
     return f"there is no column {name}{suggestion(name, known)}{'; ' if has else ''}{has}"
 
 
+def refused_expression(pipeline: Pipeline, error: Exception, view: str, columns: Sequence[str]) -> str:
+    """Spark's refusal of an expression over a view with these columns, such as a rule's check, as a sentence."""
+    condition = str(getattr(error, "getCondition", str)() or "")
+    told: Mapping[str, str] = getattr(error, "getMessageParameters", dict)() or {}
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        return no_column(told.get("objectName", "").replace("`", ""), {view: columns})
+    return _no_function(pipeline, told) if condition == "UNRESOLVED_ROUTINE" else without_code(reason(error))
+
+
+def _no_function(pipeline: Pipeline, told: Mapping[str, str]) -> str:
+    name = told.get("routineName", "").replace("`", "")
+    ours = functions.names(pipeline.functions) if pipeline.functions is not None else ()
+    where = f"{pipeline.functions.module.name} has {', '.join(ours)}" if pipeline.functions is not None else "Spark has none of this name"
+    return f"there is no function {name}{suggestion(name, [*ours, *COMMON_FUNCTIONS])}; {where}"
+
+
 def _spot(sql: str, error: Exception) -> tuple[int | None, str]:
     """Where in the SQL an error is, as the index of a character, and what stands there; None where Spark does not tell."""
     for context in getattr(error, "getQueryContext", list)() or ():
@@ -134,12 +150,7 @@ def _said(pipeline: Pipeline, step: Step, error: Exception, fragment: str, colum
             told.get("objectName", fragment).replace("`", ""), {view: there for view, there in columns.items() if view in words}
         )
     if condition == "UNRESOLVED_ROUTINE":
-        name = told.get("routineName", "").replace("`", "")
-        ours = functions.names(pipeline.functions) if pipeline.functions is not None else ()
-        where = (
-            f"{pipeline.functions.module.name} has {', '.join(ours)}" if pipeline.functions is not None else "Spark has none of this name"
-        )
-        return f"there is no function {name}{suggestion(name, [*ours, *COMMON_FUNCTIONS])}; {where}"
+        return _no_function(pipeline, told)
     said, here = without_code(reason(error)), " ".join(fragment.split())
     return said if not here or here in said or here == " ".join(step.sql.split()) else f"{said}, in: {here}"
 

@@ -38,7 +38,7 @@ from typing import Any
 
 from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Decode, Pipeline, Rule
-from ottla.spark.pipeline.refusals import reason, spark_errors
+from ottla.spark.pipeline.refusals import refused_expression, spark_errors
 
 #: The form of a query that writes dead letters alone.
 REJECTS = "rejects"
@@ -108,7 +108,8 @@ def judge(pipeline: Pipeline, view: str, frame: Any) -> tuple[Any, Judged | None
         try:
             frame.where(rule.check)
         except spark_errors() as error:
-            raise pipeline.error(f"{rule.key}check", reason(error)) from None
+            told = refused_expression(pipeline, error, view, [name for name in frame.columns if name not in HIDDEN])
+            raise pipeline.error(f"{rule.key}check", told) from None
     place = _place(frame.columns)
     cases = [_case(rule, place) for rule in rules]
     broken = [f"WHEN NOT coalesce({rule.check}, FALSE) THEN '{rule.name}'" for rule in rules]

@@ -19,6 +19,7 @@ from ottla.spark.pipeline.delta import DeltaAppend
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import ParquetFiles
 from ottla.spark.pipeline.progress import Progress
+from ottla.spark.pipeline.published import publish
 from ottla.spark.pipeline.query import PlannedQuery, RunningQuery, aggregates, planned_queries, start
 from ottla.spark.pipeline.refusals import failure, reason
 from ottla.spark.pipeline.rejects import REJECTS, Judged
@@ -141,7 +142,9 @@ class RunningPipeline:
         return ends
 
     def stop(self) -> None:
-        """Stops every query: a batch at work may end, for a while; what is cut off is run again at the next start."""
+        """Stops every query: a batch at work may end, for a while; what is cut off is run again at the next start. Then the consumer groups
+        of its sources, if they have some, hear of the last batch.
+        """
         for running in self.queries:
             before = running.query.lastProgress
             deadline = time.monotonic() + STOP_GRACE_S
@@ -150,6 +153,7 @@ class RunningPipeline:
                     break
                 time.sleep(POLL_S)
             running.query.stop()
+        publish(self.pipeline, [running.query.lastProgress for running in self.queries])
 
     def _target(self, sink: Sink) -> Target:
         match sink.type:

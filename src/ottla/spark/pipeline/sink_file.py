@@ -16,7 +16,7 @@ FILES = re.compile(r"at (\d+) files")
 def read_sinks(table: Table, views: tuple[str, ...]) -> tuple[Sink, ...]:
     sinks = tuple(_sink(inner, views) for inner in table.tables("sink"))
     if not sinks:
-        raise table.fail("sink", f"is missing; say where results go: [[sink]] with type = {SAID_KINDS}")
+        raise table.missing("sink", f"say where results go: [[sink]] with type = {SAID_KINDS}")
     return sinks
 
 
@@ -59,7 +59,7 @@ def _delta(table: Table, view: str) -> Sink:
 def _keys(table: Table, mode: str, such_as: str) -> tuple[str, ...]:
     keys = table.texts("keys")
     if mode == "merge" and not keys:
-        raise table.fail("keys", f'is missing; merge replaces the row with the same keys: name the columns, such as keys = ["{such_as}"]')
+        raise table.missing("keys", f'merge replaces the row with the same keys: name the columns, such as keys = ["{such_as}"]')
     if mode != "merge" and keys:
         raise table.fail("keys", 'is only for mode = "merge"')
     return keys
@@ -78,7 +78,7 @@ def _compaction(table: Table) -> Compaction | None:
 
 def _topic(table: Table, view: str) -> Sink:
     mode = table.choice("mode", ("append", "update"))
-    inner = table.table("headers")
+    inner = table.table("headers", 'names and SQL expressions, such as { source = "_topic" }')
     headers = {name: inner.text(name) for name in inner.values}
     return Sink(
         "topic",
@@ -99,7 +99,7 @@ def _jdbc(table: Table, view: str) -> Sink:
     url = table.text("url", required='say which database, such as "jdbc:postgresql://host/name"')
     if not url.startswith("jdbc:"):
         raise table.fail("url", f"expected a JDBC address, such as jdbc:postgresql://host/name, not {url!r}")
-    inner = table.table("options")
+    inner = table.table("options", 'properties of the driver, such as { user = "me" }')
     options = {}
     for name in inner.values:
         value = inner.get(name)
@@ -144,10 +144,11 @@ def read_dead_letters(table: Table) -> DeadLetters | None:
     if "dead_letters" not in table.values:
         table.asked.append("dead_letters")
         return None
-    inner = table.table("dead_letters")
+    inner = table.table("dead_letters", "path, the directory of a Delta table, or topic")
     path, topic = inner.text("path"), inner.text("topic")
     if (path is None) == (topic is None):
-        raise inner.fail("path", "say where bad rows go with one of path, the directory of a Delta table, and topic")
+        refused = "say where bad rows go with one of path, the directory of a Delta table, and topic"
+        raise inner.misspelt("path", "topic") or inner.fail("path", refused)
     inner.finish()
     return DeadLetters(path, topic)
 

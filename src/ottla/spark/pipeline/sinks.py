@@ -32,7 +32,7 @@ from ottla.spark.pipeline.jdbc import JdbcTable
 from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles, reported
-from ottla.spark.pipeline.refusals import reason, spark_errors
+from ottla.spark.pipeline.refusals import refused_expression, spark_errors
 from ottla.spark.pipeline.rejects import LETTER_COLUMNS, content_of
 from ottla.spark.sink_options import SinkOptions
 
@@ -206,7 +206,8 @@ class TopicTarget:
             try:
                 kind = frame.selectExpr(sql).dtypes[0][1]
             except spark_errors() as error:
-                raise self.pipeline.error(f"{self.sink.key}{column}", reason(error)) from None
+                told = refused_expression(self.pipeline, error, self.sink.view, frame.columns)
+                raise self.pipeline.error(f"{self.sink.key}{column}", told) from None
             if column in ("key", "value") and kind not in ("string", "binary"):
                 nested = kind.startswith(("struct", "map", "array"))
                 self.columns[column] = f"to_json({sql}, map('ignoreNullFields', 'false'))" if nested else f"CAST({sql} AS STRING)"

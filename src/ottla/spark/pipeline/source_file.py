@@ -13,6 +13,9 @@ from ottla.spark.pipeline.table import Table
 TYPES = ("topic", "files", "delta")
 FORMATS = ("csv", "json", "parquet", "text", "orc")
 ENDINGS = {"csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "txt": "text", "orc": "orc"}
+#: What tables of these names hold.
+SOURCE = 'topic and more, such as { topic = "orders" }'
+DECODE = 'format and what belongs to it, such as { format = "json", fields = { user = "string" } }'
 #: Which keys belong to which type only.
 OF_TYPE = {
     "topic": ("topic", "topics", "pattern", "start", "bootstrap", "decode"),
@@ -26,8 +29,8 @@ def read_sources(table: Table, bootstrap: str) -> tuple[Source, ...]:
     if isinstance(table.values.get("source"), list):
         tables = tuple(table.tables("source"))
     else:
-        tables = (table.table("source", required="say which topic is read: [source] and topic = ..."),)
-    outer = read_decode(table.table("decode")) if "decode" in table.values else None
+        tables = (table.table("source", SOURCE, required="say which topic is read: [source] and topic = ..."),)
+    outer = read_decode(table.table("decode", DECODE)) if "decode" in table.values else None
     table.asked.append("decode")
     if outer is not None and len(tables) > 1:
         raise table.fail("decode", "belongs to one source: there are several, so say [source.decode] below the [[source]] it is for")
@@ -48,7 +51,7 @@ def read_watermark(table: Table) -> Watermark | None:
     if "watermark" not in table.values:
         table.asked.append("watermark")
         return None
-    inner = table.table("watermark")
+    inner = table.table("watermark", 'column and delay, such as { column = "at", delay = "10 seconds" }')
     column = inner.text("column", required="name the column that holds the time of each record")
     delay = inner.text("delay", required='say how late a record may be, such as "10 seconds"')
     if not DURATION.fullmatch(delay):
@@ -63,10 +66,11 @@ def _source(table: Table, name: str, outer: Decode | None, bootstrap: str) -> So
     for other, keys in OF_TYPE.items():
         for key in keys:
             if key in table.values and other != kind and key not in OF_TYPE[kind] and not (kind == "topic" and key == "options"):
-                raise table.fail(key, f'is only for a source of type = "{other}"; this one is {kind}')
+                raise table.misspelt("type") or table.fail(key, f'is only for a source of type = "{other}"; this one is {kind}')
     if kind != "topic" and outer is not None:
         raise table.fail("type", "[decode] is for topics: files and tables have columns already; leave it out")
     watermark = read_watermark(table)
+    table.asked += (*OF_TYPE[kind], *(("options",) if kind == "topic" else ()))
     match kind:
         case "topic":
             return _topic(table, name, outer, bootstrap, watermark)
@@ -80,7 +84,8 @@ def _source(table: Table, name: str, outer: Decode | None, bootstrap: str) -> So
 def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, watermark: Watermark | None) -> Source:
     topic, topics, pattern = table.text("topic"), table.texts("topics"), table.text("pattern")
     if sum(map(bool, (topic, topics, pattern))) != 1:
-        raise table.fail("topic", "say what is read with exactly one of topic, topics and pattern")
+        refused = table.fail("topic", "say what is read with exactly one of topic, topics and pattern")
+        raise refused if topic or topics or pattern else table.misspelt("topic", "topics", "pattern") or refused
     start = table.choice("start", ("earliest", "latest"), "earliest")
     options = {"subscribePattern": pattern} if pattern else {"subscribe": topic or ",".join(topics)}
     options["startingOffsets"] = start
@@ -97,7 +102,7 @@ def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, waterm
         if error.name in table.values.get("options", {}):
             raise table.fail(f"options.{error.name}", str(error).removeprefix(f"option {error.name}: ")) from None
         raise table.fail("pattern" if error.name == "subscribePattern" else "options", str(error)) from None
-    inner = table.table("decode")
+    inner = table.table("decode", DECODE)
     if outer is not None and inner.values:
         raise table.fail("decode", "is given twice: as [decode] and here; keep one")
     decode = outer or read_decode(inner)
@@ -112,7 +117,7 @@ def _files(table: Table, name: str, watermark: Watermark | None) -> Source:
     if schema and form == "text":
         raise table.fail("schema", "text has one column, value; leave the schema out")
     if stream and not schema and form != "text":
-        raise table.fail("schema", 'is missing; a stream of files must know its columns before they come, such as "user STRING, n BIGINT"')
+        raise table.missing("schema", 'a stream of files must know its columns before they come, such as "user STRING, n BIGINT"')
     options = table.settings("options", "{ header = false }")
     if form == "csv":
         options = {"header": "true", **({"sep": "\t"} if ending == "tsv" else {}), **options}

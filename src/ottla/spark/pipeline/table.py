@@ -1,7 +1,8 @@
 """A TOML table with typed look-ups that refuse by name, and say where in the file the name stands."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,26 @@ class Table:
     def fail(self, name: str, problem: str) -> PipelineError:
         key = f"{self.prefix}{name}"
         return PipelineError(line_of(self.path, self.source, key), key, problem)
+
+    def misspelt(self, *wanted: str) -> PipelineError | None:
+        """An error for a key that nobody has asked for and that is nearly one of `wanted`, which is not there. `finish` would tell of it,
+        and is not reached where a key is required.
+        """
+        absent = [name for name in wanted if name not in self.values]
+        for key in self.values:
+            if key not in self.asked and (near := get_close_matches(key.lower(), absent, n=1)):
+                return self.fail(key, f"unknown key; did you mean {near[0]}?")
+        return None
+
+    def missing(self, name: str, problem: str) -> PipelineError:
+        """An error for a key that must be there, or for the one that is meant to be it."""
+        return self.misspelt(name) or self.fail(name, f"is missing; {problem}")
+
+    def only(self, known: Iterable[str]) -> None:
+        """Raises: PipelineError for a key that is not `known`, before any other is looked at."""
+        for name in self.values:
+            if name not in known:
+                raise self.fail(name, f"unknown key{suggestion(name, known)}; known here are {', '.join(sorted(set(known)))}")
 
     def get(self, name: str) -> Any:
         """The raw value; tables in it are filled when they are looked into."""
@@ -76,7 +97,7 @@ class Table:
     def text(self, name: str, default: str | None = None, *, required: str = "", blank: bool = False) -> Any:
         value = self.get(name)
         if value is None and required and default is None:
-            raise self.fail(name, f"is missing; {required}")
+            raise self.missing(name, required)
         if value is None:
             return default
         if not isinstance(value, str) or not (blank or value.strip()):
@@ -125,12 +146,13 @@ class Table:
             found[inner] = str(value).lower() if isinstance(value, bool) else str(self.filled(f"{name}.{inner}", value))
         return found
 
-    def table(self, name: str, *, required: str = "") -> "Table":
+    def table(self, name: str, holds: str, *, required: str = "") -> "Table":
+        """The table `name`; `holds` says what is in it, for those who gave something else."""
         value = self.get(name)
         if value is None and required:
-            raise self.fail(name, f"is missing; {required}")
+            raise self.missing(name, required)
         if not isinstance(value, dict | None):
-            raise self.fail(name, f"expected a table, not {value!r}")
+            raise self.fail(name, f"expected a table with {holds}, not {value!r}")
         return Table(value or {}, f"{self.prefix}{name}.", self.path, self.source, self.variables)
 
     def tables(self, name: str) -> Iterator["Table"]:
@@ -141,9 +163,7 @@ class Table:
             yield Table(item, f"{self.prefix}{name}[{index}].", self.path, self.source, self.variables)
 
     def finish(self) -> None:
-        for name in self.values:
-            if name not in self.asked:
-                raise self.fail(name, f"unknown key{suggestion(name, self.asked)}; known here are {', '.join(sorted(set(self.asked)))}")
+        self.only(self.asked)
 
 
 def line_of(path: Path, text: str, key: str) -> str:

@@ -14,7 +14,7 @@ from ottla.spark.pipeline import functions, refusals
 from ottla.spark.pipeline.decode import decoded, source_schema
 from ottla.spark.pipeline.decode_file import in_words_of_the_file
 from ottla.spark.pipeline.model import Pipeline, Source, Step, Watermark
-from ottla.spark.pipeline.refusals import reason, spark_errors
+from ottla.spark.pipeline.refusals import reason, spark_errors, without_code
 from ottla.spark.pipeline.rejects import Judged, judge
 from ottla.spark.pipeline.reset import started_at
 from ottla.spark.pipeline.table_source import TableSource
@@ -91,7 +91,7 @@ def _empty(session: Any, schema: Any) -> Any:
 
 
 def _refused_source(pipeline: Pipeline, source: Source, error: Exception) -> Exception:
-    said = reason(error)
+    said = without_code(reason(error))
     if source.type == "topic":
         assert source.decode is not None, "topics have one"
         return pipeline.error(*in_words_of_the_file(said, source.decode))

@@ -1,0 +1,43 @@
+"""Ranges of offsets read to their end, from brokers that a test makes up."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from ottla.base.ids import TopicPartition
+from ottla.client.range_reader import RangeReader
+from ottla.client.raw_fetch import RawFetch
+
+T0 = TopicPartition("t", 0)
+
+
+class Answered:
+    """A fetch that took this long and came back with nothing."""
+
+    def __init__(self, reading: Reading, seconds: float) -> None:
+        self._reading = reading
+        self._seconds = seconds
+
+    def result(self) -> RawFetch:
+        self._reading.now_s += self._seconds
+        self._reading.answers += 1
+        return RawFetch(memoryview(b""), 10, 0, 10)
+
+
+class Reading:
+    def __init__(self, seconds: float) -> None:
+        self.now_s = 0.0
+        self.answers = 0
+        self.reader = RangeReader(
+            lambda tp, offset: cast("Any", Answered(self, seconds)), check_crcs=True, read_committed=False, clock=lambda: self.now_s
+        )
+
+
+@pytest.mark.parametrize(("seconds", "answers"), [(0.01, 200), (0.5, 4), (30.0, 1)])
+def test_it_waits_as_long_as_it_was_told_however_brokers_answer(seconds: float, answers: int) -> None:
+    reading = Reading(seconds)
+    with pytest.raises(TimeoutError, match="nothing came from offset 3 on for 2000 ms, and 5 is the end wanted"):
+        list(reading.reader.read(T0, 3, 5, timeout_ms=2000, gone=lambda offset: offset))
+    assert answers <= reading.answers <= answers + 1

@@ -1,0 +1,80 @@
+"""What Spark refuses, in the words of the file."""
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from pyspark.errors import PySparkException
+
+from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE, judge
+from ottla.spark.pipeline.sinks import TopicTarget
+from ottla.spark.pipeline.table import PipelineError
+
+FILE = """[source]
+topic = "t"
+[[rule]]
+name = "positive"
+check = "CHECK"
+action = "drop"
+[[sink]]
+type = "topic"
+topic = "u"
+value = "CHECK"
+"""
+
+
+class Refusal(PySparkException):
+    """An error as Spark raises it for an expression: with a code, and with all columns, also those that only the pipeline has."""
+
+    def __init__(self, condition: str, said: str, told: dict[str, str]) -> None:
+        super().__init__(message=f"{said} SQLSTATE: 42703;\nplan")
+        self.condition = condition
+        self.told = told
+
+    def getCondition(self) -> str:
+        return self.condition
+
+    def getMessageParameters(self) -> dict[str, str]:
+        return self.told
+
+
+class Refuses:
+    """A frame of which every expression is refused."""
+
+    def __init__(self, refusal: Refusal, *hidden: str) -> None:
+        self.refusal = refusal
+        self.columns = ("amount", "user", *hidden)
+
+    def where(self, _: str) -> NoReturn:
+        raise self.refusal
+
+    def selectExpr(self, _: str) -> NoReturn:
+        raise self.refusal
+
+
+NO_COLUMN = Refusal(
+    "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+    "A column with name `amout` cannot be resolved. Did you mean one of the following? [`amount`, `__key`].",
+    {"objectName": "`amout`"},
+)
+NO_FUNCTION = Refusal("UNRESOLVED_ROUTINE", "Cannot resolve routine `ruond` on search path [`system`].", {"routineName": "`ruond`"})
+OTHER = Refusal("PARSE_SYNTAX_ERROR", "Syntax error at or near end of input.", {})
+
+
+@pytest.mark.parametrize(
+    ("refusal", "sentence"),
+    [
+        (NO_COLUMN, "there is no column amout; did you mean amount?; records has amount, user"),
+        (NO_FUNCTION, "there is no function ruond; did you mean round?; Spark has none of this name"),
+        (OTHER, "Syntax error at or near end of input"),
+    ],
+)
+def test_a_rule_and_a_sink_that_spark_refuses_are_told_in_words_of_the_file(refusal: Refusal, sentence: str) -> None:
+    pipeline = parse(FILE, Path("p.toml"), {})
+    with pytest.raises(PipelineError) as of_rule:
+        judge(pipeline, "records", Refuses(refusal, RAW_KEY, RAW_VALUE))
+    assert str(of_rule.value) == f"p.toml:5: rule[0].check: {sentence}"
+    with pytest.raises(PipelineError) as of_sink:
+        TopicTarget(pipeline.sinks[0], pipeline).prepare(Refuses(refusal))
+    assert str(of_sink.value) == f"p.toml:10: sink[0].value: {sentence}"
