@@ -1,0 +1,80 @@
+"""What a load tells programs while it goes, and that it keeps to its rate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ottla.cli import pipeline_load_watch
+from ottla.cli.pipeline_load_watch import LoadWatch
+from ottla.lake.load_files import Input
+from ottla.lake.load_plan import Planned
+from ottla.lake.load_run import Totals
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def a_file(name: str, size: int) -> Planned:
+    return Planned(Input(name, "csv", None, size, 0), None)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(pipeline_load_watch, "time", made)
+    return made
+
+
+def test_programs_are_told_once_a_second_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, totals = a_file("a.csv", 600), a_file("b.csv", 400), Totals()
+    watch = LoadWatch([first, second], totals, "skip", None, human=False)
+    watch.begins(first, None)
+    for tick in range(1, 9):
+        clock.now_s += 0.25
+        watch.on(75 * tick, 10 * tick)
+    watch.ended(first.given, True)
+    totals.written = 80
+    watch.begins(second, None)
+    clock.now_s += 1
+    watch.on(100, 20)
+    totals.written, totals.files = 120, 2
+    clock.now_s += 1
+    watch.ends("t", already=0)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["event"] for one in told] == ["file", "progress", "progress", "file", "progress", "loaded"]
+    names = ("file", "records", "bytes", "bytes_total", "records_per_second", "seconds_left")
+    figures = [tuple(one[name] for name in names) for one in told if one["event"] == "progress"][::2]
+    assert figures == [("a.csv", 40, 300, 1000, 40.0, 2.3), ("b.csv", 100, 700, 1000, 33.3, 1.3)], "the first and the third"
+    assert (told[5]["files"], told[5]["records"], told[5]["seconds"], told[5]["records_per_second"]) == (2, 120, 4.0, 30.0)
+
+
+def test_a_load_with_a_rate_sends_little_at_a_time_and_waits_after_each(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[tuple[float, int]] = []
+
+    class Pace:
+        portion = 7
+
+        def __init__(self, rate: float) -> None:
+            self._rate = rate
+
+        def wait(self, records: int) -> None:
+            waited.append((self._rate, records))
+
+    monkeypatch.setattr(pipeline_load_watch, "Pace", Pace)
+    watch = LoadWatch([], Totals(), "fail", 50.0, human=False)
+    assert watch.portion == 7
+    watch.pause(5)
+    assert waited == [(50.0, 5)]
+    free = LoadWatch([], Totals(), "fail", None, human=False)
+    assert free.portion is None
+    free.pause(5)
+    assert len(waited) == 1
