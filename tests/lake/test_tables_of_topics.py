@@ -2,10 +2,12 @@
 
 import json
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +200,38 @@ def test_an_export_that_is_killed_and_run_again_has_each_record_once(
     rows = {"delta": delta_rows, "parquet": parquet_rows}[form](tmp_path / "t", "n")
     assert [row["n"] for row in sorted(rows, key=lambda row: row["n"])] == list(range(20_001))
     assert not list((tmp_path / "t").rglob("*.unfinished"))
+
+
+def test_a_table_that_is_stopped_and_killed_has_the_newest_of_each_key(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+    topic, chance = a_topic(2), random.Random(5)
+    keep = ("table", topic, "--to", tmp_path / "t", "--mode", "upsert", "--commit-interval", "200ms")
+    newest: dict[str, int] = {}
+    numbers = count()
+
+    def more() -> None:
+        news = [(f"k{chance.randrange(200)}", next(numbers)) for _ in range(300)]
+        send(topic, [(key, {"n": n}) for key, n in news])
+        newest.update(news)
+
+    for ends, code in ((signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+        more()
+        process = ottla.start(*keep)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if json.loads(line)["event"] == "commit":
+                break
+        # Somewhere before, in or behind the next commit.
+        more()
+        time.sleep(chance.random() / 2)
+        process.send_signal(ends)
+        rest, _ = process.communicate(timeout=30)
+        assert process.returncode == code, rest
+        kept = {row["_key"]: row["n"] for row in delta_rows(tmp_path / "t", "_key", "n")}
+        assert kept.keys() <= newest.keys() and all(n <= newest[key] for key, n in kept.items())
+    ottla(*keep, "--once")
+    rows = delta_rows(tmp_path / "t", "_key", "n")
+    assert {row["_key"]: row["n"] for row in rows} == newest
+    assert len(rows) == len(newest)
 
 
 def test_a_table_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
