@@ -1,5 +1,7 @@
 """Shares, splits and the JSON form of offsets."""
 
+from math import ceil
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,18 +112,21 @@ def test_no_task_has_more_than_its_share_of_the_bytes_and_one_offset(partitions:
     ranges = [OffsetRange("a", number, 0, count) for number, (count, _) in enumerate(partitions)]
     tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=None, cores=cores, bytes_per_offset=sizes)
     total = sum(count * size for count, size in partitions)
-    share = max(10_000_000, total / cores)
+    rounds = max(1, ceil(total / (320_000_000 * cores) - 1e-6))
+    share = max(10_000_000, total / (rounds * cores))
     assert all(sum(len(piece) * sizes[piece.tp] for piece in task) <= share * 1.001 + max(sizes.values()) for task in tasks)
     # Two of half a task's size may stand side by side.
-    assert len(tasks) <= 2 * total / min(share, 30_000_000) + 1
+    assert len(tasks) <= 2 * rounds * cores + 1 or total < cores * 10_000_000
 
 
-def test_large_partitions_have_a_task_each_however_few_cores_the_driver_has() -> None:
-    ranges = [OffsetRange("a", number, 0, 1_000_000) for number in range(64)]
-    sizes = {one.tp: 100.0 for one in ranges}
-    for known in (sizes, None):
-        tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=None, cores=2, bytes_per_offset=known)
+def test_a_task_has_its_limit_however_few_cores_the_driver_has() -> None:
+    ranges = [OffsetRange("a", number, 0, 3_200_000) for number in range(64)]
+    for sizes in ({one.tp: 100.0 for one in ranges}, None):
+        tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=None, cores=2, bytes_per_offset=sizes)
         assert [len(task) for task in tasks] == [1] * 64
+    # As many on each core.
+    tasks = plan_tasks([OffsetRange("a", 0, 0, 7_000_000)], tasks_min=None, records_per_task_max=None, cores=2)
+    assert [len(task[0]) for task in tasks] == [1_750_000] * 4
 
 
 def test_a_partition_of_large_records_is_split_where_one_of_small_ones_is_not() -> None:

@@ -38,8 +38,8 @@ SPLIT_RECORDS_MIN = 100_000
 SPLIT_BYTES_MIN = 10_000_000
 #: What sums of fractions may be off by.
 ROUNDING = 1e-6
-#: Ranges share a task up to so many times the smallest piece that is worth one.
-SHARED_MAX = 3
+#: A task has at most so many times the smallest piece that is worth one: on a cluster there may be many more cores than the driver has.
+TASK_PIECES_MAX = 32
 
 
 class OffsetsError(ValueError):
@@ -145,8 +145,8 @@ def plan_tasks(
     """Tasks of about equal size that together read `ranges` once.
 
     With `tasks_min` or `records_per_task_max` (the user's minPartitions and maxRecordsPerPartition) each piece is a task of its own, as
-    with Spark's Kafka source. Without them a large range is split so that every core of this machine has work, and small ranges share a
-    task, but no more of them than is worth one: on a cluster there may be many more cores.
+    with Spark's Kafka source. Without them a large range is split so that every core of this machine has as much work, in one task or in
+    several (`TASK_PIECES_MAX`), and small ranges share a task.
 
     Size is bytes where `bytes_per_offset` says about how many one offset of a partition has; a partition that it does not name has as many
     as the others. Where it names none, size is offsets.
@@ -159,9 +159,10 @@ def plan_tasks(
         pieces = _split_to(pieces, tasks_min, weight)
     if tasks_min is not None or records_per_task_max is not None:
         return [(piece,) for piece in pieces]
-    share = max(share_min, sum(map(weight, pieces)) / max(1, cores))
-    parts = [piece for whole in pieces for piece in _cut(whole, ceil(weight(whole) / share - ROUNDING))]
-    return _pack(parts, min(share, SHARED_MAX * share_min), weight)
+    total, cores = sum(map(weight, pieces)), max(1, cores)
+    rounds = max(1, ceil(total / (TASK_PIECES_MAX * share_min * cores) - ROUNDING))
+    share = max(share_min, total / (rounds * cores))
+    return _pack([piece for whole in pieces for piece in _cut(whole, ceil(weight(whole) / share - ROUNDING))], share, weight)
 
 
 def _weight(ranges: list[OffsetRange], bytes_per_offset: Mapping[TopicPartition, float]) -> tuple[Weight, float]:
