@@ -4,7 +4,6 @@ After a stop, in order or by power cut, a restart goes on with the batch that ha
 offsets each batch has, so it is the same batch again, and sinks that can tell leave out what they have.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -12,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark import log_access
-from ottla.spark.offsets import LATEST, from_json
+from ottla.spark.offsets import LATEST
 from ottla.spark.pipeline import fit, streams
 from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.delta import DeltaAppend
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.parquet import ParquetFiles
 from ottla.spark.pipeline.progress import Progress
-from ottla.spark.pipeline.published import publish
+from ottla.spark.pipeline.published import done_by, publish
 from ottla.spark.pipeline.query import PlannedQuery, RunningQuery, aggregates, planned_queries, start
 from ottla.spark.pipeline.refusals import failure, reason
 from ottla.spark.pipeline.rejects import REJECTS, Judged
@@ -119,12 +118,7 @@ class RunningPipeline:
             last = query.query.lastProgress
             if last is None:
                 return False
-            done: dict[TopicPartition, int] = {}
-            for source in last["sources"]:
-                offsets = _offsets_of(source["endOffset"])
-                # Those of files are no offsets of partitions.
-                if isinstance(offsets, dict) and all(isinstance(one, dict) for one in offsets.values()):
-                    done |= from_json(offsets)
+            done = done_by([last])
             if any(done.get(tp, 0) < end for tp, end in ends.items()):
                 return False
         return True
@@ -173,10 +167,6 @@ def described(sink: Sink) -> dict[str, Any]:
     """A sink for `status`: what it is, and where."""
     place = {"path": sink.path, "topic": sink.topic, "url": sink.url, "table": sink.table}
     return {"type": sink.type, **{name: value for name, value in place.items() if value is not None}}
-
-
-def _offsets_of(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
 
 
 __all__ = ["LATEST", "QueryFailed", "RunningPipeline", "RunningQuery", "aggregates", "reason"]
