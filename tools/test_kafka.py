@@ -1,4 +1,4 @@
-"""Runs the client's tests against a stock Apache Kafka 4.x of their own: that they ask for nothing which Kafka does not do.
+"""Runs the tests of the client, and of Spark's source and sink, against an Apache Kafka 4.x: they ask for nothing that it does not do.
 
     python tools/test_kafka.py [pytest's arguments]
 
@@ -22,7 +22,9 @@ from bench.maven import PeerUnavailable  # noqa: E402
 
 #: Tests write records of 1970, which Kafka would delete while they look; and its groups would wait for members that never come.
 SETTINGS = {"log.retention.check.interval.ms": "86400000", "group.initial.rebalance.delay.ms": "0"}
-TESTS = ["tests/client", "-m", "server"]
+SPARK = [f"tests/spark/test_{name}.py" for name in ("source", "source_options", "sink")]
+#: Each in a run of its own.
+TESTS = (["tests/client", "-m", "server"], [*SPARK, "-n", "1"])
 
 
 def main(arguments: list[str]) -> int:
@@ -36,8 +38,11 @@ def main(arguments: list[str]) -> int:
         tempfile.TemporaryDirectory(prefix="ottla-test-kafka-") as directory,
         kafka.running(found, Path(directory), settings=SETTINGS) as (bootstrap, _),
     ):
-        command = [sys.executable, "-m", "pytest", *(arguments or TESTS)]
-        return subprocess.run(command, cwd=ROOT, env={**os.environ, "OTTLA_TEST_BOOTSTRAP": bootstrap}, check=False).returncode
+        environment = {**os.environ, "OTTLA_TEST_BOOTSTRAP": bootstrap}
+        runs = [arguments] if arguments else TESTS
+        return max(
+            subprocess.run([sys.executable, "-m", "pytest", *run], cwd=ROOT, env=environment, check=False).returncode for run in runs
+        )
 
 
 if __name__ == "__main__":
