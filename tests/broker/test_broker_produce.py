@@ -1,5 +1,6 @@
 """Produce, as clients see it. Lines are those of docs/semantics.md."""
 
+import random
 from typing import Any
 
 import crc32c
@@ -214,6 +215,20 @@ def test_a_compressed_batch_must_hold_what_it_declares() -> None:
     lying[23:27] = (2).to_bytes(4, "big")
     lying[17:21] = crc32c.crc32c(bytes(lying[21:])).to_bytes(4, "big")
     refused(broker, bytes(lying), errors.InvalidRecord)
+
+
+def test_a_batch_of_equal_records_is_taken_as_small_as_it_gets() -> None:
+    broker = Cluster().topic(configs={"max.message.bytes": "10000"})
+    zeros = batch(*[bytes(1 << 20)] * 3, codec=Codec.GZIP)
+    assert len(zeros) < 10_000
+    assert produce(broker, zeros).error_code == 0
+
+
+def test_a_batch_may_grow_beyond_ten_times_what_the_topic_takes() -> None:
+    broker = Cluster().topic(configs={"max.message.bytes": "1000000"})
+    large = batch(*[bytes(750_000) + random.Random(number).randbytes(30_000) for number in range(24)], codec=Codec.ZSTD)
+    assert 700_000 < len(large) < 1_000_000
+    assert produce(broker, large).error_code == 0
 
 
 def test_a_batch_that_grows_too_much_is_refused() -> None:

@@ -233,7 +233,7 @@ class ClusterOptions(Options):
         "ottla.decompressed.ratio.max",
         100,
         at_least=1,
-        doc="A compressed batch that grows by more than this factor (beyond 1 MiB) is refused.",
+        doc="A compressed batch that grows by more than this factor (beyond 16 MiB) is refused.",
     )
     group_initial_rebalance_delay_ms: int = option(
         "group.initial.rebalance.delay.ms",

@@ -45,6 +45,7 @@ from ottla.records.batch import (
 from ottla.records.check import Examination, examine_batch, timestamps_outside
 from ottla.records.compression import Codec
 from ottla.records.errors import InvalidBatch, RecordsError
+from ottla.records.read import DECOMPRESSED_MAX
 from ottla.records.recompress import recompress
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
@@ -133,7 +134,7 @@ class Leader(Flushing, Readable):
         self.caching = options.write_caching
         # What every append asks for.
         self._bytes_max = options.max_message_bytes
-        self._decompressed_max = max(10 * options.max_message_bytes, MiB)
+        self._decompressed_max = max(10 * options.max_message_bytes, DECOMPRESSED_MAX)
         self._require_keys = "compact" in options.cleanup_policy
         self._stamps = options.message_timestamp_type == "LogAppendTime"
         self._before_max_ms = options.message_timestamp_before_max_ms

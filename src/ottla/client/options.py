@@ -192,7 +192,9 @@ class ConsumerOptions(ClientOptions):
         doc="Where this client is: brokers may send it to a replica there, and whoever assigns partitions may give it those.",
     )
     exclude_internal_topics: bool = option(
-        "exclude.internal.topics", True, doc="Whether a subscribed pattern leaves out the brokers' own topics."
+        "exclude.internal.topics",
+        True,
+        doc="Whether a pattern that the client matches leaves out the brokers' own topics. Brokers match all.",
     )
     auto_offset_reset: str = option(
         "auto.offset.reset", "latest",

@@ -19,8 +19,9 @@ from ottla.records.checksum import Buffer
 from ottla.records.errors import CorruptPayload, PayloadTooLarge
 from ottla.records.frames import lz4_bound, snappy_size, zstd_bound
 
-#: No ratio is asked of an output up to this size: a batch of equal records shrinks a thousandfold and is no attack.
-RATIO_FREE_BYTES = 1024 * 1024
+#: No ratio is asked of an output up to this size: equal records shrink a thousandfold and are no attack, and a Java producer that has seen
+#: its records shrink so fills the 16 KiB of a batch with some megabytes of them.
+RATIO_FREE_BYTES = 16 * 1024 * 1024
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")

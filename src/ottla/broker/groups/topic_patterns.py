@@ -3,8 +3,8 @@
 The syntax is RE2's, as in Kafka, and a topic matches if its whole name does. RE2 takes time linear in the length of a name, whatever the
 expression: no client can keep the broker busy with ``(a+)+$``. Length, memory and the size of the compiled expression are bounded, and
 groups of the expression are not captured, which lets RE2 use its automaton: at worst, with names made for it, a name of 30 characters takes
-0.2 ms, and one microsecond for what people write. Internal topics are matched by none: nobody who subscribes to ``.*`` means the groups'
-own offsets, and clients of the classic protocol leave them out themselves.
+0.2 ms, and one microsecond for what people write. Internal topics are matched like any other, as in Kafka: who does not want the groups'
+own offsets leaves them out of the expression. (A client that matches by itself leaves them out by its ``exclude.internal.topics``.)
 
 Source: KIP-848, RE2's syntax page.
 """
@@ -23,7 +23,6 @@ PATTERN_CHARACTERS_MAX = 4096
 PATTERN_MEMORY_BYTES = 1 << 20
 #: Instructions of one compiled expression; a list of a hundred topics has some two thousand.
 PATTERN_PROGRAM_MAX = 5_000
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 @lru_cache(maxsize=256)
@@ -49,4 +48,4 @@ def compiled(pattern: str) -> Any:
 def matching(pattern: str, topics: Iterable[str]) -> frozenset[str]:
     """The topics that the pattern stands for. Raises InvalidRegularExpression."""
     matches = compiled(pattern).fullmatch
-    return frozenset(topic for topic in topics if topic not in INTERNAL_TOPICS and matches(topic))
+    return frozenset(topic for topic in topics if matches(topic))
