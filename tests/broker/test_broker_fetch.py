@@ -52,6 +52,20 @@ def test_a_fetch_waits_for_a_record_to_be_committed() -> None:
     assert values(part(sent).records) == [b"a"]
 
 
+def test_a_fetch_waits_for_no_more_of_a_segment_that_no_longer_grows() -> None:
+    """Line 47; kafka-go takes an answer that comes after its own max_wait for none, and never gets past such a place."""
+    broker = Cluster().topic(configs={"segment.bytes": "200"})
+    one, two, three = (batch(value * 100) for value in (b"1", b"2", b"3"))
+    for sent in (one, two):
+        assert produce(broker, sent).error_code == 0
+    assert len(broker.leader("t").log.segments) == 2
+    assert values(part(broker.send(fetch_request(max_wait_ms=10_000, min_bytes=5_000), 12)).records) == [b"1" * 100]
+    waiting = broker.send(fetch_request(1, max_wait_ms=10_000, min_bytes=5_000), 12)
+    assert waiting.answer is None, "the last segment grows"
+    assert produce(broker, three).error_code == 0
+    assert values(part(waiting).records) == [b"2" * 100]
+
+
 def test_a_fetch_waits_no_longer_than_it_says() -> None:
     """Line 47."""
     cluster = Cluster()

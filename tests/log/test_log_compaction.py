@@ -55,6 +55,23 @@ def test_the_last_value_of_each_key_stays_at_its_offset_and_the_log_shrinks() ->
     assert compact(log) is None, "nothing is dirty"
 
 
+def test_only_the_last_batch_of_all_stays_without_records() -> None:
+    """A client may get one alone, and some (kafka-go) do not know how to go on behind it."""
+    log = a_compacted_log(segment_bytes=100)
+    for number in range(6):
+        put(log, (b"a", b"%d" % number))
+    put(log, (b"b", b"6"))
+    put(log, (None, b"7"))
+    rolled(log)
+    put(log, (b"a", b"8"))
+    assert len(log.segments) == 9 and compact(log) is not None
+    for again in (log, reopened(log.disk, **COMPACT)):
+        found = [each for segment in again.segments for _, each in headers(segment.file.read(0, segment.size))]
+        assert [(each.last_offset, each.count) for each in found] == [(5, 1), (6, 1), (7, 0), (8, 1)]
+        assert everything(again) == [(5, b"a", b"5"), (6, b"b", b"6"), (8, b"a", b"8")]
+        assert everything(again, 3) == everything(again)
+
+
 def test_the_active_segment_and_what_is_not_stable_are_left_alone() -> None:
     log = a_compacted_log(segment_bytes=100_000)
     for _ in range(5):

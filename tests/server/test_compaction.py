@@ -93,7 +93,7 @@ def test_a_compacted_topic_shrinks_and_its_files_are_what_kafka_would_read(tmp_p
     for path in sorted(directory.glob("*.log")):
         data = path.read_bytes()
         found = list(batches(data))
-        assert int(path.stem) == end, "segments still meet"
+        assert int(path.stem) >= end, "a segment begins behind the one before"
         for batch in found:
             assert batch.base_offset >= end and all(batch.base_offset <= record.offset <= batch.last_offset for record in batch.records)
             end = batch.last_offset + 1

@@ -14,7 +14,7 @@ keys than the map holds, the map ends earlier, and so does what this compaction 
 What goes: records with a newer one for their key, records without a key, records of aborted transactions, tombstones and transaction
 markers behind their delete horizon (``records.retain``). What stays, if only as an empty header: the last five batches of each
 producer the log knows, or its next sequence, or one that it repeats, would be out of order after a restart (Kafka keeps one); and the last
-batch of each new segment, so that segments still meet.
+batch of all, as in Kafka. No more than these, since some clients (kafka-go) cannot read on behind a batch without records.
 
 A marker stays for as long as batches of its transaction are there. So it is settled in the order of the log: each reading remembers which
 transactions had a batch so far, and a marker that ends one without any has nothing left to say. Source: KIP-98, KIP-534.
@@ -172,7 +172,7 @@ def carry_out(disk: Disk, plan: CleaningPlan) -> Iterator[int | Cleaned]:
     groups = []
     written = 0
     for group in _groups(disk, plan, sources):
-        rewriting = Rewriting(disk, plan, group, offset_map, covered, transactions)
+        rewriting = Rewriting(disk, plan, group, offset_map, covered, transactions, last=group[-1] is sources[-1])
         for step in rewriting.run():
             total += step
             yield step
@@ -263,7 +263,15 @@ class Rewriting:
     """One group becomes one segment; ``result`` once ``run`` is through."""
 
     def __init__(
-        self, disk: Disk, plan: CleaningPlan, group: list[Source], offset_map: OffsetMap, upto: int, transactions: Transactions
+        self,
+        disk: Disk,
+        plan: CleaningPlan,
+        group: list[Source],
+        offset_map: OffsetMap,
+        upto: int,
+        transactions: Transactions,
+        *,
+        last: bool,
     ) -> None:
         self._disk = disk
         self._plan = plan
@@ -272,6 +280,8 @@ class Rewriting:
         self._upto = upto
         self._transactions = transactions
         self._end_offset = group[-1].end_offset
+        #: Whether this is the last segment of the compaction.
+        self._last = last
         self._segment = Segment.create(
             disk, plan.directory, group[0].base_offset, interval_bytes=plan.interval_bytes, now_ms=plan.now_ms, suffix=CLEANED
         )
@@ -341,7 +351,7 @@ class Rewriting:
 
     def _is_needed(self, header: BatchHeader) -> bool:
         """Whether at least the header of the batch stays: for its producer's sequence or epoch, or for the offset it ends at."""
-        if header.last_offset + 1 == self._end_offset:
+        if self._last and header.last_offset + 1 == self._end_offset:
             return True
         if not header.has_producer or header.producer_id not in self._plan.producers:
             return False

@@ -1,8 +1,9 @@
 """Fetch: batches from the partitions led here, sent from the log files as they lie on disk.
 
 Behaviour: answers at once when there is nothing to wait for (max_wait 0, no partitions), when min_bytes are there, or when any partition
-has an error or has diverged; else waits up to max_wait_ms. The first partition with records gives at least one whole batch, whatever the
-limits; the batch that contains the offset is sent whole. Sessions as in ``fetch_sessions.py``.
+has an error or has diverged, or gives of a segment that is not the last one; else waits up to max_wait_ms. The first partition with
+records gives at least one whole batch, whatever the limits; the batch that contains the offset is sent whole. Sessions as in
+``fetch_sessions.py``.
 
 A follower, which names its replica id, reads up to the log end, on disk or not; where it reads from tells what it has on disk, which may
 raise the high watermark, and bring it into the ISR. It must be a replica, of the registration that its request names, and of the leader's
@@ -113,7 +114,7 @@ def fetch(node: "Node", call: RequestArrived) -> Any:
             _note_follower(node, reader, wanted)
     found = _read_all(node, request, reader, context, active)
     waits = bool(active) if context.session is None else True
-    if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(node, request):
+    if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(node, request) or _catches_up(node, reader, found):
         return _response(node, call, context, found)
     return _wait(node, call, reader, context, found)
 
@@ -207,6 +208,18 @@ def _urgent(data: PartitionData) -> bool:
 def _awaits_watermark(node: "Node", reader: Reader, wanted: Wanted, high_watermark: int) -> bool:
     """Whether consumers may wait at a follower for a high watermark that it has not been told."""
     return reader.replica >= 0 and high_watermark > wanted.high_watermark >= 0 and node.options.replica_selector_class in RACK_AWARE
+
+
+def _catches_up(node: "Node", reader: Reader, found: Found) -> bool:
+    return any(_is_complete(node, reader, wanted, data) for wanted, data in found.answers)
+
+
+def _is_complete(node: "Node", reader: Reader, wanted: Wanted, data: PartitionData) -> bool:
+    """Whether a partition gives what is left of a segment that no longer grows: waiting brings no more of it."""
+    if not data.records:
+        return False
+    held = _held(node, reader, wanted)
+    return held.log.segment_of(wanted.ask.fetch_offset) < held.log.segment_of(_end(held, reader))
 
 
 def _held(node: "Node", reader: Reader, wanted: Wanted) -> Leader | Follower:
@@ -369,7 +382,7 @@ class Waiting:
             return any(_has_news(node, reader, wanted) for wanted in stirred)
         for wanted in stirred:
             data = _read(node, reader, wanted, _bytes_max(node, request), at_least_one=True)
-            if _urgent(data):
+            if _urgent(data) or _is_complete(node, reader, wanted, data):
                 return True
             now = len(data.records or b"")
             self._total += now - self._held.get(wanted, 0)
