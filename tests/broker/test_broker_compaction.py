@@ -5,10 +5,11 @@ from typing import Any
 from cluster import WALL_MS, Broker, Cluster, batch, fetch_request, produce
 
 from ottla.base.ids import TopicPartition
-from ottla.base.units import MINUTE_MS, SECOND_MS
+from ottla.base.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from ottla.records.batch import headers
 from ottla.records.read import records
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 
 CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "400", "min.cleanable.dirty.ratio": "0.3", "file.delete.delay.ms": "1000"}
 
@@ -57,6 +58,20 @@ def test_a_compacted_topic_shrinks_with_time_and_keeps_the_last_value_of_each_ke
     assert disk.read_file("cleaner-offset-checkpoint").startswith(b"0\n1\nt 0 ")
     again = cluster.restart(1)
     assert read(again) == after
+
+
+def test_the_time_between_two_looks_may_change_while_the_broker_runs() -> None:
+    cluster = a_cluster(log_cleaner_backoff_ms=str(HOUR_MS))
+    broker = cluster.topic(configs=CONFIGS)
+    write(broker)
+    size = broker.leader("t").log.size
+    cluster.pass_ms(2 * SECOND_MS)
+    assert broker.leader("t").log.size == size
+    sooner = AlterableConfig(name="log.cleaner.backoff.ms", config_operation=0, value="1000")
+    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[sooner])
+    assert broker.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses[0].error_code == 0
+    cluster.pass_ms(2 * SECOND_MS)
+    assert broker.leader("t").log.size < size / 2
 
 
 def test_a_topic_that_only_deletes_is_not_compacted() -> None:

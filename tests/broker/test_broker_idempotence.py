@@ -10,6 +10,7 @@ from ottla.base.units import DAY_MS
 from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
 
@@ -141,6 +142,17 @@ def test_a_producer_that_is_silent_for_a_day_is_forgotten() -> None:
     cluster.jump_ms(DAY_MS - 60_000)
     assert 7 in broker.leader("t").log.producers.by_id
     cluster.pass_ms(120_000)
+    assert 7 not in broker.leader("t").log.producers.by_id
+
+
+def test_how_long_a_silent_producer_is_known_may_change_while_the_broker_runs() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    produce(broker, numbered(0))
+    sooner = AlterableConfig(name="producer.id.expiration.ms", config_operation=0, value="1000")
+    resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[sooner])
+    assert broker.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses[0].error_code == 0
+    cluster.pass_ms(20_000)
     assert 7 not in broker.leader("t").log.producers.by_id
 
 

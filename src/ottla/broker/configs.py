@@ -227,7 +227,11 @@ class ClusterOptions(Options):
         doc="Time between two writes of the checkpoints: recovery points, log starts and high watermarks.",
     )
     producer_id_expiration_ms: int = option(
-        "producer.id.expiration.ms", DAY_MS, at_least=1, doc="A silent producer's sequence numbers are forgotten after this time."
+        "producer.id.expiration.ms",
+        DAY_MS,
+        at_least=1,
+        scope="cluster-wide",
+        doc="A silent producer's sequence numbers are forgotten after this time.",
     )
     max_decompressed_ratio: int = option(
         "ottla.decompressed.ratio.max",
@@ -313,6 +317,7 @@ class ClusterOptions(Options):
         15 * SECOND_MS,
         long=True,
         at_least=0,
+        scope="cluster-wide",
         doc="Time between two looks for logs to compact, while none is due.",
     )
     group_consumer_session_timeout_ms: int = option(

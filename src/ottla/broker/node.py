@@ -393,6 +393,7 @@ class Node:
                 self.options = broker_options(self.settings, self.image, self.broker_id)
                 self.partitions.defaults_changed()
                 self.throttles.settings_changed()
+                self.upkeep.settings_changed()
             case ("broker", self.broker_id) if self.started and not self.stopping:
                 self.standing.broker_changed()
         self.controller.changed(change)

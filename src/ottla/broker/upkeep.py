@@ -1,6 +1,6 @@
 """What a broker does by the clock: retention, compaction, checkpoints, forgetting silent producers, removing dropped files late."""
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from ottla.base.units import SECOND_MS
@@ -30,7 +30,7 @@ class Upkeep:
             "unfit": SECOND_MS,
             "flush_ms": SECOND_MS,
             "isr": max(min(options.replica_lag_time_max_ms // 2, SECOND_MS), 1),
-            "compaction": max(options.log_cleaner_backoff_ms, 1),
+            "compaction": self._backoff_ms(),
         }
         self._work = {
             "retention": self._retain,
@@ -52,6 +52,18 @@ class Upkeep:
         for name, interval in self._every.items():
             heappush(self._due, (self._node.now_ms + interval, name))
         self._note_next()
+
+    def settings_changed(self) -> None:
+        """The interval that may change while a broker runs holds from now on."""
+        every, at_most = self._backoff_ms(), self._node.now_ms + self._backoff_ms()
+        if every != self._every["compaction"]:
+            self._every["compaction"] = every
+            self._due = [(min(at, at_most) if name == "compaction" else at, name) for at, name in self._due]
+            heapify(self._due)
+            self._note_next()
+
+    def _backoff_ms(self) -> int:
+        return max(self._node.options.log_cleaner_backoff_ms, 1)
 
     def tick(self) -> None:
         """Do what is due."""
