@@ -13,12 +13,15 @@ timestamp   version  answer
 ==========  =======  ======================================================
 
 Behaviour: a special time that its version does not know is UNSUPPORTED_VERSION, a partition named twice INVALID_REQUEST. Without a match
-timestamp and offset are -1. The epoch answered is the record's own. Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
+timestamp and offset are -1. The epoch answered is the record's own. What was appended before to a partition without followers is counted:
+the answer waits for its flush (``appended.py``). Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ottla.base.ids import TopicPartition
+from ottla.broker.apis.appended import once_on_disk
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.leader import Leader
@@ -52,7 +55,19 @@ def refuse(call: RequestArrived, error: KafkaError) -> ListOffsetsResponse:
 
 
 @handles(ListOffsetsRequest, (1, 11), refuse=refuse)
-def list_offsets(node: "Node", call: RequestArrived) -> ListOffsetsResponse:
+def list_offsets(node: "Node", call: RequestArrived) -> Any:
+    request: ListOffsetsRequest = call.body
+    asked = (
+        TopicPartition(topic.name, ask.partition_index)
+        for topic in request.topics
+        for ask in topic.partitions
+        if ask.timestamp not in (EARLIEST, EARLIEST_LOCAL)
+    )
+    leaders = [node.partitions.leaders[partition] for partition in asked if partition in node.partitions.leaders]
+    return once_on_disk(node, call, leaders, lambda: _looked_up(node, call))
+
+
+def _looked_up(node: "Node", call: RequestArrived) -> ListOffsetsResponse:
     request: ListOffsetsRequest = call.body
     times = Counter((topic.name, ask.partition_index) for topic in request.topics for ask in topic.partitions)
     response = ListOffsetsResponse()
