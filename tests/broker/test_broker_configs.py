@@ -392,6 +392,15 @@ def test_who_waits_for_the_disk_waits_no_longer_once_write_caching_is_on() -> No
     assert waiting.answer is not None and waiting.answer.responses[0].partition_responses[0].error_code == 0
 
 
+@pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])
+def test_level_0_of_gzip_which_compresses_nothing_is_refused_as_in_kafka(kind: int, name: str) -> None:
+    broker = Cluster().topic()
+    refused = errors.InvalidConfig if kind == TOPIC else errors.InvalidRequest
+    assert change(broker, ("compression.gzip.level", SET, "0"), name=name, kind=kind).error_code == refused.code
+    assert change(broker, ("compression.gzip.level", SET, "9"), name=name, kind=kind).error_code == 0
+    assert described(broker, "compression.gzip.level").value == "9"
+
+
 @pytest.mark.parametrize(("kind", "name"), [("topics", "t"), ("brokers", "1"), ("brokers", "<default>")])
 def test_what_a_tool_wrote_that_cannot_be_read_is_warned_of_and_left_out_of_account(kind: str, name: str) -> None:
     """Every broker would stop, and stop again when it is started, for one bad word in the store."""
