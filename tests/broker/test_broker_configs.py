@@ -103,6 +103,12 @@ def test_all_settings_of_a_broker_are_described_and_most_are_read_only() -> None
     assert not found["log.retention.ms"].read_only and not found["ottla.disk.reserve.bytes"].read_only
 
 
+@pytest.mark.parametrize("key", ["broker.rack", "log.retention.minutes", "advertised.listeners"])
+def test_a_setting_of_a_broker_that_has_no_value_is_null(key: str) -> None:
+    config = described(Cluster().topic(), key, "1", BROKER, include_synonyms=True)
+    assert (config.value, config.config_source, config.synonyms) == (None, 5, [])
+
+
 def test_the_settings_of_all_brokers_are_those_changed_while_they_run() -> None:
     broker = Cluster(settings={"num.partitions": "3"})[1]
     assert describe(broker, "", BROKER).configs == []
