@@ -367,9 +367,21 @@ def test_a_group_is_described_as_it_is_and_dead_when_it_is_not() -> None:
     [member] = group.members
     assert (member.client_id, member.client_host, member.group_instance_id) == ("test", "/client", "one")
     assert (member.member_metadata, member.member_assignment, group.protocol_type) == (b"reads", b"all", "consumer")
-    assert group.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+    assert group.authorized_operations == 0b1101_0100_1000
     leave(broker, sent.answer.member_id)
     assert describe(cluster, "g") == (0, "Empty", "")
+
+
+def test_operations_are_told_of_a_group_that_does_not_exist_where_that_is_no_error() -> None:
+    """Line 70. Clients of that time read the number that stands for "not asked" as a set of operations, and fail."""
+    broker = coordinating(cluster_of_groups())
+
+    def told(version: int) -> tuple[int, int]:
+        [group] = broker.ask(DescribeGroupsRequest(groups=["no"], include_authorized_operations=True), version).groups
+        return group.error_code, group.authorized_operations
+
+    assert told(5) == (0, 0b1101_0100_1000)
+    assert told(6) == (errors.GroupIdNotFound.code, -(2**31))
 
 
 def test_only_empty_groups_are_deleted_and_their_offsets_with_them() -> None:
