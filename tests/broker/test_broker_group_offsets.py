@@ -203,6 +203,20 @@ def test_old_clients_fetch_one_group(version: int) -> None:
         assert refused.error_code == errors.NotCoordinator.code
 
 
+def test_a_partition_that_does_not_exist_is_told_of_to_whoever_commits_to_it() -> None:
+    """Line 67. Kafka looks whether it is there before it asks the group anything."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    stable(cluster, 1)
+    assert commit(broker, "g", "t", 99, 1) == errors.UnknownTopicOrPartition.code
+    assert commit(broker, "g", "none", 0, 1) == errors.UnknownTopicOrPartition.code
+    told = [OffsetCommitRequestPartition(number, 1) for number in (0, 99)]
+    answer = broker.ask(OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=told)]), 9)
+    assert [place.error_code for place in answer.topics[0].partitions] == [
+        errors.UnknownMemberId.code, errors.UnknownTopicOrPartition.code,
+    ]  # fmt: skip
+
+
 def test_offsets_of_topics_by_id() -> None:
     """Line 68."""
     cluster = cluster_of_groups()
