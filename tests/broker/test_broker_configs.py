@@ -398,6 +398,12 @@ def test_who_waits_for_the_disk_waits_no_longer_once_write_caching_is_on() -> No
     assert waiting.answer is not None and waiting.answer.responses[0].partition_responses[0].error_code == 0
 
 
+def test_an_unknown_setting_of_a_topic_is_refused_in_the_words_that_tools_look_for() -> None:
+    refused = change(Cluster().topic(), ("retention.m", SET, "1"))
+    assert refused.error_code == errors.InvalidConfig.code
+    assert refused.error_message == "retention.m: Unknown topic config name; did you mean retention.ms?"
+
+
 @pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])
 def test_level_0_of_gzip_which_compresses_nothing_is_refused_as_in_kafka(kind: int, name: str) -> None:
     broker = Cluster().topic()

@@ -14,6 +14,9 @@ CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 class TopicOptions(Options):
     """Settings of one topic."""
 
+    # In Kafka's words, which some look for in the message of INVALID_CONFIG.
+    UNKNOWN = "Unknown topic config name"
+
     ABSENT = {
         "preallocate": "segments are never preallocated",
         "remote.storage.enable": "this version has no tiered storage",
