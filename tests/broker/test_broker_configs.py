@@ -103,6 +103,12 @@ def test_all_settings_of_a_broker_are_described_and_most_are_read_only() -> None
     assert not found["log.retention.ms"].read_only and not found["ottla.disk.reserve.bytes"].read_only
 
 
+@pytest.mark.parametrize("key", ["broker.rack", "log.retention.minutes", "advertised.listeners"])
+def test_a_setting_of_a_broker_that_has_no_value_is_null(key: str) -> None:
+    config = described(Cluster().topic(), key, "1", BROKER, include_synonyms=True)
+    assert (config.value, config.config_source, config.synonyms) == (None, 5, [])
+
+
 def test_the_settings_of_all_brokers_are_those_changed_while_they_run() -> None:
     broker = Cluster(settings={"num.partitions": "3"})[1]
     assert describe(broker, "", BROKER).configs == []
@@ -390,6 +396,21 @@ def test_who_waits_for_the_disk_waits_no_longer_once_write_caching_is_on() -> No
     assert waiting.answer is None
     assert change(broker, ("write.caching", SET, "true")).error_code == 0
     assert waiting.answer is not None and waiting.answer.responses[0].partition_responses[0].error_code == 0
+
+
+def test_an_unknown_setting_of_a_topic_is_refused_in_the_words_that_tools_look_for() -> None:
+    refused = change(Cluster().topic(), ("retention.m", SET, "1"))
+    assert refused.error_code == errors.InvalidConfig.code
+    assert refused.error_message == "retention.m: Unknown topic config name; did you mean retention.ms?"
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])
+def test_level_0_of_gzip_which_compresses_nothing_is_refused_as_in_kafka(kind: int, name: str) -> None:
+    broker = Cluster().topic()
+    refused = errors.InvalidConfig if kind == TOPIC else errors.InvalidRequest
+    assert change(broker, ("compression.gzip.level", SET, "0"), name=name, kind=kind).error_code == refused.code
+    assert change(broker, ("compression.gzip.level", SET, "9"), name=name, kind=kind).error_code == 0
+    assert described(broker, "compression.gzip.level").value == "9"
 
 
 @pytest.mark.parametrize(("kind", "name"), [("topics", "t"), ("brokers", "1"), ("brokers", "<default>")])

@@ -203,6 +203,20 @@ def test_old_clients_fetch_one_group(version: int) -> None:
         assert refused.error_code == errors.NotCoordinator.code
 
 
+def test_a_partition_that_does_not_exist_is_told_of_to_whoever_commits_to_it() -> None:
+    """Line 67. Kafka looks whether it is there before it asks the group anything."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    stable(cluster, 1)
+    assert commit(broker, "g", "t", 99, 1) == errors.UnknownTopicOrPartition.code
+    assert commit(broker, "g", "none", 0, 1) == errors.UnknownTopicOrPartition.code
+    told = [OffsetCommitRequestPartition(number, 1) for number in (0, 99)]
+    answer = broker.ask(OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=told)]), 9)
+    assert [place.error_code for place in answer.topics[0].partitions] == [
+        errors.UnknownMemberId.code, errors.UnknownTopicOrPartition.code,
+    ]  # fmt: skip
+
+
 def test_offsets_of_topics_by_id() -> None:
     """Line 68."""
     cluster = cluster_of_groups()
@@ -367,9 +381,21 @@ def test_a_group_is_described_as_it_is_and_dead_when_it_is_not() -> None:
     [member] = group.members
     assert (member.client_id, member.client_host, member.group_instance_id) == ("test", "/client", "one")
     assert (member.member_metadata, member.member_assignment, group.protocol_type) == (b"reads", b"all", "consumer")
-    assert group.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+    assert group.authorized_operations == 0b1101_0100_1000
     leave(broker, sent.answer.member_id)
     assert describe(cluster, "g") == (0, "Empty", "")
+
+
+def test_operations_are_told_of_a_group_that_does_not_exist_where_that_is_no_error() -> None:
+    """Line 70. Clients of that time read the number that stands for "not asked" as a set of operations, and fail."""
+    broker = coordinating(cluster_of_groups())
+
+    def told(version: int) -> tuple[int, int]:
+        [group] = broker.ask(DescribeGroupsRequest(groups=["no"], include_authorized_operations=True), version).groups
+        return group.error_code, group.authorized_operations
+
+    assert told(5) == (0, 0b1101_0100_1000)
+    assert told(6) == (errors.GroupIdNotFound.code, -(2**31))
 
 
 def test_only_empty_groups_are_deleted_and_their_offsets_with_them() -> None:

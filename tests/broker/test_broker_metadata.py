@@ -137,6 +137,8 @@ def test_operations_are_told_only_to_who_asks() -> None:
     asked = metadata(broker, "t", version=10, include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
     assert asked.topics[0].topic_authorized_operations == 0b1101_1111_1000
     assert asked.cluster_authorized_operations == 0b1_1111_1010_0000
+    missing = metadata(broker, "no", version=10, include_topic_authorized_operations=True, allow_auto_topic_creation=False).topics[0]
+    assert (missing.error_code, missing.topic_authorized_operations) == (errors.UnknownTopicOrPartition.code, 0b1101_1111_1000)
 
 
 def test_a_client_is_told_the_address_it_used_where_none_is_advertised() -> None:

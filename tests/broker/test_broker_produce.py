@@ -346,3 +346,15 @@ def test_a_topic_may_choose_its_codec(wanted: str, codec: Codec) -> None:
     stored = bytes(fetch(broker).records)
     assert parse_header(stored).codec.wire_name == ("none" if wanted == "uncompressed" else wanted)
     assert crc_ok(stored) and values(stored) == [b"a" * 100, b"b"]
+
+
+@pytest.mark.parametrize(("codec", "fast", "small"), [("gzip", "1", "9"), ("lz4", "9", "12"), ("zstd", "-100", "19")])
+def test_a_topic_may_choose_the_level_of_its_codec(codec: str, fast: str, small: str) -> None:
+    value, sizes = b"".join(b'{"id":%d,"of":"user-%d"}' % (n, n * n % 977) for n in range(500)), []
+    for level in (fast, small):
+        broker = Cluster().topic(configs={"compression.type": codec, f"compression.{codec}.level": level})
+        produce(broker, batch(value))
+        stored = bytes(fetch(broker).records)
+        assert values(stored) == [value]
+        sizes.append(len(stored))
+    assert sizes[0] > sizes[1]

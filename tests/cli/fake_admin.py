@@ -78,7 +78,7 @@ class FakeAdmin:
             if one.name in self.topics:
                 outcomes[one.name] = TopicAlreadyExists("it already exists")
             elif unknown := sorted(set(one.configs) - set(TOPIC_SETTINGS)):
-                outcomes[one.name] = InvalidConfig(f"{unknown[0]}: unknown setting")
+                outcomes[one.name] = InvalidConfig(f"{unknown[0]}: Unknown topic config name")
             else:
                 outcomes[one.name] = None
                 if not validate_only:

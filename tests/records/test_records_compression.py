@@ -79,6 +79,11 @@ def test_what_we_write_is_what_others_read() -> None:
     assert plain == TEXT
 
 
+def test_level_9_of_lz4_is_the_fast_compressor_as_in_kafka() -> None:
+    text = b"".join(b'{"id":%d,"of":"user-%d"}' % (n, n * n % 977) for n in range(500))
+    assert compress(Codec.LZ4, text, 9) == compress(Codec.LZ4, text) != compress(Codec.LZ4, text, 10)
+
+
 def test_lz4_is_written_as_java_reads_it() -> None:
     packed = compress(Codec.LZ4, TEXT)
     info = lz4.frame.get_frame_info(packed)

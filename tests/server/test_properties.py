@@ -1,5 +1,7 @@
 """Kafka's settings files and names."""
 
+from pathlib import Path
+
 import pytest
 
 from ottla.base.options import ConfigError
@@ -8,6 +10,9 @@ from ottla.server.addresses import address_text, parse_address, parse_listener
 from ottla.server.properties import MEANINGLESS, REFUSED, adopted, parse_properties
 
 pytestmark = pytest.mark.server
+
+#: Names of the settings that a broker of Apache Kafka 4.3 tells with DescribeConfigs.
+OF_KAFKA = (Path(__file__).parent / "kafka_settings.txt").read_text().split()
 
 
 def test_a_properties_file_is_read_as_java_reads_it() -> None:
@@ -36,7 +41,9 @@ def test_names_without_meaning_are_dropped_with_a_reason_each() -> None:
     assert len(warnings) == 2 and "zookeeper.max.in.flight.requests: requests to the store" in warnings[1]
 
 
-@pytest.mark.parametrize("name", ["ssl.keystore.location", "sasl.enabled.mechanisms", "authorizer.class.name", "super.users"])
+@pytest.mark.parametrize(
+    "name", ["ssl.keystore.location", "sasl.enabled.mechanisms", "authorizer.class.name", "super.users", "config.providers"]
+)
 def test_names_whose_loss_would_weaken_what_was_asked_for_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         adopted({name: "x"})
@@ -50,6 +57,18 @@ def test_a_listener_with_encryption_is_refused_unless_it_is_the_controllers() ->
 
 def test_unknown_names_are_left_for_the_options_to_refuse() -> None:
     assert adopted({"no.such.thing": "1"}) == ({"no.such.thing": "1"}, [])
+
+
+def test_every_setting_of_kafka_is_ours_or_one_that_the_tables_say_something_about() -> None:
+    def told(name: str) -> bool:
+        try:
+            kept, warnings = adopted({name: "x"})
+        except ConfigError:
+            return True
+        return bool(warnings) or set(kept) <= set(SPECS_BY_NAME)
+
+    assert len(OF_KAFKA) == 340
+    assert [name for name in OF_KAFKA if not told(name)] == []
 
 
 def test_no_option_of_ours_stands_in_the_tables_of_names_without_meaning() -> None:

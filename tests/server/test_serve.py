@@ -360,6 +360,8 @@ num.io.threads = 8
 socket.request.max.bytes: 104857600
 log.dirs={tmp_path / "logs"}
 offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
 log.retention.hours=168
 """
     )

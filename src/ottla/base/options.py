@@ -150,6 +150,8 @@ class Options:
     SPECS: ClassVar[dict[str, OptionSpec]] = {}
     #: Kafka's settings that would have no effect here, and why: refused with the reason, so that nobody counts on them.
     ABSENT: ClassVar[Mapping[str, str]] = {}
+    #: What is said of a name that is none of them.
+    UNKNOWN: ClassVar[str] = "unknown setting"
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -182,7 +184,7 @@ class Options:
         """The declaration of a setting. Raises ConfigError, with the nearest known name, when there is none."""
         found = cls.SPECS.get(name)
         if found is None:
-            raise ConfigError(name, cls.ABSENT.get(name) or "unknown setting" + suggestion(name, cls.SPECS))
+            raise ConfigError(name, cls.ABSENT.get(name) or cls.UNKNOWN + suggestion(name, cls.SPECS))
         return found
 
     def __eq__(self, other: object) -> bool:

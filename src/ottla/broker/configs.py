@@ -383,7 +383,7 @@ def topic_defaults() -> dict[str, OptionSpec]:
     return {
         spec.synonyms[0]: OptionSpec(
             spec.synonyms[0], spec.kind, spec.default, f"Default of the topic setting {spec.name}. {spec.doc}",
-            spec.at_least, spec.at_most, spec.choices, "cluster-wide", (), spec.attribute,
+            spec.at_least, spec.at_most, spec.choices, "cluster-wide", (), spec.attribute, spec.form,
         )
         for spec in TopicOptions.SPECS.values()
         if spec.synonyms

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+#: Defaults of settings of a broker that stand for no value: they are shown as null, without a synonym, as Kafka shows them.
+UNSET = (None, "", ())
 #: Types of resources that have settings here, with the codes of DescribeConfigs.
 TOPIC, BROKER, GROUP = 2, 4, 32
 
@@ -81,7 +83,9 @@ def group_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]
 def broker_entries(node: "Node") -> Iterator[Entry]:
     """Every setting of this broker."""
     for name, spec in sorted(SPECS_BY_NAME.items()):
-        synonyms = [*_broker_synonyms(node, name), Synonym(name, spec.render(spec.default), Source.DEFAULT)]
+        synonyms = list(_broker_synonyms(node, name))
+        if spec.default not in UNSET:
+            synonyms.append(Synonym(name, spec.render(spec.default), Source.DEFAULT))
         yield _entry(spec, synonyms, read_only=spec.scope == "read-only")
 
 
@@ -94,7 +98,7 @@ def cluster_entries(node: "Node") -> Iterator[Entry]:
 
 
 def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> Entry:
-    first = synonyms[0]
+    first = synonyms[0] if synonyms else Synonym(spec.name, None, Source.DEFAULT)
     return Entry(spec.name, first.value, first.source, spec.kind, spec.doc, read_only, tuple(synonyms))
 
 

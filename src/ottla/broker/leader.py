@@ -77,6 +77,7 @@ class Leader(Flushing, Readable):
         "_bytes_max",
         "_codec",
         "_decompressed_max",
+        "_level",
         "_me",
         "_require_keys",
         "_stamps",
@@ -141,6 +142,7 @@ class Leader(Flushing, Readable):
         self._after_max_ms = options.message_timestamp_after_max_ms
         #: None keeps the producer's.
         self._codec = CODEC_OF.get(options.compression_type)
+        self._level = options.compression_level
 
     def follow_state(self, state: PartitionState, version: int, now_ms: int) -> bool:
         """The controller wrote a new state in which this broker still leads; returns whether the high watermark rose."""
@@ -278,7 +280,7 @@ class Leader(Flushing, Readable):
                 unchanged = False
         wanted = self._codec
         if wanted is not None and wanted != header.attributes & CODEC_BITS:
-            records = memoryview(recompress(records, wanted, max_decompressed=self._decompressed_max))
+            records = memoryview(recompress(records, wanted, level=self._level, max_decompressed=self._decompressed_max))
             unchanged = False
         if self._stamps:
             stamp_append_time(records, 0, wall_ms)

@@ -14,9 +14,14 @@ CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 class TopicOptions(Options):
     """Settings of one topic."""
 
+    # In Kafka's words, which some look for in the message of INVALID_CONFIG.
+    UNKNOWN = "Unknown topic config name"
+
     ABSENT = {
         "preallocate": "segments are never preallocated",
         "remote.storage.enable": "this version has no tiered storage",
+        "remote.log.copy.disable": "this version has no tiered storage",
+        "remote.log.delete.on.disable": "this version has no tiered storage",
         "local.retention.bytes": "this version has no tiered storage",
         "local.retention.ms": "this version has no tiered storage",
         "message.format.version": "there is one record format",
@@ -38,6 +43,29 @@ class TopicOptions(Options):
         synonyms=("compression.type",),
         doc="""Codec of the batches on disk. producer keeps each batch as it came; any other value makes the broker recompress
         those that differ.""",
+    )
+    compression_gzip_level: int = option(
+        "compression.gzip.level",
+        -1,
+        form=("-1|[1-9]", "-1 or 1 to 9"),
+        synonyms=("compression.gzip.level",),
+        doc="Level of batches that the broker itself compresses with gzip: 1 fastest to 9 smallest; -1 is zlib's default.",
+    )
+    compression_lz4_level: int = option(
+        "compression.lz4.level",
+        9,
+        at_least=1,
+        at_most=17,
+        synonyms=("compression.lz4.level",),
+        doc="Level of batches that the broker itself compresses with lz4: 1 to 17, smallest; 9 is the fast compressor, as in Kafka.",
+    )
+    compression_zstd_level: int = option(
+        "compression.zstd.level",
+        3,
+        at_least=-131072,
+        at_most=22,
+        synonyms=("compression.zstd.level",),
+        doc="Level of batches that the broker itself compresses with zstd: fastest below 0, smallest 22.",
     )
     delete_retention_ms: int = option(
         "delete.retention.ms",
@@ -214,6 +242,12 @@ class TopicOptions(Options):
         doc="""Answer acks=all, and let consumers read, once the record is in the page cache of every in-sync replica instead of on disk.
         This is all that Kafka's own default gives; a power cut on all replicas at once can then lose acknowledged records.""",
     )
+
+    @property
+    def compression_level(self) -> int | None:
+        """Level that goes with ``compression_type``; None for a codec without levels, or none."""
+        level: int | None = getattr(self, f"compression_{self.compression_type}_level", None)
+        return level
 
     @property
     def compacts(self) -> bool:

@@ -32,6 +32,8 @@ _GZIP_PIECE = 64 * 1024
 _GZIP_MEMBERS_MAX = 1024
 #: cramjam's own default is a slow high-compression level.
 _LZ4_LEVEL = 1
+#: What Kafka calls level 9, its default, is the fast compressor of liblz4; its other levels are those of the slow one.
+_LZ4_LEVEL_FAST = 9
 _LZ4_LEVEL_MAX = 12
 _ZSTD_LEVEL = 3
 
@@ -66,7 +68,7 @@ _BY_NAME = {codec.wire_name: codec for codec in Codec}
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """``data`` as the payload of a batch. ``level`` None is the codec's default (gzip 6, lz4 1, zstd 3; snappy has none)."""
+    """``data`` as the payload of a batch. ``level`` None is the codec's default (gzip 6, lz4 the fast one, zstd 3; snappy has none)."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -75,7 +77,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         case Codec.SNAPPY:
             return _compress_xerial(data)
         case Codec.LZ4:
-            chosen = _LZ4_LEVEL if level is None else min(level, _LZ4_LEVEL_MAX)
+            chosen = _LZ4_LEVEL if level is None or level == _LZ4_LEVEL_FAST else min(level, _LZ4_LEVEL_MAX)
             stream = cramjam.lz4.Compressor(level=chosen, content_checksum=False, block_linked=False)
             stream.compress(bytes(data))
             return bytes(stream.finish())

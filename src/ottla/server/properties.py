@@ -25,6 +25,8 @@ _QUOTAS = "this version has no quotas"
 _JVM = "it concerns Java's metrics"
 _KERNEL = "the kernel sizes socket buffers itself"
 _TIERED = "this version has no tiered storage"
+_ASSIGNED = "group.consumer.assignment.interval.ms is every group's"
+_SHARE = "this version has no share groups"
 
 #: Names, or beginnings of names that end in a dot, dropped with a warning: why.
 MEANINGLESS = {
@@ -35,6 +37,9 @@ MEANINGLESS = {
     "queued.max.requests": _ASYNC,
     "socket.send.buffer.bytes": _KERNEL,
     "socket.receive.buffer.bytes": _KERNEL,
+    "socket.listen.backlog.size": "as many new connections wait as the kernel allows, up to 1024",
+    "socket.connection.setup.": "brokers talk over their one listener, with times of their own",
+    "early.start.listeners": "brokers have one listener each, for clients and brokers",
     "process.roles": _KRAFT,
     "controller.": _KRAFT,
     "metadata.": _KRAFT,
@@ -46,6 +51,8 @@ MEANINGLESS = {
     "log.flush.scheduler.interval.ms": "flushes are not polled for",
     "log.flush.start.offset.checkpoint.interval.ms": "all checkpoints are written together: log.flush.offset.checkpoint.interval.ms",
     "log.preallocate": "segments are never preallocated",
+    "num.replica.alter.log.dirs.threads": "replicas stay in the directory that they were created in",
+    "replication.quota.": "the rate of throttled replicas is measured without windows",
     "replica.": _REPLICATION,
     "follower.": _REPLICATION,
     "leader.": _REPLICATION,
@@ -56,9 +63,13 @@ MEANINGLESS = {
     "reserved.broker.max.id": "broker.id says the number",
     "initial.broker.registration.timeout.ms": _KRAFT,
     "offsets.": "offsets are committed as all records are, at once and on every in-sync replica",
+    "group.consumer.min.assignment.interval.ms": _ASSIGNED,
+    "group.consumer.max.assignment.interval.ms": _ASSIGNED,
     "group.coordinator.": "groups of both protocols are coordinated on the broker's one event loop",
-    "group.share.": "this version has no share groups",
+    "group.share.": _SHARE,
+    "share.": _SHARE,
     "group.streams.": "this version has no streams groups",
+    "add.partitions.to.txn.": _TRANSACTIONS,
     "transaction.": _TRANSACTIONS,
     "transactional.": _TRANSACTIONS,
     "quota.": _QUOTAS,
@@ -70,7 +81,7 @@ MEANINGLESS = {
     "auto.include.jmx.reporter": _JVM,
     "telemetry.": _JVM,
     "confluent.": "it is Confluent's",
-    "remote.log.": _TIERED,
+    "remote.": _TIERED,
     "log.local.": _TIERED,
     "request.timeout.ms": "brokers talk over their one listener, and give a controller 30 s to answer",
     "connection.failed.authentication.delay.ms": "this version has no authentication",
@@ -99,6 +110,9 @@ REFUSED = {
     "connections.max.reauth.ms": "this version has no authentication; leave the setting out",
     "create.topic.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
     "alter.config.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
+    "config.providers": "values are taken as they stand; write them out",
+    "config.providers.": "values are taken as they stand; write them out",
+    "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
     "max.connections.per.ip.overrides": "there is one limit for all addresses, max.connections.per.ip",
     "max.connection.creation.rate": "the rate of new connections is not limited here; leave the setting out",
 }

@@ -78,7 +78,11 @@ def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> 
         code = _missing(node, wanted.name, create=request.allow_auto_topic_creation and node.options.auto_create_topics_enable)
     # Before version 12 an answer cannot leave the name out.
     name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
-    return MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
+    missing = MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
+    if wanted.name is not None and request.include_topic_authorized_operations:
+        # Some clients take the number that stands for "not asked" for a set of operations.
+        missing.topic_authorized_operations = TOPIC_OPERATIONS
+    return missing
 
 
 def _missing(node: "Node", name: str, *, create: bool) -> int:

@@ -1,8 +1,9 @@
 """OffsetCommit: keep how far a group has read.
 
 Behaviour: a member names itself and its generation; without both, offsets are taken for a group without members, which comes into being
-with them. An unknown topic or partition is refused by itself, and so is a text longer than offset.metadata.max.bytes; all else is written
-as one batch and answered when that is committed. Versions: 2 to 4 may choose how long the offsets are kept; 10 names topics by id.
+with them. An unknown topic or partition is refused by itself, whoever sends it and whatever becomes of the others; so is a text longer
+than offset.metadata.max.bytes. All else is written as one batch and answered when that is committed. Versions: 2 to 4 may choose how
+long the offsets are kept; 10 names topics by id.
 
 Source: KIP-211, KIP-320, KIP-345, KIP-848.
 """
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicId
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.offsets import Refused, commit
+from ottla.broker.groups.offsets import Refused, commit, unknown
 from ottla.broker.handlers import handles
-from ottla.wire import errors
 from ottla.wire.errors import NONE, KafkaError
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -30,32 +30,39 @@ BY_ID_SINCE = 10
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> OffsetCommitResponse:
-    return OffsetCommitResponse(topics=[_answered(topic, error.code, {}) for topic in call.body.topics])
+    return _answer(call, {}, error.code)
 
 
 @handles(OffsetCommitRequest, (2, 10), refuse=refuse)
 def offset_commit(node: "Node", call: RequestArrived) -> Any:
     request: OffsetCommitRequest = call.body
-    shard = node.groups.shard_of(request.group_id)
-    by_id = call.api_version >= BY_ID_SINCE
-    if by_id:
+    if call.api_version >= BY_ID_SINCE:
         for topic in request.topics:
             found = node.image.topics_by_id.get(TopicId(topic.topic_id))
             topic.name = found.name if found is not None else ""
-    refused = commit(shard.machine, request, call.api_version)
-    response = OffsetCommitResponse()
-    for topic in request.topics:
-        code = errors.UnknownTopicId.code if by_id and not topic.name else NONE
-        response.topics.append(_answered(topic, code, refused))
-    return shard.answer(call, response, of=request.group_id, refuse=refuse)
+    missing = unknown(node.image, request)
+    if all((topic.name, partition.partition_index) in missing for topic in request.topics for partition in topic.partitions):
+        return _answer(call, missing, NONE)
+
+    def refuse_others(call: RequestArrived, error: KafkaError) -> OffsetCommitResponse:
+        return _answer(call, missing, error.code)
+
+    try:
+        shard = node.groups.shard_of(request.group_id)
+        refused = commit(shard.machine, request, call.api_version, missing)
+    except KafkaError as error:
+        return refuse_others(call, error)
+    return shard.answer(call, _answer(call, refused, NONE), of=request.group_id, refuse=refuse_others)
 
 
-def _answered(topic: OffsetCommitRequestTopic, code: int, refused: Refused) -> OffsetCommitResponseTopic:
-    """``code`` is the whole topic's; if it has none, each partition has its own."""
+def _answer(call: RequestArrived, refused: Refused, code: int) -> OffsetCommitResponse:
+    """``code`` is that of the partitions that are not refused by themselves."""
+    return OffsetCommitResponse(topics=[_answered(topic, refused, code) for topic in call.body.topics])
+
+
+def _answered(topic: OffsetCommitRequestTopic, refused: Refused, code: int) -> OffsetCommitResponseTopic:
     partitions = [
-        OffsetCommitResponsePartition(
-            partition_index=partition.partition_index, error_code=code or refused.get((topic.name, partition.partition_index), NONE)
-        )
-        for partition in topic.partitions
+        OffsetCommitResponsePartition(partition_index=index, error_code=refused.get((topic.name, index), code))
+        for index in (partition.partition_index for partition in topic.partitions)
     ]
     return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)

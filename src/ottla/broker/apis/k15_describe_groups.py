@@ -1,12 +1,13 @@
 """DescribeGroups: groups of the classic protocol with their members.
 
 Behaviour: what members said and were given is told while the group is stable. A group that is not known is Dead, without error until
-version 5, GROUP_ID_NOT_FOUND from 6 on; so is one of another kind. Source: KIP-430, KIP-1043.
+version 5, GROUP_ID_NOT_FOUND from 6 on; so is one of another kind. Operations are told of every group
+that comes without an error. Source: KIP-430, KIP-1043.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.apis.operations import GROUP_OPERATIONS
+from ottla.broker.apis.operations import GROUP_OPERATIONS, NOT_ASKED
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.states import GroupState
@@ -46,8 +47,10 @@ def describe_groups(node: "Node", call: RequestArrived) -> Any:
 
 def _refused(call: RequestArrived, group_id: str, error: KafkaError) -> DescribedGroup:
     unknown, tells = isinstance(error, GroupIdNotFound), call.api_version >= NOT_FOUND_SINCE
+    code = 0 if unknown and not tells else error.code
     return DescribedGroup(
-        error_code=0 if unknown and not tells else error.code,
+        error_code=code,
+        authorized_operations=GROUP_OPERATIONS if code == 0 and call.body.include_authorized_operations else NOT_ASKED,
         error_message=str(error) if tells else None,
         group_id=group_id,
         group_state=GroupState.DEAD.value if unknown else "",

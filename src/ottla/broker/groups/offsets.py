@@ -18,6 +18,7 @@ from ottla.wire.messages.offset_commit import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from ottla.broker.groups.groups import Groups
+    from ottla.broker.image import Image
 
 #: Errors of single partitions, by (topic, partition).
 Refused = dict[tuple[str, int], int]
@@ -69,22 +70,32 @@ def tombstone(group_id: str, topic: str, partition: int) -> Record:
     return OffsetCommitKey(group=group_id, topic=topic, partition=partition), None
 
 
-def commit(groups: "Groups", request: OffsetCommitRequest, version: int) -> Refused:
-    """Keep the offsets of a request whose topics are named; those refused, with their errors.
+def unknown(image: "Image", request: OffsetCommitRequest) -> Refused:
+    """The partitions of a request whose topics are named that do not exist; a topic without a name has none that do."""
+    refused: Refused = {}
+    for topic in request.topics:
+        known = image.topics.get(topic.name)
+        count = len(known.replicas) if known is not None else 0
+        code = errors.UnknownTopicOrPartition.code if topic.name else errors.UnknownTopicId.code
+        for asked in topic.partitions:
+            if not 0 <= asked.partition_index < count:
+                refused[topic.name, asked.partition_index] = code
+    return refused
+
+
+def commit(groups: "Groups", request: OffsetCommitRequest, version: int, missing: Refused) -> Refused:
+    """Keep the offsets of a request whose topics are named, but for the partitions that are missing; those refused, with their errors.
 
     Raises: KafkaError when the sender may not commit, or nothing could be written.
     """
     _check_sender(groups, request, version)
     wall_ms, text_max = groups.shard.wall_ms, groups.shard.options.offset_metadata_max_bytes
     retention_ms = request.retention_time_ms
-    refused: Refused = {}
+    refused = dict(missing)
     records: list[Record] = []
     for topic in request.topics:
-        known = groups.shard.image.topics.get(topic.name)
-        count = len(known.replicas) if known is not None else 0
         for asked in topic.partitions:
-            if not 0 <= asked.partition_index < count:
-                refused[topic.name, asked.partition_index] = errors.UnknownTopicOrPartition.code
+            if (topic.name, asked.partition_index) in missing:
                 continue
             text = asked.committed_metadata or ""
             if len(text) > text_max:
