@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from cluster import WALL_MS, Broker, Cluster, batch, fetch, fetch_request, produce, values
 
+from ottla.broker.apis.settling import WAIT_MS
+from ottla.broker.purgatory import TICK_MS
 from ottla.records.build import build_batch
 from ottla.wire import errors
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -13,9 +15,13 @@ from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRe
 from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 
 
-def at(broker: Broker, timestamp: int, *, version: int = 11, partition: int = 0, isolation_level: int = 0, epoch: int = -1) -> Any:
+def list_request(timestamp: int, *, partition: int = 0, isolation_level: int = 0, epoch: int = -1) -> ListOffsetsRequest:
     ask = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch)
-    request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=[ListOffsetsTopic(name="t", partitions=[ask])])
+    return ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=[ListOffsetsTopic(name="t", partitions=[ask])])
+
+
+def at(broker: Broker, timestamp: int, *, version: int = 11, partition: int = 0, isolation_level: int = 0, epoch: int = -1) -> Any:
+    request = list_request(timestamp, partition=partition, isolation_level=isolation_level, epoch=epoch)
     return broker.ask(request, version).topics[0].partitions[0]
 
 
@@ -29,9 +35,13 @@ def timed(*times: int) -> bytes:
     return bytes(build_batch([(time, None, b"v", ()) for time in times]))
 
 
-def delete(broker: Broker, offset: int, *, topic: str = "t", partition: int = 0) -> Any:
+def delete_request(offset: int, *, topic: str = "t", partition: int = 0) -> DeleteRecordsRequest:
     ask = DeleteRecordsPartition(partition_index=partition, offset=offset)
-    return broker.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[ask])]), 2).topics[0].partitions[0]
+    return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[ask])])
+
+
+def delete(broker: Broker, offset: int, *, topic: str = "t", partition: int = 0) -> Any:
+    return broker.ask(delete_request(offset, topic=topic, partition=partition), 2).topics[0].partitions[0]
 
 
 def end_of(broker: Broker, epoch: int, *, current: int = -1, topic: str = "t", partition: int = 0) -> Any:
@@ -45,15 +55,60 @@ def end_of(broker: Broker, epoch: int, *, current: int = -1, topic: str = "t", p
 
 def test_latest_is_the_high_watermark_and_earliest_the_log_start() -> None:
     """Lines 44 and 54."""
-    cluster = Cluster()
-    broker = cluster.topic()
+    broker = Cluster().topic()
     produce(broker, batch(b"a", b"b", b"c"))
     delete(broker, 1)
-    cluster.flushing = False
-    produce(broker, batch(b"not on disk"), acks=1)
     assert found(broker, -1) == (-1, 3)
     assert found(broker, -1, isolation_level=1) == (-1, 3)
     assert found(broker, -2) == (-1, 1)
+
+
+def test_what_the_only_replica_has_not_flushed_yet_is_waited_for() -> None:
+    """Line 54."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    produce(broker, timed(WALL_MS))
+    cluster.flushing = False
+    produce(broker, timed(WALL_MS + 10), acks=1)
+    asked = {time: broker.send(list_request(time), 11) for time in (-1, -3, WALL_MS + 1)}
+    assert all(sent.answer is None for sent in asked.values())
+    assert found(broker, -2) == found(broker, -4) == (-1, 0), "where the log starts is known"
+    broker.flush()
+    answers = {time: sent.answer.topics[0].partitions[0] for time, sent in asked.items()}
+    assert {time: answer.offset for time, answer in answers.items()} == {-1: 2, -3: 1, WALL_MS + 1: 1}
+
+
+def test_records_that_come_later_are_not_waited_for() -> None:
+    """Line 54."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.flushing = False
+    produce(broker, batch(b"a"), acks=1)
+    sent = broker.send(list_request(-1), 11)
+    produce(broker, batch(b"b"), acks=1)
+    broker.flush()
+    assert sent.answer.topics[0].partitions[0].offset == 1
+
+
+def test_a_flush_that_never_comes_is_not_waited_for_without_end() -> None:
+    """Line 54."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.flushing = False
+    produce(broker, batch(b"a"), acks=1)
+    sent = broker.send(list_request(-1), 11)
+    cluster.pass_ms(WAIT_MS + TICK_MS)
+    assert sent.answer.topics[0].partitions[0].offset == 0
+
+
+def test_with_several_replicas_nothing_is_waited_for() -> None:
+    """Line 54."""
+    cluster = Cluster(brokers=2)
+    cluster.topic(replicas=2)
+    leader = cluster.leading("t")
+    cluster.flushing = False
+    produce(leader, batch(b"a"), acks=1)
+    assert found(leader, -1) == (-1, 0)
 
 
 def test_the_greatest_timestamp_is_found_with_its_record() -> None:
@@ -98,13 +153,14 @@ def test_a_time_finds_the_first_record_at_or_after_it() -> None:
 
 def test_a_record_that_is_not_committed_is_not_found() -> None:
     """Line 54."""
-    cluster = Cluster()
-    broker = cluster.topic()
-    produce(broker, timed(WALL_MS))
+    cluster = Cluster(brokers=2)
+    cluster.topic(replicas=2)
+    leader = cluster.leading("t")
+    produce(leader, timed(WALL_MS))
     cluster.flushing = False
-    produce(broker, timed(WALL_MS + 10), acks=1)
-    assert found(broker, WALL_MS + 1) == (-1, -1)
-    assert found(broker, -3) == (WALL_MS, 0)
+    produce(leader, timed(WALL_MS + 10), acks=1)
+    assert found(leader, WALL_MS + 1) == (-1, -1)
+    assert found(leader, -3) == (WALL_MS, 0)
 
 
 def test_the_epoch_told_is_the_records_own() -> None:
@@ -199,22 +255,34 @@ def test_minus_one_deletes_up_to_the_high_watermark() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     produce(broker, batch(b"a", b"b"))
-    cluster.flushing = False
-    produce(broker, batch(b"not on disk"), acks=1)
     assert delete(broker, -1).low_watermark == 2
+    produce(broker, batch(b"c"))
+    assert values(fetch(broker, 2).records) == [b"c"]
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+def test_what_was_answered_with_acks_one_can_be_deleted_once_it_is_flushed(offset: int) -> None:
+    """Line 22."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.flushing = False
+    produce(broker, batch(b"a", b"b"), acks=1)
+    sent = broker.send(delete_request(offset), 2)
+    assert sent.answer is None
     broker.flush()
-    assert values(fetch(broker, 2).records) == [b"not on disk"]
+    assert sent.answer.topics[0].partitions[0].low_watermark == 2
 
 
 def test_what_lies_above_the_high_watermark_cannot_be_deleted() -> None:
     """Line 22."""
-    cluster = Cluster()
-    broker = cluster.topic()
-    produce(broker, batch(b"a"))
+    cluster = Cluster(brokers=2)
+    cluster.topic(replicas=2)
+    leader = cluster.leading("t")
+    produce(leader, batch(b"a"))
     cluster.flushing = False
-    produce(broker, batch(b"b"), acks=1)
+    produce(leader, batch(b"b"), acks=1)
     for offset in (2, 3, -2):
-        answer = delete(broker, offset)
+        answer = delete(leader, offset)
         assert (answer.error_code, answer.low_watermark) == (errors.OffsetOutOfRange.code, -1)
 
 

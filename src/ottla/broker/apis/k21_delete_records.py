@@ -3,12 +3,15 @@
 Behaviour: offset -1 stands for the high watermark; one below 0 or above the high watermark is OFFSET_OUT_OF_RANGE. A topic that is only
 compacted refuses with POLICY_VIOLATION, an internal one with INVALID_TOPIC_EXCEPTION. Answers the low watermark, which with one replica is
 the new log start; an offset at or below the present log start changes nothing. Readers below the new start are told at once.
+What is being flushed is waited for: ``settling.py``.
 
 Differences from Kafka: the log start is written down right after the answer, not within a minute. Source: KIP-107, KIP-204.
 """
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from ottla.broker.apis.settling import when_settled
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -38,7 +41,12 @@ def refuse(call: RequestArrived, error: KafkaError) -> DeleteRecordsResponse:
 
 
 @handles(DeleteRecordsRequest, (0, 2), refuse=refuse)
-def delete_records(node: "Node", call: RequestArrived) -> DeleteRecordsResponse:
+def delete_records(node: "Node", call: RequestArrived) -> Any:
+    about = [(topic.name, ask.partition_index) for topic in call.body.topics for ask in topic.partitions]
+    return when_settled(node, call, about, partial(_answer, node, call))
+
+
+def _answer(node: "Node", call: RequestArrived) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
     changed: dict[str, LogDirectory] = {}
     for topic in call.body.topics:
