@@ -9,6 +9,7 @@ from ottla.base.units import MINUTE_MS, SECOND_MS
 from ottla.records.batch import headers
 from ottla.records.read import records
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 
 CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "400", "min.cleanable.dirty.ratio": "0.3", "file.delete.delay.ms": "1000"}
 
@@ -38,6 +39,22 @@ def read(broker: Broker, *, topic: str = "t") -> dict[int, bytes]:
 
 def segments(broker: Broker, topic: str = "t") -> int:
     return len(broker.leader(topic).log.segments)
+
+
+def test_the_time_between_two_looks_changes_while_the_broker_runs() -> None:
+    cluster = a_cluster()
+    broker = cluster.topic(configs=CONFIGS)
+    setting = AlterableConfig(name="log.cleaner.backoff.ms", value=str(MINUTE_MS))
+    resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[setting])
+    answer = broker.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+    cluster.pass_ms(2 * SECOND_MS)
+    write(broker)
+    size = broker.leader("t").log.size
+    cluster.pass_ms(MINUTE_MS // 2)
+    assert broker.leader("t").log.size == size
+    cluster.pass_ms(MINUTE_MS)
+    assert broker.leader("t").log.size < size
 
 
 def test_a_compacted_topic_shrinks_with_time_and_keeps_the_last_value_of_each_key() -> None:

@@ -313,7 +313,8 @@ class ClusterOptions(Options):
         15 * SECOND_MS,
         long=True,
         at_least=0,
-        doc="Time between two looks for logs to compact, while none is due.",
+        scope="cluster-wide",
+        doc="Time between two looks for logs to compact, while none is due. A change counts from the next look on.",
     )
     group_consumer_session_timeout_ms: int = option(
         "group.consumer.session.timeout.ms",

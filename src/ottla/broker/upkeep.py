@@ -30,7 +30,6 @@ class Upkeep:
             "unfit": SECOND_MS,
             "flush_ms": SECOND_MS,
             "isr": max(min(options.replica_lag_time_max_ms // 2, SECOND_MS), 1),
-            "compaction": max(options.log_cleaner_backoff_ms, 1),
         }
         self._work = {
             "retention": self._retain,
@@ -49,16 +48,20 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin to count intervals from now."""
-        for name, interval in self._every.items():
-            heappush(self._due, (self._node.now_ms + interval, name))
+        for name in self._work:
+            heappush(self._due, (self._node.now_ms + self._interval_ms(name), name))
         self._note_next()
+
+    def _interval_ms(self, name: str) -> int:
+        # The only one that may change while the broker runs.
+        return max(self._node.options.log_cleaner_backoff_ms, 1) if name == "compaction" else self._every[name]
 
     def tick(self) -> None:
         """Do what is due."""
         now = self._node.now_ms
         while self._due and self._due[0][0] <= now:
             _, name = heappop(self._due)
-            heappush(self._due, (now + self._every[name], name))
+            heappush(self._due, (now + self._interval_ms(name), name))
             self._work[name]()
         while self._removals and self._removals[0][0] <= now:
             _, _, root, paths = heappop(self._removals)
