@@ -96,7 +96,7 @@ class Broker:
             settings=settings,
             directories=directories,
             rng=Random(broker_id + 1000 * cluster.deaths),
-            address=(f"host{broker_id}", 9092),
+            address=(f"host{broker_id}" if cluster.host is None else cluster.host, 9092),
             now_ms=cluster.now_ms,
             wall_ms=cluster.wall_ms,
         )
@@ -287,9 +287,17 @@ class Cluster:
     """Brokers 1 to ``brokers`` over one store; ready to serve when made."""
 
     def __init__(
-        self, brokers: int = 1, *, disks: int = 1, settings: Mapping[str, str] | None = None, racks: Mapping[int, str] | None = None
+        self,
+        brokers: int = 1,
+        *,
+        disks: int = 1,
+        settings: Mapping[str, str] | None = None,
+        racks: Mapping[int, str] | None = None,
+        host: str | None = None,
     ) -> None:
         self.store = MemoryStore()
+        #: Where every broker listens; None gives each a name of its own.
+        self.host = host
         self.now_ms = 0
         self.flushing = True
         self.store_speaks = True

@@ -124,6 +124,22 @@ def test_only_the_keys_asked_for_are_described_and_no_keys_mean_all() -> None:
     assert len(describe(broker, keys=[]).configs) == len(describe(broker, keys=None).configs) == len(TopicOptions.SPECS)
 
 
+@pytest.mark.parametrize("name", ["1", ""])
+def test_a_brokers_setting_that_nobody_knows_is_kept_and_its_value_not_told(name: str) -> None:
+    cluster = Cluster()
+    assert change(cluster[1], ("plugin.secret", SET, "x"), name=name, kind=BROKER).error_code == 0
+    assert replace(cluster[1], ("log.retention.ms", "7"), ("plugin.other", "y"), name=name, kind=BROKER).error_code == 0
+    broker = cluster.restart(1)
+    assert broker.node.image.overrides("brokers", name or layout.DEFAULT_ENTITY) == {"log.retention.ms": "7", "plugin.other": "y"}
+    for asked in {"1", name}:
+        told = {config.name: config for config in describe(broker, name=asked, kind=BROKER).configs}
+        assert "plugin.secret" not in told
+        assert (told["plugin.other"].value, told["plugin.other"].is_sensitive, told["plugin.other"].config_type) == (None, True, 0)
+        assert told["log.retention.ms"].value == "7"
+    assert change(broker, ("plugin.other", APPEND, "z"), name=name, kind=BROKER).error_code == errors.InvalidConfig.code
+    assert change(broker, ("plugin.other", DELETE, None), name=name, kind=BROKER).error_code == 0
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "error"),
     [
@@ -289,7 +305,6 @@ def test_dynamic_settings_survive_a_restart() -> None:
         ("num.partitions", "3", "1"),
         ("num.partitions", "3", ""),
         ("ottla.disk.reserve.bytes", "1", ""),
-        ("no.such", "1", ""),
         ("log.retention.ms", "soon", "1"),
         ("log.retention.ms", "1", "9"),
         ("log.retention.ms", "1", "one"),

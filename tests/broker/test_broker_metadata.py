@@ -141,12 +141,19 @@ def test_operations_are_told_only_to_who_asks() -> None:
     assert (missing.error_code, missing.topic_authorized_operations) == (errors.UnknownTopicOrPartition.code, 0b1101_1111_1000)
 
 
-def test_a_client_is_told_the_address_it_used_where_none_is_advertised() -> None:
-    cluster = Cluster(brokers=2)
-    told = {broker.node_id: (broker.host, broker.port) for broker in metadata(cluster[1]).brokers}
-    assert told == {1: ("reached", 1001), 2: ("host2", 9092)}
-    advertising = Cluster(settings={"advertised.listeners": "PLAINTEXT://public:1"})
-    assert [broker.host for broker in metadata(advertising[1]).brokers] == ["host1"]
+def test_every_broker_tells_the_same_address_of_each() -> None:
+    cluster = Cluster(brokers=3)
+    for asked in cluster.brokers.values():
+        told = {broker.node_id: (broker.host, broker.port) for broker in metadata(asked).brokers}
+        assert told == {1: ("host1", 9092), 2: ("host2", 9092), 3: ("host3", 9092)}
+
+
+@pytest.mark.parametrize("anywhere", ["0.0.0.0", "::", ""])
+def test_of_brokers_that_listen_everywhere_a_client_is_told_the_host_it_used(anywhere: str) -> None:
+    cluster = Cluster(brokers=2, host=anywhere)
+    assert [(broker.host, broker.port) for broker in metadata(cluster[1]).brokers] == [("reached", 9092), ("reached", 9092)]
+    advertising = Cluster(settings={"advertised.listeners": "PLAINTEXT://public:1"}, host="public")
+    assert [broker.host for broker in metadata(advertising[1]).brokers] == ["public"]
 
 
 def test_internal_topics_are_marked() -> None:

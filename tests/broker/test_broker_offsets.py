@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from cluster import WALL_MS, Broker, Cluster, batch, fetch, fetch_request, produce, values
 
+from ottla.broker.apis.settling import WAIT_MS
+from ottla.broker.purgatory import TICK_MS
 from ottla.records.build import build_batch
 from ottla.wire import errors
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -13,13 +15,14 @@ from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRe
 from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 
 
-def asks(timestamp: int, *, partition: int = 0, isolation_level: int = 0, epoch: int = -1) -> ListOffsetsRequest:
+def list_request(timestamp: int, *, partition: int = 0, isolation_level: int = 0, epoch: int = -1) -> ListOffsetsRequest:
     ask = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch)
     return ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=[ListOffsetsTopic(name="t", partitions=[ask])])
 
 
-def at(broker: Broker, timestamp: int, *, version: int = 11, **fields: Any) -> Any:
-    return broker.ask(asks(timestamp, **fields), version).topics[0].partitions[0]
+def at(broker: Broker, timestamp: int, *, version: int = 11, partition: int = 0, isolation_level: int = 0, epoch: int = -1) -> Any:
+    request = list_request(timestamp, partition=partition, isolation_level=isolation_level, epoch=epoch)
+    return broker.ask(request, version).topics[0].partitions[0]
 
 
 def found(broker: Broker, timestamp: int, **fields: Any) -> tuple[int, int]:
@@ -32,13 +35,13 @@ def timed(*times: int) -> bytes:
     return bytes(build_batch([(time, None, b"v", ()) for time in times]))
 
 
-def deletion(offset: int, *, topic: str = "t", partition: int = 0) -> DeleteRecordsRequest:
+def delete_request(offset: int, *, topic: str = "t", partition: int = 0) -> DeleteRecordsRequest:
     ask = DeleteRecordsPartition(partition_index=partition, offset=offset)
     return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[ask])])
 
 
-def delete(broker: Broker, offset: int, **fields: Any) -> Any:
-    return broker.ask(deletion(offset, **fields), 2).topics[0].partitions[0]
+def delete(broker: Broker, offset: int, *, topic: str = "t", partition: int = 0) -> Any:
+    return broker.ask(delete_request(offset, topic=topic, partition=partition), 2).topics[0].partitions[0]
 
 
 def end_of(broker: Broker, epoch: int, *, current: int = -1, topic: str = "t", partition: int = 0) -> Any:
@@ -47,24 +50,12 @@ def end_of(broker: Broker, epoch: int, *, current: int = -1, topic: str = "t", p
     return broker.ask(request, 4).topics[0].partitions[0]
 
 
-def with_uncommitted(committed: bytes, uncommitted: bytes) -> Broker:
-    """The leader of t, which has a follower, with a batch below the high watermark and one above it."""
-    cluster = Cluster(2)
-    broker = cluster.topic(replicas=2)
-    assert produce(broker, committed, acks=1).error_code == 0
-    cluster.pass_ms(1_000)
-    cluster.flushing = False
-    assert produce(broker, uncommitted, acks=1).error_code == 0
-    return broker
-
-
 # ListOffsets.
 
 
 def test_latest_is_the_high_watermark_and_earliest_the_log_start() -> None:
     """Lines 44 and 54."""
-    cluster = Cluster()
-    broker = cluster.topic()
+    broker = Cluster().topic()
     produce(broker, batch(b"a", b"b", b"c"))
     delete(broker, 1)
     assert found(broker, -1) == (-1, 3)
@@ -72,41 +63,52 @@ def test_latest_is_the_high_watermark_and_earliest_the_log_start() -> None:
     assert found(broker, -2) == (-1, 1)
 
 
-@pytest.mark.parametrize(("timestamp", "offset"), [(-1, 3), (WALL_MS + 2, 2), (-3, 2)])
-def test_what_was_appended_to_an_only_replica_is_counted_once_it_is_on_disk(timestamp: int, offset: int) -> None:
-    """Line 54; acks=1 has been answered by then."""
+def test_what_the_only_replica_has_not_flushed_yet_is_waited_for() -> None:
+    """Line 54."""
     cluster = Cluster()
     broker = cluster.topic()
-    produce(broker, timed(WALL_MS, WALL_MS + 1))
+    produce(broker, timed(WALL_MS))
     cluster.flushing = False
-    assert produce(broker, timed(WALL_MS + 2), acks=1).error_code == 0
-    sent = broker.send(asks(timestamp), 11)
-    assert sent.answer is None
+    produce(broker, timed(WALL_MS + 10), acks=1)
+    asked = {time: broker.send(list_request(time), 11) for time in (-1, -3, WALL_MS + 1)}
+    assert all(sent.answer is None for sent in asked.values())
+    assert found(broker, -2) == found(broker, -4) == (-1, 0), "where the log starts is known"
     broker.flush()
-    assert sent.answer.topics[0].partitions[0].offset == offset
+    answers = {time: sent.answer.topics[0].partitions[0] for time, sent in asked.items()}
+    assert {time: answer.offset for time, answer in answers.items()} == {-1: 2, -3: 1, WALL_MS + 1: 1}
 
 
-def test_a_disk_that_hangs_keeps_nobody_from_the_end_that_was_committed() -> None:
+def test_records_that_come_later_are_not_waited_for() -> None:
+    """Line 54."""
     cluster = Cluster()
     broker = cluster.topic()
-    produce(broker, batch(b"a"))
     cluster.flushing = False
-    produce(broker, batch(b"not on disk"), acks=1)
-    assert found(broker, -2) == (-1, 0), "at once"
-    sent = broker.send(asks(-1), 11)
-    cluster.pass_ms(2_000)
+    produce(broker, batch(b"a"), acks=1)
+    sent = broker.send(list_request(-1), 11)
+    produce(broker, batch(b"b"), acks=1)
+    broker.flush()
     assert sent.answer.topics[0].partitions[0].offset == 1
 
 
-def test_records_just_appended_to_an_only_replica_are_deleted_once_they_are_on_disk() -> None:
+def test_a_flush_that_never_comes_is_not_waited_for_without_end() -> None:
+    """Line 54."""
     cluster = Cluster()
     broker = cluster.topic()
     cluster.flushing = False
-    produce(broker, batch(b"a", b"b"), acks=1)
-    sent = broker.send(deletion(1), 2)
-    assert sent.answer is None and delete(broker, 3).error_code == errors.OffsetOutOfRange.code
-    broker.flush()
-    assert sent.answer.topics[0].partitions[0].low_watermark == 1
+    produce(broker, batch(b"a"), acks=1)
+    sent = broker.send(list_request(-1), 11)
+    cluster.pass_ms(WAIT_MS + TICK_MS)
+    assert sent.answer.topics[0].partitions[0].offset == 0
+
+
+def test_with_several_replicas_nothing_is_waited_for() -> None:
+    """Line 54."""
+    cluster = Cluster(brokers=2)
+    cluster.topic(replicas=2)
+    leader = cluster.leading("t")
+    cluster.flushing = False
+    produce(leader, batch(b"a"), acks=1)
+    assert found(leader, -1) == (-1, 0)
 
 
 def test_the_greatest_timestamp_is_found_with_its_record() -> None:
@@ -151,10 +153,14 @@ def test_a_time_finds_the_first_record_at_or_after_it() -> None:
 
 def test_a_record_that_is_not_committed_is_not_found() -> None:
     """Line 54."""
-    broker = with_uncommitted(timed(WALL_MS), timed(WALL_MS + 10))
-    assert found(broker, -1) == (-1, 1)
-    assert found(broker, WALL_MS + 1) == (-1, -1)
-    assert found(broker, -3) == (WALL_MS, 0)
+    cluster = Cluster(brokers=2)
+    cluster.topic(replicas=2)
+    leader = cluster.leading("t")
+    produce(leader, timed(WALL_MS))
+    cluster.flushing = False
+    produce(leader, timed(WALL_MS + 10), acks=1)
+    assert found(leader, WALL_MS + 1) == (-1, -1)
+    assert found(leader, -3) == (WALL_MS, 0)
 
 
 def test_the_epoch_told_is_the_records_own() -> None:
@@ -246,19 +252,37 @@ def test_records_before_an_offset_are_deleted_and_the_low_watermark_told() -> No
 
 def test_minus_one_deletes_up_to_the_high_watermark() -> None:
     """Line 22."""
-    broker = with_uncommitted(batch(b"a", b"b"), batch(b"not on disk"))
-    assert delete(broker, -1).error_code == 0 and broker.leader("t").log.start_offset == 2
-    for each in broker.cluster.brokers.values():
-        each.flush()
-    broker.cluster.pass_ms(1_000)
-    assert values(fetch(broker, 2).records) == [b"not on disk"]
+    cluster = Cluster()
+    broker = cluster.topic()
+    produce(broker, batch(b"a", b"b"))
+    assert delete(broker, -1).low_watermark == 2
+    produce(broker, batch(b"c"))
+    assert values(fetch(broker, 2).records) == [b"c"]
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+def test_what_was_answered_with_acks_one_can_be_deleted_once_it_is_flushed(offset: int) -> None:
+    """Line 22."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.flushing = False
+    produce(broker, batch(b"a", b"b"), acks=1)
+    sent = broker.send(delete_request(offset), 2)
+    assert sent.answer is None
+    broker.flush()
+    assert sent.answer.topics[0].partitions[0].low_watermark == 2
 
 
 def test_what_lies_above_the_high_watermark_cannot_be_deleted() -> None:
     """Line 22."""
-    broker = with_uncommitted(batch(b"a"), batch(b"b"))
+    cluster = Cluster(brokers=2)
+    cluster.topic(replicas=2)
+    leader = cluster.leading("t")
+    produce(leader, batch(b"a"))
+    cluster.flushing = False
+    produce(leader, batch(b"b"), acks=1)
     for offset in (2, 3, -2):
-        answer = delete(broker, offset)
+        answer = delete(leader, offset)
         assert (answer.error_code, answer.low_watermark) == (errors.OffsetOutOfRange.code, -1)
 
 

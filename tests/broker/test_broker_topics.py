@@ -82,10 +82,12 @@ def test_validate_only_checks_everything_and_creates_nothing() -> None:
     assert answer.topics[0].num_partitions == 2 and broker.node.image.topics == {}
 
 
-def test_minus_one_stands_for_the_brokers_defaults_from_version_4_on() -> None:
+def test_minus_one_stands_for_the_brokers_defaults_in_every_version() -> None:
     """Line 17."""
     broker = Cluster(settings={"num.partitions": "4"})[1]
-    assert create(broker, "old", -1, -1, version=3).error_code == errors.InvalidPartitions.code
+    for version in (2, 3, 4):
+        assert create(broker, f"old{version}", -1, -1, version=version).error_code == 0
+        assert len(broker.node.image.topics[f"old{version}"].replicas) == 4
     answer = create(broker, "new", -1, -1, version=5)
     assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (0, 4, 1)
 

@@ -35,6 +35,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 class Kind(IntEnum):
     """Types of settings, with the codes that DescribeConfigs v3+ sends."""
 
+    #: Of what is kept without being declared.
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -96,7 +98,7 @@ class OptionSpec:
                     raise ConfigError(self.name, f"expected a number, not {text!r}") from None
             case Kind.LIST:
                 return tuple(part.strip() for part in text.split(",") if part.strip())
-            case Kind.STRING | Kind.PASSWORD:
+            case Kind.STRING | Kind.PASSWORD | Kind.UNKNOWN:
                 return text
 
     def _refuse_out_of_range(self, value: Any) -> None:

@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def sensitive(self) -> bool:
-        return self.kind is Kind.PASSWORD
+        return self.kind in (Kind.PASSWORD, Kind.UNKNOWN)
 
 
 def topic_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]:
@@ -81,20 +81,31 @@ def group_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]
 
 
 def broker_entries(node: "Node") -> Iterator[Entry]:
-    """Every setting of this broker."""
+    """Every setting of this broker, and what was set by names that it does not know."""
     for name, spec in sorted(SPECS_BY_NAME.items()):
         synonyms = list(_broker_synonyms(node, name))
         if spec.default not in UNSET:
             synonyms.append(Synonym(name, spec.render(spec.default), Source.DEFAULT))
         yield _entry(spec, synonyms, read_only=spec.scope == "read-only")
+    layers = ((str(node.broker_id), Source.DYNAMIC_BROKER), (DEFAULT_ENTITY, Source.DYNAMIC_DEFAULT_BROKER))
+    strange = {name: source for entity, source in reversed(layers) for name in node.image.overrides("brokers", entity)}
+    for name in sorted(strange.keys() - SPECS_BY_NAME.keys()):
+        yield _strange(name, strange[name])
 
 
 def cluster_entries(node: "Node") -> Iterator[Entry]:
     """The settings that were changed for all brokers while they ran."""
     for name, text in sorted(node.image.overrides("brokers", DEFAULT_ENTITY).items()):
         spec = SPECS_BY_NAME.get(name)
-        if spec is not None:
+        if spec is None:
+            yield _strange(name, Source.DYNAMIC_DEFAULT_BROKER)
+        else:
             yield _entry(spec, [Synonym(name, _shown(spec, text), Source.DYNAMIC_DEFAULT_BROKER)], read_only=spec.scope == "read-only")
+
+
+def _strange(name: str, source: Source) -> Entry:
+    """A setting that this broker keeps without knowing it; it may be a secret of a plugin's, so the value is not told, as in Kafka."""
+    return Entry(name, None, source, Kind.UNKNOWN, "This broker does not know this setting.", False, (Synonym(name, None, source),))
 
 
 def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> Entry:

@@ -28,7 +28,7 @@ class RequestArrived(Event):
     body: Any
     #: Address of the client, for limits and DescribeCluster's answer; no port.
     host: str = ""
-    #: Address and port under which this client reached us; advertised back when no advertised.listeners is set.
+    #: Address and port under which this client reached us; the host is told back where we listen everywhere and advertise nothing.
     local: tuple[str, int] = ("", 0)
     #: Tells the request from others of its connection: a few Produce requests may be in work together.
     ticket: int = 0

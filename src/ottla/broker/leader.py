@@ -200,6 +200,11 @@ class Leader(Flushing, Readable):
         return len(self.insync.isr) >= self.options.min_insync_replicas
 
     @property
+    def unsettled(self) -> bool:
+        """Whether records were appended that readers will see once this broker's own disk has them, and nobody else's."""
+        return not self.insync.standings and self.high_watermark < self.log.end_offset
+
+    @property
     def knows_watermark(self) -> bool:
         """Whether the high watermark is the true one, and not only what this replica had heard of it before it led."""
         return not self.insync.standings or self.high_watermark >= self.epoch_start

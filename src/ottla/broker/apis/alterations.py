@@ -12,6 +12,9 @@ a live broker   those not read-only                    all of them INVALID_REQUE
 a group         those of the new group protocol        unknown setting, or not within the broker's INVALID_CONFIG
 ==============  =====================================  ==============================================================
 
+A broker's setting of a name that is not known is kept and has no effect, as in Kafka, where it may be a plugin's: tools that carry the
+settings of one cluster to another, or set what another version has, go on. ``ottla config`` asks back where the name looks mistyped.
+
 A resource, or a setting of one, that stands twice in a request is INVALID_REQUEST. Source: KIP-133, KIP-226, KIP-339, KIP-848.
 """
 
@@ -73,18 +76,15 @@ def note(result: Any, error: KafkaError | None) -> None:
         result.error_code, result.error_message = error.code, str(error)
 
 
-def spec_of(entity: Entity, name: str) -> OptionSpec:
-    """The declaration of a setting. Raises: InvalidConfig for a topic or group, InvalidRequest for a broker."""
+def spec_of(entity: Entity, name: str) -> OptionSpec | None:
+    """The declaration of a setting; None for one of a broker that is not known. Raises: InvalidConfig for one of a topic or group."""
     kind, _ = entity
     if kind != "brokers":
         try:
             return (TopicOptions if kind == "topics" else GroupOptions).spec(name)
         except ConfigError as error:
             raise errors.InvalidConfig(str(error)) from None
-    found = SPECS_BY_NAME.get(name)
-    if found is None:
-        raise errors.InvalidRequest(f"{name}: unknown setting")
-    return found
+    return SPECS_BY_NAME.get(name)
 
 
 def _plan(node: "Node", resource: Any, changed: Changed) -> list[Op]:
@@ -142,6 +142,8 @@ def _check(node: "Node", entity: Entity, changed: Mapping[str, str]) -> None:
         return
     for name, text in changed.items():
         spec = spec_of(entity, name)
+        if spec is None:
+            continue
         if spec.scope == "read-only":
             raise errors.InvalidRequest(f"{name} cannot change while a broker runs; start it with another value")
         if spec.scope == "per-broker" and entity[1] == DEFAULT_ENTITY:
@@ -164,7 +166,7 @@ def _check_group(node: "Node", changed: Mapping[str, str]) -> None:
     }
     for name, text in changed.items():
         try:
-            value = spec_of(("groups", ""), name).parse(text)
+            value = GroupOptions.spec(name).parse(text)
         except ConfigError as error:
             raise errors.InvalidConfig(str(error)) from None
         least, most = ranges[name]

@@ -13,15 +13,16 @@ timestamp   version  answer
 ==========  =======  ======================================================
 
 Behaviour: a special time that its version does not know is UNSUPPORTED_VERSION, a partition named twice INVALID_REQUEST. Without a match
-timestamp and offset are -1. The epoch answered is the record's own. What was appended before to a partition without followers is counted:
-the answer waits for its flush (``appended.py``). Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
+timestamp and offset are -1. The epoch answered is the record's own. What is being flushed is waited for: ``settling.py``.
+
+Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
 """
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.base.ids import TopicPartition
-from ottla.broker.apis.appended import once_on_disk
+from ottla.broker.apis.settling import when_settled
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.leader import Leader
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+AT_THE_START = (EARLIEST, EARLIEST_LOCAL)
 EPOCH_SINCE = 4
 #: Before it, OFFSET_NOT_AVAILABLE has no name.
 UNAVAILABLE_SINCE = 5
@@ -56,18 +58,12 @@ def refuse(call: RequestArrived, error: KafkaError) -> ListOffsetsResponse:
 
 @handles(ListOffsetsRequest, (1, 11), refuse=refuse)
 def list_offsets(node: "Node", call: RequestArrived) -> Any:
-    request: ListOffsetsRequest = call.body
-    asked = (
-        TopicPartition(topic.name, ask.partition_index)
-        for topic in request.topics
-        for ask in topic.partitions
-        if ask.timestamp not in (EARLIEST, EARLIEST_LOCAL)
-    )
-    leaders = [node.partitions.leaders[partition] for partition in asked if partition in node.partitions.leaders]
-    return once_on_disk(node, call, leaders, lambda: _looked_up(node, call))
+    asks = ((topic.name, ask) for topic in call.body.topics for ask in topic.partitions)
+    about = [(topic, ask.partition_index) for topic, ask in asks if ask.timestamp not in AT_THE_START]
+    return when_settled(node, call, about, partial(_answer, node, call))
 
 
-def _looked_up(node: "Node", call: RequestArrived) -> ListOffsetsResponse:
+def _answer(node: "Node", call: RequestArrived) -> ListOffsetsResponse:
     request: ListOffsetsRequest = call.body
     times = Counter((topic.name, ask.partition_index) for topic in request.topics for ask in topic.partitions)
     response = ListOffsetsResponse()
@@ -89,7 +85,7 @@ def _look_up(node: "Node", call: RequestArrived, topic: str, ask: ListOffsetsPar
     leader.check_epoch(ask.current_leader_epoch)
     if ask.timestamp < 0 and call.api_version < SINCE.get(ask.timestamp, 1 << 15):
         raise errors.UnsupportedVersion(f"ListOffsets version {call.api_version} knows no timestamp {ask.timestamp}")
-    if not leader.knows_watermark and ask.timestamp not in (EARLIEST, EARLIEST_LOCAL):
+    if not leader.knows_watermark and ask.timestamp not in AT_THE_START:
         unknown = f"the high watermark of {leader.partition} is not known yet in epoch {leader.epoch}; try again"
         raise errors.OffsetNotAvailable(unknown) if call.api_version >= UNAVAILABLE_SINCE else errors.LeaderNotAvailable(unknown)
     try:

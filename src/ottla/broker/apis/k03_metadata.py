@@ -2,7 +2,7 @@
 
 Behaviour: version 0 means all topics by an empty list, later versions by null. A topic that does not exist is created if the client and
 auto.create.topics.enable allow it, and it was asked for by name; the answer says UNKNOWN_TOPIC_OR_PARTITION meanwhile. From version 12 on
-topics may be asked for by id. Brokers appear at the address the client itself used, where none is advertised.
+topics may be asked for by id. Brokers that listen everywhere and advertise nothing appear at the host that the client itself used.
 
 Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 """

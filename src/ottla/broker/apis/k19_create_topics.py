@@ -2,8 +2,8 @@
 (``controller/stepwise.py``): whoever is controller then finishes what was begun.
 
 Behaviour: every check of Kafka's, in its order; a name that stands twice in one request is refused. validate_only runs all checks and
-creates nothing. Answers when the store has the topic and this broker's image shows it. Versions: -1 for the broker's default counts from
-4 on; 5 returns counts and settings, 7 the topic id.
+creates nothing. Answers when the store has the topic and this broker's image shows it. Versions: -1 stands for the broker's default in all
+of them, though KIP-464 names it for 4 and later: clients of 2 and 3 send it, and Kafka takes it; 5 returns counts and settings, 7 the id.
 
 Source: KIP-4, KIP-464, KIP-525, KIP-516.
 """
@@ -20,7 +20,6 @@ from ottla.broker.handlers import handles
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_topics import (
-    CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -29,8 +28,6 @@ from ottla.wire.messages.create_topics import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
-
-DEFAULTS_SINCE = 4
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> CreateTopicsResponse:
@@ -49,7 +46,7 @@ def create_topics(node: "Node", call: RequestArrived) -> Any:
         try:
             if times[wish.name] > 1:
                 raise errors.InvalidRequest(f"topic {wish.name!r} stands {times[wish.name]} times in this request")
-            topic = _planned(node, call, wish, planned)
+            topic = plan_topic(wish, node.image, node.options, node.rng, planned=planned)
         except KafkaError as error:
             _fail(result, error)
             continue
@@ -58,12 +55,6 @@ def create_topics(node: "Node", call: RequestArrived) -> Any:
         if not request.validate_only:
             _write(node, writes, topic, result)
     return writes.answer_when_done(CreateTopicsResponse(topics=list(results.values())), request.timeout_ms)
-
-
-def _planned(node: "Node", call: RequestArrived, wish: CreatableTopic, planned: int) -> NewTopic:
-    if call.api_version < DEFAULTS_SINCE and not wish.assignments and (wish.num_partitions == -1 or wish.replication_factor == -1):
-        raise errors.InvalidPartitions(f"-1 for the broker's default needs CreateTopics version {DEFAULTS_SINCE}")
-    return plan_topic(wish, node.image, node.options, node.rng, planned=planned)
 
 
 def _write(node: "Node", writes: Writes, topic: NewTopic, result: CreatableTopicResult) -> None:

@@ -2,16 +2,16 @@
 
 Behaviour: offset -1 stands for the high watermark; one below 0 or above the high watermark is OFFSET_OUT_OF_RANGE. A topic that is only
 compacted refuses with POLICY_VIOLATION, an internal one with INVALID_TOPIC_EXCEPTION. Answers the low watermark, which with one replica is
-the new log start; an offset at or below the present log start changes nothing. Readers below the new start are told at once. In a
-partition without followers it is done after the flush of what was appended before (``appended.py``).
+the new log start; an offset at or below the present log start changes nothing. Readers below the new start are told at once.
+What is being flushed is waited for: ``settling.py``.
 
 Differences from Kafka: the log start is written down right after the answer, not within a minute. Source: KIP-107, KIP-204.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.base.ids import TopicPartition
-from ottla.broker.apis.appended import once_on_disk
+from ottla.broker.apis.settling import when_settled
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -42,21 +42,11 @@ def refuse(call: RequestArrived, error: KafkaError) -> DeleteRecordsResponse:
 
 @handles(DeleteRecordsRequest, (0, 2), refuse=refuse)
 def delete_records(node: "Node", call: RequestArrived) -> Any:
-    asked = (
-        (node.partitions.leaders.get(TopicPartition(topic.name, ask.partition_index)), ask.offset)
-        for topic in call.body.topics
-        for ask in topic.partitions
-    )
-    # What is below the high watermark need not wait, and what lies beyond the log end is refused.
-    leaders = [
-        leader
-        for leader, offset in asked
-        if leader and (offset == HIGH_WATERMARK or leader.high_watermark < offset <= leader.log.end_offset)
-    ]
-    return once_on_disk(node, call, leaders, lambda: _deleted(node, call))
+    about = [(topic.name, ask.partition_index) for topic in call.body.topics for ask in topic.partitions]
+    return when_settled(node, call, about, partial(_answer, node, call))
 
 
-def _deleted(node: "Node", call: RequestArrived) -> DeleteRecordsResponse:
+def _answer(node: "Node", call: RequestArrived) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
     changed: dict[str, LogDirectory] = {}
     for topic in call.body.topics:

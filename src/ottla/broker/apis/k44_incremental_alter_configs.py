@@ -75,7 +75,7 @@ def _changed(entity: Entity, present: Mapping[str, str], resource: AlterConfigsR
 
 def _list(entity: Entity, overrides: Mapping[str, str], name: str) -> list[str]:
     spec = spec_of(entity, name)
-    if spec.kind is not Kind.LIST:
+    if spec is None or spec.kind is not Kind.LIST:
         raise errors.InvalidConfig(f"{name} is no list; it can be set, not appended to or subtracted from")
     return _parts(overrides[name]) if name in overrides else list(spec.default)
 

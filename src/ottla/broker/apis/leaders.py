@@ -66,13 +66,10 @@ def endpoints_of(node: "Node", call: RequestArrived, partitions: Iterable[TopicP
 
 
 def address_for(node: "Node", call: RequestArrived, broker: Registration) -> tuple[str, int]:
-    """Host and port under which this client reaches a broker.
+    """Host and port under which this client reaches a broker: what the broker was told to listen at, or to advertise.
 
-    Without advertised.listeners a client gets for this broker the address it used itself, and for the others, where they listen
-    everywhere, the same host with their port: what works from where it is.
+    For one that listens everywhere, without advertised.listeners, it is the host that the client itself used: what works from where it is.
+    Every broker tells the same of each; a client that hears two names of one broker drops its connection with every answer.
     """
-    if node.options.advertised_listeners or not call.local[0]:
-        return broker.host, broker.port
-    if broker.broker == node.broker_id:
-        return call.local
-    return (call.local[0] if broker.host in ANYWHERE else broker.host), broker.port
+    unnamed = broker.host in ANYWHERE and bool(call.local[0]) and not node.options.advertised_listeners
+    return (call.local[0] if unnamed else broker.host), broker.port
