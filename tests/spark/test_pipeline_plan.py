@@ -85,6 +85,7 @@ def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
         (asking("SELECT code FROM events", f'{DELTA}\nmode = "merge"\nkeys = ["cod"]'), FIRST + 6, "sink[0].keys", "did you mean code?"),
         (asking("SELECT 1 AS one", 'type = "console"\nfrom = "asked"'), FIRST + 4, "sink[0].from", "reads only tables and files"),
         (asking("SELECT 1").replace("n INT", "n INTT"), 8, "source[0].decode.schema", "is not a list of columns in Spark's DDL"),
+        (asking("SELECT 1").replace("code STRING, n INT, at TIMESTAMP", "INT"), 8, "source[0].decode.schema", "is not a list of columns"),
         (
             asking("SELECT 1") + '[spark]\n"sql.shuffle.partition" = 2\n',
             FIRST + 5,
