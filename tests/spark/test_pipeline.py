@@ -65,6 +65,32 @@ def test_a_batch_that_spark_runs_again_is_written_once(run: Any, a_topic: Topics
     assert sorted(row["n"] for row in table(tmp_path / "table")) == list(range(30))
 
 
+def test_a_batch_that_is_in_the_table_and_run_again_is_computed_for_what_it_keeps(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    step = """
+    [[step]]
+    name = "once"
+    sql = "SELECT n FROM records"
+    deduplicate = ["n"]
+    [[rule]]
+    name = "late"
+    on = "even"
+    check = "n <> 10"
+    action = "drop"
+    [[step]]
+    name = "even"
+    sql = "SELECT n FROM once WHERE n % 2 = 0"
+    """
+    topic = a_topic()
+    topic.add(*records(0, 9))
+    run(topic, JSON + step + KEEP)
+    for note in (tmp_path / "checkpoint" / "even-append" / "commits").iterdir():
+        note.unlink()
+    topic.add(*records(5, 13))
+    reports = [report for report in run(topic, JSON + step + KEEP) if report.rows_in]
+    assert [(report.rows_in, report.rows_out, report.state_rows) for report in reports] == [(9, 0, 9), (8, 1, 13)]
+    assert sorted(row["n"] for row in table(tmp_path / "table")) == [0, 2, 4, 6, 8, 12]
+
+
 def test_aggregates_are_merged_by_key_into_a_table_and_a_topic(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic, out = a_topic(), a_topic()
     topic.add(*records(0, 30))

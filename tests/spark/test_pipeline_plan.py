@@ -15,6 +15,7 @@ from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.file import parse
 from ottla.spark.pipeline.fit import of_query
 from ottla.spark.pipeline.model import MASTER
+from ottla.spark.pipeline.query import gathered, planned_queries
 from ottla.spark.pipeline.table import PipelineError
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -203,12 +204,38 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
         "near": [("join", "never")],
         "sessions": [("aggregate", "watermark")],
     }
+    assert document["notes"] == [
+        'once remembers code of every row for ever: deduplicate = [...] with within = "watermark", or with a column that has a watermark '
+        "among its columns, lets go of it",
+        "near keeps every row of both streams that it joins for ever: give both a watermark, and join on how far apart their times may be",
+    ]
     assert [(sink["type"], sink["from"], sink["output"]) for sink in document["sinks"]] == [
         ("console", "near", "append"),
         ("delta", "sessions", "append"),
     ]
     assert [one["view"] for one in document["physical"]] == ["near", "sessions"]
     assert "Join" in document["physical"][0]["plan"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "more", "sink", "form", "gather"),
+    [
+        ("SELECT code FROM events", "", DELTA, "append", False),
+        ("SELECT code FROM events", "", 'type = "console"\nmode = "update"', "update", False),
+        ("SELECT code FROM events", 'deduplicate = ["code"]', DELTA, "append", False),
+        ("SELECT code FROM events", 'deduplicate = ["code"]', 'type = "console"', "update", False),
+        ("SELECT code FROM events", 'deduplicate = ["code"]', f'{DELTA}\nmode = "merge"\nkeys = ["code"]', "update", True),
+        ("SELECT DISTINCT code FROM events", "", 'type = "console"', "update", True),
+        ("SELECT code, count(*) AS n FROM events GROUP BY code", "", 'type = "console"', "update", True),
+        ("SELECT window(at, '1 minute') AS w, count(*) AS n FROM events GROUP BY 1", "", DELTA, "append", True),
+    ],
+)
+def test_results_are_gathered_where_they_are_few_or_merged(
+    spark: Any, tmp_path: Path, sql: str, more: str, sink: str, form: str, gather: bool
+) -> None:
+    pipeline = parse(asking(sql, sink, more), tmp_path / "p.toml", {})
+    (planned,) = planned_queries(pipeline, plans.checked(pipeline, spark), {})
+    assert (planned.form, gathered(planned)) == (form, gather)
 
 
 @pytest.mark.usefixtures("in_this_session")

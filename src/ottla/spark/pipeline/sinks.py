@@ -4,7 +4,7 @@ A view that aggregates gives few rows: they are gathered on the driver as one Ar
 Spark job in all. A view that does not may give any number of rows: each sink is a Spark job whose tasks write side by side, and nothing is
 gathered.
 
-                 gathered (aggregates)                 spread (everything else)
+                 gathered (aggregates, merged rows)    spread (everything else)
     delta        one transaction of the table          files by tasks, one transaction
     parquet      one file                              files by tasks, renamed when all are done
     topic        batches sent by the driver            batches sent by tasks
@@ -48,6 +48,8 @@ class Batch:
     number: int
     #: A number made of its rows, where a restart may find others in the same records.
     content: int | None = None
+    #: Spark keeps something of the rows, which it learns when they are computed: also when nobody wants them any more.
+    stateful: bool = False
 
 
 class Target(Protocol):
@@ -108,6 +110,8 @@ class DeltaTarget:
     def spread(self, frame: Any, batch: Batch) -> int:
         sink, application = self.sink, application_of(self.pipeline, self.sink, batch)
         if delta.committed(self.path, application, batch.number, batch.content):
+            if batch.stateful:
+                frame.write.format("noop").mode("overwrite").save()
             return 0
         wanted = schema_of_frame(frame)
         try:
