@@ -103,7 +103,7 @@ def _published(group: str, artifact: str) -> list[str]:
 def _copy(target: Path, coordinate: str, also: str | None) -> None:
     """Puts the jar of `group:artifact:version` and all that it needs into `target`, all of them or nothing.
 
-    `also` names one more artifact; `{core}` in it becomes the version of the log4j-core among those jars.
+    `also` names one more artifact; `{version}` in it becomes that version, `{core}` that of the log4j-core among those jars.
     """
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
@@ -111,8 +111,8 @@ def _copy(target: Path, coordinate: str, also: str | None) -> None:
         pom.write_text(POM.format(*coordinate.split(":")))
         _run("-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime")
         if also:
-            (core,) = lib.glob("log4j-core-*.jar")
-            artifact = also.format(core=core.stem.removeprefix("log4j-core-"))
+            core = "".join(jar.stem.removeprefix("log4j-core-") for jar in lib.glob("log4j-core-*.jar"))
+            artifact = also.format(version=coordinate.rpartition(":")[2], core=core)
             _run("-f", str(pom), "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={lib}")
         if not target.exists():
             lib.rename(target)
