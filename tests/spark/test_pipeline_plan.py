@@ -217,6 +217,15 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
     assert "Join" in document["physical"][0]["plan"]
 
 
+@pytest.mark.parametrize("name", ["weekday", "Explode"])
+def test_a_function_that_spark_has_too_is_refused_with_its_line(spark: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / "own.py").write_text(f"RATE = 1\n\n\ndef {name}(at: str) -> str:\n    return at\n")
+    text = '[functions]\nmodule = "own.py"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n'
+    with pytest.raises(PipelineError, match="is a function of Spark's too") as refused:
+        plans.checked(parse(text, tmp_path / "p.toml", {}), spark)
+    assert refused.value.where == f"{tmp_path / 'own.py'}:4"
+
+
 @pytest.mark.parametrize(
     ("sql", "more", "sink", "form", "gather"),
     [

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc, parquet
 
+from ottla.spark.pipeline.checkpoint import read_notes
+
 from .conftest import Topic
 from .pipelines import table
 from .test_pipeline_views import until_ended
@@ -162,3 +164,5 @@ def test_files_of_parquet_text_and_orc_are_streams_or_looked_up(spark: Any, tmp_
         ("text", "b", 5, None, "Bar", True),
         ("text", "c", 3, "Cyd", None, True),
     ]
+    counted = read_notes(tmp_path / "checkpoint")["named-append"]["total"]
+    assert (counted["rows_in"], counted["rows_out"]) == (6, 6), "though nobody has asked for reports"
