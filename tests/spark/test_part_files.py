@@ -33,6 +33,25 @@ def test_a_task_keeps_few_files_open_and_loses_no_row(tmp_path: Path, monkeypatc
     assert len(pq.read_table(tmp_path)) == 12
 
 
+def test_a_task_that_finds_the_disk_full_names_the_file_and_leaves_none(tmp_path: Path) -> None:
+    batches = [pa.record_batch({"k": [number], "n": [number]}) for number in range(3)]
+    (tmp_path / "k=1").mkdir()
+    (tmp_path / "k=1" / "part-0001.parquet").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device: '.*/k=1/part-0001.parquet'"):
+        write_parts(iter(batches), tmp_path, "part", partition_by=("k",))
+    assert [path for path in tmp_path.rglob("*") if path.is_file() or path.is_symlink()] == []
+
+
+def test_a_task_whose_rows_end_with_an_error_leaves_no_file(tmp_path: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield ROWS
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        write_parts(rows(), tmp_path, "part", partition_by=("day",))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_a_batch_without_rows_has_no_file(tmp_path: Path) -> None:
     assert write_parts(iter([]), tmp_path, "part") == []
     assert [values for values, _ in by_partition(ROWS, ())] == [{}]

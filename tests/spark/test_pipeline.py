@@ -91,6 +91,18 @@ def test_a_batch_that_is_in_the_table_and_run_again_is_computed_for_what_it_keep
     assert sorted(row["n"] for row in table(tmp_path / "table")) == [0, 2, 4, 6, 8, 12]
 
 
+def test_a_checkpoint_whose_first_note_was_cut_off_is_begun_all_the_same(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    topic.add(*records(0, 20))
+    # As Spark leaves them when it is killed, or the disk is full, before the first batch is planned.
+    offsets = tmp_path / "checkpoint" / "records-append" / "offsets"
+    offsets.mkdir(parents=True)
+    for name in (".0.5ac3745b-c2b0-46c1-9167-7bd702af6bd8.tmp", "..0.5ac3745b-c2b0-46c1-9167-7bd702af6bd8.tmp.crc"):
+        (offsets / name).touch()
+    run(topic, JSON + KEEP)
+    assert sorted(row["n"] for row in table(tmp_path / "table")) == list(range(20))
+
+
 def test_aggregates_are_merged_by_key_into_a_table_and_a_topic(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic, out = a_topic(), a_topic()
     topic.add(*records(0, 30))

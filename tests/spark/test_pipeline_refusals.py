@@ -7,6 +7,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.refusals import failure
 from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE, judge
 from ottla.spark.pipeline.sinks import TopicTarget
 from ottla.spark.pipeline.table import PipelineError
@@ -78,3 +79,18 @@ def test_a_rule_and_a_sink_that_spark_refuses_are_told_in_words_of_the_file(refu
     with pytest.raises(PipelineError) as of_sink:
         TopicTarget(pipeline.sinks[0], pipeline).prepare(Refuses(refusal))
     assert str(of_sink.value) == f"p.toml:10: sink[0].value: {sentence}"
+
+
+FULL = "[Errno 28] No space left on device: '/t'"
+
+
+@pytest.mark.parametrize(
+    ("raised", "sentence"),
+    [
+        ("java.io.IOException: No space left on device", "java.io.IOException: No space left on device"),
+        (f'Traceback (most recent call last):\n  File "part_files.py", line 1, in write\nOSError: {FULL}\n', FULL),
+    ],
+)
+def test_a_disk_that_is_full_is_told_with_what_to_do(raised: str, sentence: str) -> None:
+    told = failure(parse(FILE, Path("p.toml"), {}), RuntimeError(raised))
+    assert told == f"{sentence}; free some space and start it again: it goes on where it stopped"

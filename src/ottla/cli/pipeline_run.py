@@ -24,6 +24,7 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
     """Run a pipeline FILE until Ctrl-C. A restart goes on where it stopped."""
     from dataclasses import replace
 
+    from ottla.lake.files import AGAIN, FULL
     from ottla.spark.java import NoJava
     from ottla.spark.pipeline.file import load
     from ottla.spark.pipeline.table import PipelineError
@@ -44,3 +45,5 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
         stop_with(str(error), EXIT_NO_JAVA)
     except (QueryFailed, InUse) as error:
         stop_with(str(error), EXIT_FAILED)
+    except OSError as error:
+        stop_with(f"{pipeline.name}: {error}{f'; {AGAIN}' if FULL in str(error) else ''}", EXIT_FAILED)

@@ -148,13 +148,19 @@ def _registry(url: str | None) -> Callable[[int], str | None] | None:
 @contextmanager
 def _told_of_tables() -> Iterator[None]:
     from ottla.lake.delta import Overtaken, needed_delta
+    from ottla.lake.files import AGAIN, FULL
 
     try:
         needed_delta()
         from deltalake.exceptions import DeltaError
 
         with told():
-            yield
+            try:
+                yield
+            except (OSError, DeltaError) as error:
+                if FULL not in str(error):
+                    raise
+                raise click.ClickException(f"{' '.join(str(error).split())}; {AGAIN}") from None
     except (Overtaken, ImportError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None
     except DeltaError as error:

@@ -11,6 +11,8 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -28,6 +30,9 @@ WAITING_BYTES = 128 * MiB
 OPEN_MAX = 32
 #: Text of statistics is cut by readers anyway; longer ones say nothing.
 TEXT_MAX = 32
+#: What the system says of a disk that is full, in the errors of every library.
+FULL = "No space left on device"
+AGAIN = "free some space and start it again: it goes on where it stopped"
 
 
 @dataclass(slots=True)
@@ -134,24 +139,33 @@ class Files:
         path = self._directory / (name + self._suffix)
         path.parent.mkdir(parents=True, exist_ok=True)
         sink = pa.OSFile(str(path), "wb")
-        return _Open(name, path, pq.ParquetWriter(sink, self._in_files, compression="zstd", coerce_timestamps="us"), sink)
+        try:
+            with naming(path):
+                writer = pq.ParquetWriter(sink, self._in_files, compression="zstd", coerce_timestamps="us")
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return _Open(name, path, writer, sink)
 
     def _group(self, one: _Open) -> None:
         import pyarrow as pa
 
         if one.waiting:
-            one.writer.write_table(pa.concat_tables(one.waiting), row_group_size=GROUP_ROWS)
+            with naming(one.path):
+                one.writer.write_table(pa.concat_tables(one.waiting), row_group_size=GROUP_ROWS)
             one.rows += one.waiting_rows
         one.waiting, one.waiting_bytes, one.waiting_rows = [], 0, 0
 
     def _close(self, day: str | None) -> None:
         import pyarrow.parquet as pq
 
-        one = self._open.pop(day)
+        one = self._open[day]
         self._group(one)
-        one.writer.close()
-        one.sink.close()
-        on_disk(one.path)
+        with naming(one.path):
+            one.writer.close()
+            one.sink.close()
+            on_disk(one.path)
+        del self._open[day]
         partition = {} if day is None else {self._date_column or "": day}
         self._done.append(DataFile(one.name, one.path.stat().st_size, one.rows, partition, stats_of(pq.read_metadata(one.path))))
 
@@ -170,6 +184,17 @@ class Files:
         for done in self._done:
             (self._directory / (done.name + self._suffix)).unlink(missing_ok=True)
         self._open, self._done, self.rows = {}, [], 0
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What Arrow tells of a file that it cannot write, with the name of the file and without what it says besides. Raises: OSError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:

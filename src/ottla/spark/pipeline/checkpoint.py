@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ottla.base.ids import TopicPartition
+from ottla.lake.files import naming
 from ottla.spark.offsets import OffsetsError, from_json
 
 try:
@@ -83,6 +84,16 @@ def read_query(directory: Path) -> QueryState:
         for source in sources:
             offsets.update(_topic_offsets(source))
     return QueryState(directory.name, query_id, batch, newest, at_ms, offsets, settings, (directory / "state").is_dir(), watermark_ms)
+
+
+def sweep(query: Path) -> None:
+    """Removes what a write that was cut off, by a kill or a full disk, has left in a query's logs: as long as no batch is planned, Spark
+    refuses to start beside it. For the process that holds the checkpoint, while the query does not run.
+    """
+    for log in ("offsets", "commits"):
+        # .0.UUID.tmp, and its checksum ..0.UUID.tmp.crc
+        for path in (query / log).glob(".*.tmp*"):
+            path.unlink(missing_ok=True)
 
 
 def _numbers(directory: Path) -> set[int]:
@@ -239,11 +250,12 @@ class Notes:
         self._changed = True
 
     def save(self) -> None:
-        """All at once: a reader sees the notes of before or those of after."""
+        """All at once: a reader sees the notes of before or those of after. Raises: OSError."""
         if not self._changed:
             return
         self.checkpoint.mkdir(parents=True, exist_ok=True)
         unfinished = self.checkpoint / f".{NOTES}.unfinished"
-        unfinished.write_text(json.dumps({"version": 1, "queries": self.queries}, indent=1), encoding="utf-8")
+        with naming(unfinished):
+            unfinished.write_text(json.dumps({"version": 1, "queries": self.queries}, indent=1), encoding="utf-8")
         os.replace(unfinished, self.checkpoint / NOTES)
         self._changed = False

@@ -58,7 +58,7 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
 
 
 class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Files of a task or a write that failed stay unknown to the table; Delta's vacuum removes them."""
+    """A task that fails removes its files. Those of others stay when the write fails: the table does not know them, vacuum removes them."""
 
     def __init__(
         self,

@@ -8,10 +8,13 @@ again. Files have their final bytes on disk when they are named here: whoever co
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from ottla.lake.files import naming
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +47,12 @@ class _Open:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.rows = 0
-        self._writer = pq.ParquetWriter(path, schema, compression=compression)
+        try:
+            with naming(path):
+                self._writer = pq.ParquetWriter(path, schema, compression=compression)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
 
@@ -56,15 +64,23 @@ class _Open:
 
     def close(self) -> None:
         self._write()
-        self._writer.close()
-        sync(self.path)
+        with naming(self.path):
+            self._writer.close()
+            sync(self.path)
+
+    def remove(self) -> None:
+        """A file that will never be whole only takes room, of which there may be none left."""
+        with suppress(OSError):
+            self._writer.close()
+        self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
         import pyarrow as pa
 
         if self._waiting:
             table = pa.Table.from_batches(self._waiting)
-            self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+            with naming(self.path):
+                self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
             self.rows += table.num_rows
             self._waiting, self._waiting_rows = [], 0
 
@@ -79,35 +95,45 @@ def write_parts(
     suffix: str = ".parquet",
     plain: bool = False,
 ) -> list[PartFile]:
-    """Writes all batches below `directory`, in files named `stem`, a number and `suffix`.
+    """Writes all batches below `directory`, in files named `stem`, a number and `suffix`; when that fails none of them stays.
 
     With `plain`, directories are only a help to the eye and hold nothing that would have to be escaped: a table's log has the values.
+
+    Raises: OSError with the name of the file; what the batches raise.
     """
     written: list[PartFile] = []
     working: dict[tuple[str | None, ...], tuple[_Open, dict[str, str | None]]] = {}
 
     def close(place: tuple[str | None, ...]) -> None:
-        part, values = working.pop(place)
+        part, values = working[place]
         part.close()
+        del working[place]
         written.append(PartFile(str(part.path.relative_to(directory)), part.path.stat().st_size, part.rows, values))
 
     count = 0
-    for batch in batches:
-        # Spark may send a batch without rows; a file for nothing is for nobody.
-        for values, rows in by_partition(batch, partition_by) if batch.num_rows else ():
-            place = tuple(values.values())
-            if place in working:
-                # The one used last stands last.
-                working[place] = working.pop(place)
-            else:
-                if len(working) >= OPEN_MAX:
-                    close(next(iter(working)))
-                path = directory / (plain_directory_of(values) if plain else directory_of(values)) / f"{stem}-{count:04d}{suffix}"
-                working[place] = _Open(path, rows.schema, compression), values
-                count += 1
-            working[place][0].add(rows)
-    for place in list(working):
-        close(place)
+    try:
+        for batch in batches:
+            # Spark may send a batch without rows; a file for nothing is for nobody.
+            for values, rows in by_partition(batch, partition_by) if batch.num_rows else ():
+                place = tuple(values.values())
+                if place in working:
+                    # The one used last stands last.
+                    working[place] = working.pop(place)
+                else:
+                    if len(working) >= OPEN_MAX:
+                        close(next(iter(working)))
+                    path = directory / (plain_directory_of(values) if plain else directory_of(values)) / f"{stem}-{count:04d}{suffix}"
+                    working[place] = _Open(path, rows.schema, compression), values
+                    count += 1
+                working[place][0].add(rows)
+        for place in list(working):
+            close(place)
+    except BaseException:
+        for part, _ in working.values():
+            part.remove()
+        for file in written:
+            (directory / file.name).unlink(missing_ok=True)
+        raise
     return written
 
 

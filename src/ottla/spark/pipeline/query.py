@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.spark.pipeline import streams
+from ottla.spark.pipeline.checkpoint import sweep
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import Progress, progress_of
 from ottla.spark.pipeline.refusals import reason, spark_errors, without_code
@@ -114,7 +115,10 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
     for target in targets:
         target.prepare(planned.frame)
 
+    directory = Path(pipeline.checkpoint).absolute() / planned.directory
+
     def launch() -> Any:
+        sweep(directory)
         try:
             return triggered(writer, pipeline.trigger).start()
         except spark_errors() as error:
@@ -145,7 +149,7 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
         frame = frame.where(f"{VERDICT} <> ''")
     writer = frame.writeStream.foreachBatch(batch_ended).outputMode("append" if planned.form == REJECTS else planned.form)
     writer = writer.queryName(f"{pipeline.name}-{planned.directory}")
-    writer = writer.option("checkpointLocation", str(Path(pipeline.checkpoint).absolute() / planned.directory))
+    writer = writer.option("checkpointLocation", str(directory))
     running.query = launch()
     return running
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ottla.base.options import suggestion
+from ottla.lake.files import AGAIN, FULL
 from ottla.spark.pipeline import functions
 from ottla.spark.pipeline.model import Pipeline, Step
 from ottla.spark.pipeline.table import PipelineError
@@ -50,15 +51,16 @@ def reason(error: BaseException) -> str:
 
 
 def _without_class(line: str) -> str:
-    """What was raised: our classes, and ValueError, have sentences that need no name; a KeyError says nothing without its own."""
+    """What was raised: our classes, ValueError and OSError have sentences that need no name; a KeyError says nothing without its own."""
     name, colon, said = line.partition(": ")
-    return said if colon and said and ("." in name or name == "ValueError") else line
+    return said if colon and said and ("." in name or name in ("ValueError", "OSError")) else line
 
 
 def failure(pipeline: Pipeline, error: BaseException) -> str:
     """What a query ended with, with the line of the file or of the functions' module that it is about, where that is told."""
     text, said = str(error), reason(error)
-    return _in_function(pipeline, text) or str(_at_fault(pipeline, text, said) or said)
+    told = _in_function(pipeline, text) or str(_at_fault(pipeline, text, said) or said)
+    return f"{told}; {AGAIN}" if FULL in text else told
 
 
 def _in_function(pipeline: Pipeline, text: str) -> str | None:

@@ -1,0 +1,55 @@
+"""A disk that is full under a table: the file is named, what to do is said, nothing half written stays, and a restart goes on."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("deltalake")
+
+import pyarrow.dataset as ds
+
+from conftest import Ottla
+from ottla.lake import files
+from ottla.lake.delta import opened
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize(("words", "suffix"), [(["table"], ""), (["pipeline", "export"], ""), (["pipeline", "export"], ".unfinished")])
+def test_a_full_disk_is_told_with_what_to_do_and_the_next_run_goes_on(
+    words: list[str],
+    suffix: str,
+    a_topic: Callable[..., str],
+    send: Callable[..., None],
+    ottla: Ottla,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, directory = a_topic(1), tmp_path / "t"
+    send(topic, [{"id": number} for number in range(10)])
+    command = [
+        *words,
+        topic,
+        "--to",
+        str(directory),
+        *(["--format", "parquet"] if suffix else []),
+        *(["--once"] if words == ["table"] else []),
+    ]
+    known = uuid.uuid4()
+    path = directory / f"part-{known}.zstd.parquet{suffix}"
+
+    def named() -> uuid.UUID:
+        path.symlink_to("/dev/full")
+        return known
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.uuid, "uuid4", named)
+        (told,) = ottla(*command, code=1)
+    assert f"No space left on device: '{path}'; free some space and start it again: it goes on where it stopped" in told["refused"]
+    assert not path.is_symlink()
+    send(topic, [{"id": 10}])
+    ottla(*command)
+    found = ds.dataset(list(map(str, directory.glob("*.parquet")))).to_table() if suffix else opened(str(directory)).to_pyarrow_table()
+    assert sorted(found.column("id").to_pylist()) == list(range(11))
