@@ -83,6 +83,8 @@ class MemoryLog:
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.start = 0
+        #: Where the broker's own part begins; what is before lies in remote storage.
+        self.local_start = 0
         self.end = 0
         self.epoch = 0
         #: (producer id) -> (epoch, [(base sequence, last sequence, base offset)] of five batches)
@@ -464,7 +466,7 @@ class MemoryNode:
                     answers.append(m.ListOffsetsPartitionResponse(partition_index=one.partition_index, error_code=code))
                     continue
                 log = self.cluster.logs[topic.name][one.partition_index]
-                offset, timestamp = log.end if one.timestamp == -1 else log.start, -1
+                offset, timestamp = {-1: log.end, -4: log.local_start}.get(one.timestamp, log.start), -1
                 if one.timestamp >= 0:
                     offset, timestamp = log.first_at(one.timestamp)
                 epoch = log.epoch if header.api_version > 3 else -1

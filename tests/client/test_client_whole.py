@@ -11,6 +11,7 @@ from memory_cluster import CUT, CUT_AFTER, MemoryCluster, MemoryLog, MemoryNode
 
 from ottla.aio import Admin, Consumer, Producer
 from ottla.base.ids import TopicPartition
+from ottla.client import raw_fetch
 from ottla.client.errors import AlreadyClosed, BrokerIncompatible, BufferExhausted, ConnectionFailed, DeliveryTimedOut, MetadataTimedOut
 from ottla.client.results import NewTopic
 from ottla.records.batch import parse_header
@@ -539,6 +540,54 @@ async def test_a_raw_fetch_gives_the_bytes_of_the_log_and_its_ends(cluster: Memo
         with pytest.raises(Exception, match="t-0 at offset 21"):
             await consumer.fetch_raw(T, 21)
     assert all(request.session_epoch == -1 for request in cluster.sent(m.FetchRequest))
+
+
+@pytest.mark.parametrize(
+    ("versions", "local", "until"),
+    [({}, 1, 5), ({}, 2, 0), ({2: (1, 7)}, 2, 5)],
+    ids=["held here", "held in remote storage", "a broker without remote storage"],
+)
+async def test_a_raw_fetch_tells_of_offsets_at_the_end_of_the_log_that_have_no_record(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, versions: Any, local: int, until: int
+) -> None:
+    monkeypatch.setattr(raw_fetch, "GAP_PAUSE_S", 0)
+    cluster.versions = {**cluster.versions, **versions}
+    async with Producer(**quick) as producer:
+        await producer.send("t", b"zero")
+    log = cluster.logs["t"][0]
+    # As compaction leaves a log whose last records were tombstones.
+    log.end, log.local_start = 5, local
+    async with Consumer(**quick) as consumer:
+        assert (await consumer.fetch_raw(T, 0)).empty_until == 0
+        gap = await consumer.fetch_raw(T, 1, max_wait_ms=0)
+        assert (len(gap.records), gap.empty_until) == (0, until)
+        assert (await consumer.fetch_raw(T, 5, max_wait_ms=0)).empty_until == 0
+
+
+async def test_a_broker_that_sends_nothing_for_a_moment_has_no_gap(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw_fetch, "GAP_PAUSE_S", 0)
+    async with Producer(**quick) as producer:
+        await producer.send("t", b"zero")
+    log = cluster.logs["t"][0]
+    whole, answers = log.read, [b"", b""]
+    monkeypatch.setattr(log, "read", lambda *asked: answers.pop() if answers else whole(*asked))
+    async with Consumer(**quick) as consumer:
+        found = await consumer.fetch_raw(T, 0, max_wait_ms=0)
+        assert (bytes(found.records), found.empty_until, answers) == (log.batches[0], 0, [])
+
+
+async def test_a_raw_fetch_that_is_throttled_is_made_again(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(**quick) as producer:
+        await producer.send("t", b"zero")
+    answer, throttled = MemoryNode.on_Fetch, [m.FetchResponse(throttle_time_ms=1, responses=[]) for _ in range(2)]
+    monkeypatch.setattr(MemoryNode, "on_Fetch", lambda *given, **more: throttled.pop() if throttled else answer(*given, **more))
+    async with Consumer(**quick) as consumer:
+        assert bytes((await consumer.fetch_raw(T, 0)).records) == cluster.logs["t"][0].batches[0]
+    assert not throttled
 
 
 async def test_a_poll_ends_when_the_consumer_is_closed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:

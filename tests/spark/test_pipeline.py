@@ -65,6 +65,32 @@ def test_a_batch_that_spark_runs_again_is_written_once(run: Any, a_topic: Topics
     assert sorted(row["n"] for row in table(tmp_path / "table")) == list(range(30))
 
 
+def test_a_batch_that_is_in_the_table_and_run_again_is_computed_for_what_it_keeps(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    step = """
+    [[step]]
+    name = "once"
+    sql = "SELECT n FROM records"
+    deduplicate = ["n"]
+    [[rule]]
+    name = "late"
+    on = "even"
+    check = "n <> 10"
+    action = "drop"
+    [[step]]
+    name = "even"
+    sql = "SELECT n FROM once WHERE n % 2 = 0"
+    """
+    topic = a_topic()
+    topic.add(*records(0, 9))
+    run(topic, JSON + step + KEEP)
+    for note in (tmp_path / "checkpoint" / "even-append" / "commits").iterdir():
+        note.unlink()
+    topic.add(*records(5, 13))
+    reports = [report for report in run(topic, JSON + step + KEEP) if report.rows_in]
+    assert [(report.rows_in, report.rows_out, report.state_rows) for report in reports] == [(9, 0, 9), (8, 1, 13)]
+    assert sorted(row["n"] for row in table(tmp_path / "table")) == [0, 2, 4, 6, 8, 12]
+
+
 def test_a_checkpoint_whose_first_note_was_cut_off_is_begun_all_the_same(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*records(0, 20))
@@ -93,8 +119,14 @@ def test_aggregates_are_merged_by_key_into_a_table_and_a_topic(run: Any, spark: 
 @pytest.mark.parametrize(
     ("policy", "kept"),
     [
-        ("keep", [("good", False), (None, True), ("half", True), (None, False), (None, True), (None, True), ("d", True)]),
-        ("drop", [("good", False), (None, False)]),
+        (
+            "keep",
+            [
+                *[("good", False), (None, True), ("half", True), (None, False), (None, True), (None, True), ("d", True)],
+                *[("e", True), ("g", True), ("h", True), ("i", False), ("j", True)],
+            ],
+        ),
+        ("drop", [("good", False), (None, False), ("i", False)]),
     ],
 )
 def test_records_that_cannot_be_decoded_are_kept_and_marked_or_dropped(
@@ -104,8 +136,29 @@ def test_records_that_cannot_be_decoded_are_kept_and_marked_or_dropped(
     topic.add(b'{"user": "good", "n": 1, "at": 5}', b"nonsense", b'{"user": "half", "n": "one"}', None)
     # Something after the object.
     topic.add(b'{"user":"a","n":1}{"user":"b","n":2}', b'{"user":"c","n":3} trailing', b'{"user":"d","n":4}], "x": [1')
+    # What knows how the text goes on that a value is read within, as it once was, is no better.
+    topic.add(b'{"user":"e"}],"v":[{"user":"f"}', '{"user":"g"},{"\ufdd0":true}],"w":[{"x":1}'.encode())
+    topic.add(rb'{"user":"h"},{"\ufdd0":true}],"w":[{"x":1}', rb'{"user":"i","\ufdd0":true}', b'{"user":"j"},{"v":true}')
     run(topic, JSON.replace("[decode.fields]", f'bad_records = "{policy}"\n[decode.fields]') + KEEP)
     assert [(row["user"], row["_malformed"]) for row in sorted(table(tmp_path / "table"), key=lambda row: row["_offset"])] == kept
+
+
+def test_a_key_is_read_as_json_like_a_value(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic = a_topic()
+    keys = {
+        b'{"id": 1, "at": {"x": 2}}': {"id": 1, "at": {"x": 2}},
+        b'{"id": 2} {"id": 3}': None,
+        b'{"id": 4} trailing': None,
+        b'{"id": 5}], "x": [1': None,
+        b"no JSON": None,
+        b"null": None,
+        b'{"id": "six", "at": {"x": 7}}': {"id": None, "at": {"x": 7}},
+    }
+    for key in [*keys, None]:
+        topic.add(b"x", key=key)
+    run(topic, '[decode]\nformat = "raw"\nkey = { format = "json", schema = "id INT, at STRUCT<x: INT>" }\n' + KEEP)
+    rows = sorted(table(tmp_path / "table"), key=lambda row: row["_offset"])
+    assert [(row["_key"], row["_malformed"]) for row in rows] == [(told, False) for told in [*keys.values(), None]]
 
 
 def test_a_record_that_cannot_be_decoded_fails_the_query_with_its_place(run: Any, a_topic: Topics) -> None:
@@ -118,6 +171,8 @@ def test_a_record_that_cannot_be_decoded_fails_the_query_with_its_place(run: Any
 def test_a_regular_expression_makes_typed_columns(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(b'h1 [17/May/2015:10:05:03 +0000] "a b" 12', b'h2 [17/May/2015:10:05:04 +0200] "" -', b"something else", b'h3 [x] "q" 1')
+    # A character that stands between the groups while they are taken apart may not pose as one.
+    topic.add("\ufdd0h4\ufdd0\ufdd0\ufdd05".encode(), 'h5\ufdd0 [17/May/2015:10:05:05 +0000] "" 6'.encode())
     run(
         topic,
         r"""
@@ -135,8 +190,12 @@ fields = { at = { type = "timestamp", format = "dd/MMM/yyyy:HH:mm:ss Z" }, size 
         ("h2", "", None, False),
         (None, None, None, True),
         ("h3", "q", 1, True),
+        (None, None, None, True),
+        ("h5\ufffd", "", 6, False),
     ]
-    assert [row["at"] and row["at"].isoformat() for row in rows] == ["2015-05-17T10:05:03+00:00", "2015-05-17T08:05:04+00:00", None, None]
+    assert [row["at"] and row["at"].isoformat() for row in rows] == [
+        "2015-05-17T10:05:03+00:00", "2015-05-17T08:05:04+00:00", None, None, None, "2015-05-17T10:05:05+00:00",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

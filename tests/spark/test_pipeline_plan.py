@@ -15,6 +15,7 @@ from ottla.spark.pipeline.checkpoint import Notes
 from ottla.spark.pipeline.file import parse
 from ottla.spark.pipeline.fit import of_query
 from ottla.spark.pipeline.model import MASTER
+from ottla.spark.pipeline.query import gathered, planned_queries
 from ottla.spark.pipeline.table import PipelineError
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -85,6 +86,7 @@ def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
         (asking("SELECT code FROM events", f'{DELTA}\nmode = "merge"\nkeys = ["cod"]'), FIRST + 6, "sink[0].keys", "did you mean code?"),
         (asking("SELECT 1 AS one", 'type = "console"\nfrom = "asked"'), FIRST + 4, "sink[0].from", "reads only tables and files"),
         (asking("SELECT 1").replace("n INT", "n INTT"), 8, "source[0].decode.schema", "is not a list of columns in Spark's DDL"),
+        (asking("SELECT 1").replace("code STRING, n INT, at TIMESTAMP", "INT"), 8, "source[0].decode.schema", "is not a list of columns"),
         (
             asking("SELECT 1") + '[spark]\n"sql.shuffle.partition" = 2\n',
             FIRST + 5,
@@ -202,12 +204,47 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
         "near": [("join", "never")],
         "sessions": [("aggregate", "watermark")],
     }
+    assert document["notes"] == [
+        'once remembers code of every row for ever: deduplicate = [...] with within = "watermark", or with a column that has a watermark '
+        "among its columns, lets go of it",
+        "near keeps every row of both streams that it joins for ever: give both a watermark, and join on how far apart their times may be",
+    ]
     assert [(sink["type"], sink["from"], sink["output"]) for sink in document["sinks"]] == [
         ("console", "near", "append"),
         ("delta", "sessions", "append"),
     ]
     assert [one["view"] for one in document["physical"]] == ["near", "sessions"]
     assert "Join" in document["physical"][0]["plan"]
+
+
+@pytest.mark.parametrize("name", ["weekday", "Explode"])
+def test_a_function_that_spark_has_too_is_refused_with_its_line(spark: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / "own.py").write_text(f"RATE = 1\n\n\ndef {name}(at: str) -> str:\n    return at\n")
+    text = '[functions]\nmodule = "own.py"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n'
+    with pytest.raises(PipelineError, match="is a function of Spark's too") as refused:
+        plans.checked(parse(text, tmp_path / "p.toml", {}), spark)
+    assert refused.value.where == f"{tmp_path / 'own.py'}:4"
+
+
+@pytest.mark.parametrize(
+    ("sql", "more", "sink", "form", "gather"),
+    [
+        ("SELECT code FROM events", "", DELTA, "append", False),
+        ("SELECT code FROM events", "", 'type = "console"\nmode = "update"', "update", False),
+        ("SELECT code FROM events", 'deduplicate = ["code"]', DELTA, "append", False),
+        ("SELECT code FROM events", 'deduplicate = ["code"]', 'type = "console"', "update", False),
+        ("SELECT code FROM events", 'deduplicate = ["code"]', f'{DELTA}\nmode = "merge"\nkeys = ["code"]', "update", True),
+        ("SELECT DISTINCT code FROM events", "", 'type = "console"', "update", True),
+        ("SELECT code, count(*) AS n FROM events GROUP BY code", "", 'type = "console"', "update", True),
+        ("SELECT window(at, '1 minute') AS w, count(*) AS n FROM events GROUP BY 1", "", DELTA, "append", True),
+    ],
+)
+def test_results_are_gathered_where_they_are_few_or_merged(
+    spark: Any, tmp_path: Path, sql: str, more: str, sink: str, form: str, gather: bool
+) -> None:
+    pipeline = parse(asking(sql, sink, more), tmp_path / "p.toml", {})
+    (planned,) = planned_queries(pipeline, plans.checked(pipeline, spark), {})
+    assert (planned.form, gathered(planned)) == (form, gather)
 
 
 @pytest.mark.usefixtures("in_this_session")

@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from ottla.spark.pipeline.file import parse
-from ottla.spark.pipeline.refusals import failure
+from ottla.spark.pipeline.refusals import failure, reason
 from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE, judge
 from ottla.spark.pipeline.sinks import TopicTarget
 from ottla.spark.pipeline.table import PipelineError
@@ -94,3 +94,18 @@ FULL = "[Errno 28] No space left on device: '/t'"
 def test_a_disk_that_is_full_is_told_with_what_to_do(raised: str, sentence: str) -> None:
     told = failure(parse(FILE, Path("p.toml"), {}), RuntimeError(raised))
     assert told == f"{sentence}; free some space and start it again: it goes on where it stopped"
+
+
+NESTED = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function. Reason: Traceback (most recent call last):
+  File "clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+pyspark.errors.exceptions.captured.AnalysisException: [PYTHON_DATA_SOURCE_ERROR] Failed to initialize: Traceback (most recent call last):
+  File "sink.py", line 92, in sink_columns
+    raise ValueError("column headers is text")
+ValueError: column headers is text
+ SQLSTATE: 38000
+"""
+
+
+def test_what_was_raised_within_what_was_raised_is_the_reason() -> None:
+    assert reason(PySparkException(message=NESTED)) == "column headers is text"

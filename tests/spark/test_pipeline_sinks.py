@@ -54,14 +54,14 @@ topic = "{out.name}"
 key = "n"
 value = "struct(user, n AS number)"
 partition = "n % 2"
-headers = {{ from = "_topic", offset = "CAST(_offset AS STRING)" }}
+headers = {{ from = "_topic", offset = "_offset", who = "struct(user)" }}
 """
     run(topic, JSON + sink)
     rows = out.source(spark.read, includeHeaders="true").load().collect()
     found = {
         bytes(row.key).decode(): (json.loads(row.value), row.partition, [(h.key, bytes(h.value)) for h in row.headers]) for row in rows
     }
-    assert found["3"] == ({"user": "u0", "number": 3}, 1, [("from", topic.name.encode()), ("offset", b"3")])
+    assert found["3"] == ({"user": "u0", "number": 3}, 1, [("from", topic.name.encode()), ("offset", b"3"), ("who", b'{"user":"u0"}')])
     assert sorted(found) == ["0", "1", "2", "3"]
 
 

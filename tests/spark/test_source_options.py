@@ -88,7 +88,15 @@ STREAMS: list[tuple[str, dict[str, str], list[list[str]], dict[str, int] | None]
         [["4"], [], []], None,
     ),
     ("startingOffsets", {"startingOffsets": '{"T": {"0": 3, "1": -2}}'}, [["3", "4", "a", "b"], [], []], None),
+    ("minPartitions", {"minPartitions": "7"}, [ALL, [], []], None),
+    ("maxRecordsPerPartition", {"maxRecordsPerPartition": "2"}, [ALL, [], []], None),
+    (
+        "maxOffsetsPerTrigger minPartitions", {"maxOffsetsPerTrigger": "3", "minPartitions": "3"},
+        [["0", "1", "a"], ["2", "3", "b"], ["4"]], None,
+    ),
 ]  # fmt: skip
+#: In how many tasks each batch is read.
+STREAM_TASKS = {"minPartitions": [7, 0, 0], "maxRecordsPerPartition": [4, 0, 0], "maxOffsetsPerTrigger minPartitions": [3, 3, 1]}
 #: Options whose effect is no matter of rows, and the test that shows it.
 ELSEWHERE = {
     "kafkaConsumer.pollTimeoutMs": "test_log_access:test_a_range_that_the_log_never_fills_ends_with_a_time_out",
@@ -168,10 +176,12 @@ def test_each_option_does_what_it_says_in_a_stream(spark: Any, a_topic: Callable
 
     places = Places(a_topic, tmp_path)
     batches: list[dict[str, list[str]]] = []
+    tasks: list[dict[str, int]] = []
 
     def keep(frame: Any, number: int) -> None:
         found = frame.collect()
         batches.append({option: sorted(row.row for row in found if row.option == option) for option, *_ in STREAMS})
+        tasks.append({option: len({row.task for row in found if row.option == option}) for option in STREAM_TASKS})
 
     frames = []
     for option, options, _, _ in STREAMS:
@@ -179,10 +189,12 @@ def test_each_option_does_what_it_says_in_a_stream(spark: Any, a_topic: Callable
         servers = "bootstrap.servers" if option.endswith("bootstrap.servers") else "kafka.bootstrap.servers"
         subscribed = not {"assign", "subscribePattern"} & set(options)
         frame = places.frame(spark.readStream, given, subscribed=subscribed, servers=servers)
-        frames.append(frame.select(functions.lit(option).alias("option"), functions.expr("CAST(value AS STRING)").alias("row")))
+        row, task = functions.expr("CAST(value AS STRING)").alias("row"), functions.spark_partition_id().alias("task")
+        frames.append(frame.select(functions.lit(option).alias("option"), row, task))
     union = reduce(lambda one, other: one.union(other), frames)
     query = union.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(200), "the query ends by itself"
+    assert {option: [batch[option] for batch in tasks] for option in STREAM_TASKS} == STREAM_TASKS
     for option, options, expected, offsets in STREAMS:
         assert [batch[option] for batch in batches] == expected, option
         if offsets is not None:

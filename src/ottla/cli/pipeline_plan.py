@@ -44,7 +44,7 @@ SINKS = (
     steps="queries",
     sinks="where results go",
     sql_checked="whether Spark has looked at the SQL too",
-    notes="what is new since its checkpoint was made, in sentences",
+    notes="what is new since its checkpoint was made, and what is kept for ever, in sentences",
 )
 @click.command("validate")
 @file_argument
@@ -103,7 +103,7 @@ def validate(file: Path, variables: tuple[str, ...], no_spark: bool, output: For
     checkpoint="directory of what was read and what is kept",
     trigger="when batches begin",
     master="where Spark runs",
-    notes="what is new since its checkpoint was made, in sentences",
+    notes="what is new since its checkpoint was made, and what is kept for ever, in sentences",
 )
 @click.command("plan")
 @file_argument

@@ -113,7 +113,8 @@ class Questions(ABC):
         copied.
 
         `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker
-        waits up to `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty.
+        waits up to `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty. Where the last offsets of the log have no
+        record, `empty_until` tells where it goes on, after a second.
 
         Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
         """

@@ -58,6 +58,8 @@ class RangeReader:
 
         `gone(offset)` says where to go on when that offset is no longer in the log, or raises.
 
+        What is handed on may have no records: that tells how far a gap at the end of the log goes.
+
         Raises: TimeoutError when the log has nothing to send for `timeout_ms` before the range is at its end; CorruptBatch.
         """
         position, coming, idle_s = start, self._fetch(tp, start) if start < end else None, self._clock()
@@ -68,11 +70,11 @@ class RangeReader:
                 position, coming = gone(position), None
                 continue
             coming = None
-            if not len(raw.records):
+            if not len(raw.records) and raw.empty_until <= position:
                 if timeout_ms is not None and (self._clock() - idle_s) * 1000 >= timeout_ms:
                     raise TimeoutError(f"{tp}: nothing came from offset {position} on for {timeout_ms:.0f} ms, and {end} is the end wanted")
                 continue
-            behind = position + 1
+            behind = max(position + 1, raw.empty_until)
             for _, header in headers(raw.records):
                 behind = max(behind, header.last_offset + 1)
             if behind < end:

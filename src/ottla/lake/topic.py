@@ -196,7 +196,7 @@ async def _started(settings: Mapping[str, Any]) -> Consumer:
 
 
 def _decoded(fetched: Fetched, schema: pa.Schema) -> Read:
-    behind = fetched.start
+    behind = max(fetched.start, fetched.raw.empty_until)
     for _, header in headers(fetched.raw.records):
         behind = max(behind, header.last_offset + 1)
     parts = fetched.columns(with_headers="headers" in schema.names)

@@ -9,14 +9,16 @@ is left out (`"drop"`) or ends the query (`"fail"`). A tombstone, a record witho
 For dead letters (rejects.py) the record's key and value go along as they were, in columns that leave before anybody sees the view. Bytes
 that are not UTF-8 become the replacement character in text: tables and topics would hold text that nobody can read.
 
-Spark's from_json reads one value and does not look at what comes after it, so a JSON value is read as a part of a larger text, which ends
-with a mark (JSON_AROUND): what is left over makes that text no JSON, or the mark stand elsewhere.
+Spark's from_json reads one value and does not look at what comes after it, so JSON is read as a part of a larger text, which ends with a
+mark (JSON_AROUND): what is left over makes that text no JSON, or the mark stand elsewhere. A value could end the larger text itself if it
+knew how that goes on, so the names in it are drawn anew by each process. Keys are read the same way; one that is no JSON is null.
 
-A regular expression is run once per value, not once per group: it rewrites the value into its groups with a separator between that cannot
-occur in text (a Unicode noncharacter), which is then split.
+A regular expression is run once per value, not once per group: it rewrites the value into its groups with a separator between, which is
+then split. The separator is a Unicode noncharacter; in a value it becomes the replacement character, as what is not UTF-8 does.
 """
 
 import re
+import secrets
 from dataclasses import replace
 from typing import Any
 
@@ -30,8 +32,12 @@ from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE
 #: Unicode reserves it for use inside programs; it is not for interchange.
 SEPARATOR = "\ufdd0"
 CORRUPT = "_corrupt"
-#: The text that a JSON value is read within: a list of the value and of an object with a mark, and nothing else.
-JSON_AROUND = ('{"v":[', f',{{"{SEPARATOR}":true}}]}}')
+REPLACEMENT = "\ufffd"
+#: A name that no value can have in it.
+MARK = f"m{secrets.token_hex(8)}"
+#: The text that JSON is read within: a list of the value and of an object with the mark, and nothing else.
+JSON_AROUND = (f'{{"{MARK}":[', f',{{"{MARK}":true}}]}}')
+STRUCT = re.compile(r"^\s*struct\s*<(.*)>\s*$", re.IGNORECASE | re.DOTALL)
 #: The largest number of milliseconds whose microseconds fit into 64 bits.
 EPOCH_MS_MAX = (2**63 - 1) // 1000
 EPOCHS = {"epoch_ms": "timestamp_millis", "epoch_s": "timestamp_seconds"}
@@ -39,6 +45,8 @@ TYPES = ("string", "int", "bigint", "long", "double", "float", "boolean", "times
 #: All of the source's columns but the one that pipelines do not show.
 SOURCE_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 METADATA: tuple[str, ...] = ("topic AS _topic", "partition AS _partition", "offset AS _offset", "timestamp AS _timestamp")
+#: The record's key, read as JSON, before it is looked at.
+PARSED_KEY = "parsed_key"
 RAW_OF_CORRUPT = f"{CORRUPT} AS {RAW_VALUE}"
 METADATA += (f"key AS {RAW_KEY}", f"value AS {RAW_VALUE}")
 
@@ -57,7 +65,9 @@ def metadata(decode: Decode) -> tuple[str, ...]:
             key = "key AS _key"
         case "json":
             assert decode.record_key.schema is not None, "checked with the file"
-            key = f"from_json(CAST(key AS STRING), {literal(decode.record_key.schema)}) AS _key"
+            names = [field.name for field in _parsed(decode.record_key.schema).fields]
+            fields = ", ".join(f"get({PARSED_KEY}.{MARK}, 0).`{name}`" for name in names)
+            key = f"CASE WHEN {_alone(PARSED_KEY)} THEN struct({fields}) END AS _key"
     return (key, *METADATA, *(["headers AS _headers"] if decode.headers else []))
 
 
@@ -66,7 +76,12 @@ def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
 
     Raises: PipelineError for a type that Spark does not know.
     """
+    from pyspark.sql import functions
+
     decode = _typed(pipeline, decode)
+    if decode.record_key.schema:
+        # In a step of its own, so that it is read once.
+        frame = frame.withColumn(PARSED_KEY, functions.expr(_read_json("key", decode.record_key.schema)))
     match decode.format:
         case "json":
             frame = _json(frame, decode)
@@ -91,11 +106,15 @@ def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
 def _typed(pipeline: Pipeline, decode: Decode) -> Decode:
     """The same with types that Spark knows; the schema of csv as fields. Raises: PipelineError."""
     if decode.schema:
-        ddl = _struct(pipeline, f"{decode.key}schema", decode.schema)
+        ddl = _columns(pipeline, f"{decode.key}schema", decode.schema)
         if decode.format == "csv":
-            decode = replace(decode, schema=None, fields={field.name: Field(field.dataType.simpleString()) for field in ddl.fields})
+            fields = {field.name: Field(field.dataType.simpleString()) for field in _parsed(ddl).fields}
+            decode = replace(decode, schema=None, fields=fields)
+        elif decode.format == "json":
+            decode = replace(decode, schema=ddl)
     if decode.record_key.schema:
-        _struct(pipeline, f"{decode.key}key.schema", decode.record_key.schema)
+        ddl = _columns(pipeline, f"{decode.key}key.schema", decode.record_key.schema)
+        decode = replace(decode, record_key=replace(decode.record_key, schema=ddl))
     for name, field in decode.fields.items():
         try:
             _parsed(field.type)
@@ -108,11 +127,16 @@ def _typed(pipeline: Pipeline, decode: Decode) -> Decode:
     return decode
 
 
-def _struct(pipeline: Pipeline, key: str, schema: str) -> Any:
+def _columns(pipeline: Pipeline, key: str, schema: str) -> str:
+    """The columns of a schema without STRUCT<...> around them. Raises: PipelineError."""
+    from pyspark.sql.types import StructType
+
     try:
-        return _parsed(schema)
+        if isinstance(_parsed(schema), StructType):
+            return STRUCT.sub(r"\1", schema)
     except ValueError:
-        raise pipeline.error(key, 'is not a list of columns in Spark\'s DDL, such as "user STRING, n BIGINT"') from None
+        pass
+    raise pipeline.error(key, 'is not a list of columns in Spark\'s DDL, such as "user STRING, n BIGINT"')
 
 
 def _parsed(text: str) -> Any:
@@ -134,20 +158,29 @@ def _json(frame: Any, decode: Decode) -> Any:
         fields = dict(decode.fields)
         schema = ", ".join(f"`{name}` {_written_type(field)}" for name, field in fields.items())
     names = list(fields) or [field.name for field in _parsed(schema).fields]
-    schema = f"v ARRAY<STRUCT<{schema}, `{SEPARATOR}` BOOLEAN>>, {CORRUPT} STRING"
-    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
-    begin, end = map(literal, JSON_AROUND)
-    parsed = f"from_json(concat({begin}, CAST(value AS STRING), {end}), {literal(schema)}, {options}) AS parsed"
-    frame = frame.selectExpr(parsed, "value IS NOT NULL AS present", *metadata(decode))
-    whole = f"size(parsed.v) = 2 AND get(parsed.v, 1).`{SEPARATOR}` AND get(parsed.v, 0) IS NOT NULL AND parsed.{CORRUPT} IS NULL"
+    frame = frame.selectExpr(f"{_read_json('value', schema)} AS parsed", "value IS NOT NULL AS present", *metadata(decode))
+    whole = f"{_alone('parsed')} AND parsed.{CORRUPT} IS NULL"
     frame = frame.selectExpr(
-        "get(parsed.v, 0) AS parsed", f"NOT coalesce({whole}, FALSE) AS broken", "present", *_names_of(metadata(decode))
+        f"get(parsed.{MARK}, 0) AS parsed", f"NOT coalesce({whole}, FALSE) AS broken", "present", *_names_of(metadata(decode))
     )
     columns = [f"{_converted(f'parsed.`{name}`', fields[name]) if name in fields else f'parsed.`{name}`'} AS `{name}`" for name in names]
     timed = {name: field for name, field in fields.items() if field.format}
     unread = [f"(parsed.`{name}` IS NOT NULL AND {_converted(f'parsed.`{name}`', field)} IS NULL)" for name, field in timed.items()]
     malformed = " OR ".join(["broken", *unread])
     return frame.selectExpr(*columns, f"present AND ({malformed}) AS _malformed", *_names_of(metadata(decode)))
+
+
+def _read_json(column: str, schema: str) -> str:
+    """SQL for bytes read as JSON within `JSON_AROUND`; with what is no JSON, or not of the schema, in `CORRUPT`."""
+    whole = f"{MARK} ARRAY<STRUCT<{schema}, {MARK} BOOLEAN>>, {CORRUPT} STRING"
+    begin, end = map(literal, JSON_AROUND)
+    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
+    return f"from_json(concat({begin}, CAST({column} AS STRING), {end}), {literal(whole)}, {options})"
+
+
+def _alone(parsed: str) -> str:
+    """SQL: whether what `_read_json` has read was one object, and nothing besides."""
+    return f"size({parsed}.{MARK}) = 2 AND get({parsed}.{MARK}, 1).{MARK} AND get({parsed}.{MARK}, 0) IS NOT NULL"
 
 
 def _by_source(frame: Any, decode: Decode) -> Any:
@@ -162,8 +195,9 @@ def _regex(frame: Any, decode: Decode) -> Any:
     groups = named_groups(decode.pattern)
     # Java's group names allow no underscore, so groups go by number.
     pattern = re.sub(r"(?<!\\)\(\?P?<(?=[A-Za-z_])[^>]*>", "(", decode.pattern)
+    text = f"replace(CAST(value AS STRING), '{SEPARATOR}', '{REPLACEMENT}')"
     rewritten = SEPARATOR + SEPARATOR.join(f"${number}" for number in groups.values())
-    whole = f"regexp_replace(CAST(value AS STRING), {literal(f'(?s)^.*?(?:{pattern}).*$')}, '{rewritten}')"
+    whole = f"regexp_replace({text}, {literal(f'(?s)^.*?(?:{pattern}).*$')}, '{rewritten}')"
     frame = frame.selectExpr(f"split(make_valid_utf8({whole}), '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *metadata(decode))
     # A value that does not match is left as it is: one part, without a separator.
     matched = f"size(parts) = {len(groups) + 1}"

@@ -89,7 +89,10 @@ def register(pipeline: Pipeline, session: Any) -> dict[str, str]:
     for name, value in vars(module).items():
         if name.startswith("_"):
             continue
-        if hasattr(value, "evalType") and hasattr(value, "returnType"):
+        decorated = hasattr(value, "evalType") and hasattr(value, "returnType")
+        if decorated or (inspect.isfunction(value) and value.__module__ == module.__name__):
+            _refuse_known(functions.module, name, session)
+        if decorated:
             table = type(value).__name__ == "UserDefinedTableFunction"
             (session.udtf if table else session.udf).register(name, value)
             made[name] = "TABLE" if table else value.returnType.simpleString()
@@ -97,6 +100,18 @@ def register(pipeline: Pipeline, session: Any) -> dict[str, str]:
             made[name] = _return_type(functions.module, value)
             session.udf.register(name, value, made[name])
     return made
+
+
+def _refuse_known(path: Path, name: str, session: Any) -> None:
+    """Raises: PipelineError where Spark has a function of the name, since that is the one it would call."""
+    catalyst = session._jvm.org.apache.spark.sql.catalyst
+    identifier = catalyst.FunctionIdentifier(name)
+    known = (catalyst.analysis.FunctionRegistry.builtin(), catalyst.analysis.TableFunctionRegistry.builtin())
+    if any(registry.functionExists(identifier) for registry in known):
+        lines = [node.lineno for node in _parsed(path).body if isinstance(node, ast.FunctionDef) and node.name == name]
+        raise _error(
+            path, lines[0] if lines else 1, name, f"is a function of Spark's too, and that is called; choose another name than {name}"
+        )
 
 
 def sql_type(annotation: Any) -> str:

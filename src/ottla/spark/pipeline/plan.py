@@ -33,7 +33,8 @@ def planning_session(pipeline: Pipeline) -> Iterator[Any]:
 
 def checked(pipeline: Pipeline, session: Any, told: list[str] | None = None) -> dict[str, Any]:
     """Every view by name, after Spark has looked at each step, at how each sink wants its view, and at whether the checkpoint fits: all
-    that a run would look at before it asks brokers, databases or tables. `told` gets what is new since the checkpoint was made.
+    that a run would look at before it asks brokers, databases or tables. `told` gets what is new since the checkpoint was made, and what
+    grows for ever.
 
     Raises: PipelineError.
     """
@@ -51,12 +52,12 @@ def checked(pipeline: Pipeline, session: Any, told: list[str] | None = None) -> 
     for query in queries:
         fit.of_query(pipeline, query.view, query.form, query.frame, noted.get(query.directory, {}).get("fit", {}), session.version)
     if told is not None:
-        told += fit.new_queries([query.directory for query in queries], noted)
+        told += [*fit.new_queries([query.directory for query in queries], noted), *streams.kept_for_ever(frames)]
     return frames
 
 
 def plan(pipeline: Pipeline, session: Any, *, physical: bool = False, news: Sequence[str] = ()) -> dict[str, Any]:
-    """The plan as a document, with `news` and what else is new since the checkpoint was made. Raises: PipelineError."""
+    """The plan as a document, with `news` and what else is to be told. Raises: PipelineError."""
     told = list(news)
     frames = checked(pipeline, session, told)
     types = functions.register(pipeline, session)

@@ -1,8 +1,8 @@
 """One Spark query of a pipeline: a view in one form, the sinks that take it, and the dead letters that leave it.
 
     form       what a batch holds                          sinks
-    append     rows that will not change any more          delta append, parquet, jdbc append; topic or console of a view without aggregates
-    update     rows that are new or changed                delta merge, jdbc merge; topic or console of a view with aggregates
+    append     rows that will not change any more          delta append, parquet, jdbc append; topic or console of any other view
+    update     rows that are new or changed                delta merge, jdbc merge; topic or console of what aggregates or deduplicates
     complete   the whole result                            delta replace
     rejects    the dead letters of a view that no sink takes as rows that do not change (rejects.py)
 
@@ -10,11 +10,13 @@ Sinks of one view in one form share a query. Its checkpoint's directory is named
 others.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ottla.spark.pipeline import streams
 from ottla.spark.pipeline.checkpoint import sweep
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import Progress, progress_of
@@ -22,6 +24,8 @@ from ottla.spark.pipeline.refusals import reason, spark_errors, without_code
 from ottla.spark.pipeline.rejects import REJECTS, VERDICT, Judged
 from ottla.spark.pipeline.sinks import Batch, LettersTarget, Target, kept_between, write_batch
 
+#: Among the operators of a plan.
+AGGREGATES = re.compile(r"\bAggregate \[|\bDistinct$", re.MULTILINE)
 OUTPUT_OF = {"append": "append", "merge": "update", "update": "update", "replace": "complete"}
 
 
@@ -103,7 +107,7 @@ def form_of(pipeline: Pipeline, sink: Sink, frame: Any) -> str:
     for other in pipeline.sinks:
         if other.view == sink.view and other.mode is not None:
             return OUTPUT_OF[other.mode]
-    return "update" if aggregates(frame) else "append"
+    return "update" if aggregates(frame) or "Deduplicate [" in _analyzed(frame) else "append"
 
 
 def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequence[Target]) -> RunningQuery:
@@ -125,11 +129,12 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
     if planned.judged is not None:
         letters = LettersTarget(pipeline)
         letters.prepare(planned.judged.letters(planned.judged.frame))
-    gather = planned.form in ("update", "complete") or aggregates(planned.frame)
+    gather = gathered(planned)
+    stateful = streams.keeps_state(planned.frame)
 
     def batch_ended(frame: Any, number: int) -> None:
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        batch = Batch(query_id, number)
+        batch = Batch(query_id, number, stateful=stateful)
         if planned.judged is None or letters is None:
             running.rows_out[number] = write_batch(targets, frame, batch, gather=gather)
             return
@@ -164,7 +169,15 @@ def triggered(writer: Any, trigger: str) -> Any:
     return writer.trigger(processingTime=trigger)
 
 
+def gathered(planned: PlannedQuery) -> bool:
+    """Whether the results of a batch are put together on the driver: few rows, or rows that are looked for in a table."""
+    return planned.form == "complete" or any(sink.mode == "merge" for sink in planned.sinks) or aggregates(planned.frame)
+
+
 def aggregates(frame: Any) -> bool:
-    """Whether a view groups or deduplicates, so that its results are few and may change."""
-    plan = frame._jdf.queryExecution().analyzed().toString()
-    return any(f"{node} [" in plan for node in ("Aggregate", "Deduplicate", "Distinct"))
+    """Whether a view is made from aggregates, so that its results are few and may change."""
+    return AGGREGATES.search(_analyzed(frame)) is not None
+
+
+def _analyzed(frame: Any) -> str:
+    return str(frame._jdf.queryExecution().analyzed().toString())

@@ -38,11 +38,12 @@ def reason(error: BaseException) -> str:
     text = str(getattr(error, "getMessage", str)() or error)
     raised, within = [], False
     for line in text.splitlines():
-        if within and line and not line[0].isspace():
+        if line.endswith("Traceback (most recent call last):"):
+            # One may be told within another.
+            within = True
+        elif within and line and not line[0].isspace():
             raised.append(line)
             within = False
-        elif line.endswith("Traceback (most recent call last):"):
-            within = True
     ours = [_without_class(line) for line in raised if not line.startswith("py4j.")]
     # What Java raised when Python called it, such as a driver of a database.
     ours = ours or [line[2:].partition(": ")[2] for line in text.splitlines() if line.startswith(": ")][:1]

@@ -97,11 +97,7 @@ class RunningPipeline:
 
     def reports(self) -> list[Progress]:
         """Batches that ended since the last call, oldest first. Raises: QueryFailed, once, when a query did; batches are told next time."""
-        for query in self.queries:
-            for report in query.reports():
-                self._untold.append(report)
-                self.notes.batch(query.planned.directory, asdict(report))
-        self.notes.save()
+        self._note()
         for query in self.queries:
             error = None if query.query.isActive or query.failed is query.query else query.query.exception()
             if error is not None:
@@ -111,6 +107,14 @@ class RunningPipeline:
                 )
         found, self._untold = self._untold, []
         return sorted(found, key=lambda report: report.at)
+
+    def _note(self) -> None:
+        """Notes batches that ended, for `reports` and for `status`."""
+        for query in self.queries:
+            for report in query.reports():
+                self._untold.append(report)
+                self.notes.batch(query.planned.directory, asdict(report))
+        self.notes.save()
 
     def caught_up(self, ends: "Mapping[TopicPartition, int]") -> bool:
         """Whether every query has finished a batch that ends at or after `ends`."""
@@ -147,6 +151,8 @@ class RunningPipeline:
                     break
                 time.sleep(POLL_S)
             running.query.stop()
+        # Also where nobody will ask any more, since one of the others has failed.
+        self._note()
         publish(self.pipeline, [running.query.lastProgress for running in self.queries])
 
     def _target(self, sink: Sink) -> Target:

@@ -4,7 +4,7 @@ A view that aggregates gives few rows: they are gathered on the driver as one Ar
 Spark job in all. A view that does not may give any number of rows: each sink is a Spark job whose tasks write side by side, and nothing is
 gathered.
 
-                 gathered (aggregates)                 spread (everything else)
+                 gathered (aggregates, merged rows)    spread (everything else)
     delta        one transaction of the table          files by tasks, one transaction
     parquet      one file                              files by tasks, renamed when all are done
     topic        batches sent by the driver            batches sent by tasks
@@ -48,6 +48,8 @@ class Batch:
     number: int
     #: A number made of its rows, where a restart may find others in the same records.
     content: int | None = None
+    #: Spark keeps something of the rows, which it learns when they are computed: also when nobody wants them any more.
+    stateful: bool = False
 
 
 class Target(Protocol):
@@ -108,6 +110,8 @@ class DeltaTarget:
     def spread(self, frame: Any, batch: Batch) -> int:
         sink, application = self.sink, application_of(self.pipeline, self.sink, batch)
         if delta.committed(self.path, application, batch.number, batch.content):
+            if batch.stateful:
+                frame.write.format("noop").mode("overwrite").save()
             return 0
         wanted = schema_of_frame(frame)
         try:
@@ -192,8 +196,8 @@ class TopicTarget:
             self.columns["partition"] = f"CAST({sink.partition_sql} AS INT)"
         if sink.headers_sql:
             self.options["includeHeaders"] = "true"
-            made = [f"named_struct('key', {literal(name)}, 'value', CAST({sql} AS BINARY))" for name, sql in sink.headers_sql.items()]
-            self.columns["headers"] = f"array({', '.join(made)})"
+            # Looked at by `prepare`, which knows their types.
+            self.columns["headers"] = f"array({', '.join(sink.headers_sql.values())})"
 
     @property
     def extras(self) -> dict[str, str]:
@@ -201,16 +205,31 @@ class TopicTarget:
         return {f"{names}_{column}": sql for column, sql in self.columns.items()}
 
     def prepare(self, frame: Any) -> None:
-        """Finds the types of key and value: text and bytes go as they are, a struct, map or array as JSON, anything else as text."""
+        """Finds the types: of key, value and headers text and bytes go as they are, a struct, map or array as JSON, the rest as text."""
         for column, sql in self.columns.items():
-            try:
-                kind = frame.selectExpr(sql).dtypes[0][1]
-            except spark_errors() as error:
-                told = refused_expression(self.pipeline, error, self.sink.view, frame.columns)
-                raise self.pipeline.error(f"{self.sink.key}{column}", told) from None
-            if column in ("key", "value") and kind not in ("string", "binary"):
-                nested = kind.startswith(("struct", "map", "array"))
-                self.columns[column] = f"to_json({sql}, map('ignoreNullFields', 'false'))" if nested else f"CAST({sql} AS STRING)"
+            if column == "headers":
+                texts = {name: f"CAST({self._written(frame, column, one)} AS BINARY)" for name, one in self.sink.headers_sql.items()}
+                made = [f"named_struct('key', {literal(name)}, 'value', {text})" for name, text in texts.items()]
+                self.columns[column] = f"array({', '.join(made)})"
+            elif column == "partition":
+                self._type(frame, column, sql)
+            else:
+                self.columns[column] = self._written(frame, column, sql)
+
+    def _written(self, frame: Any, column: str, sql: str) -> str:
+        """SQL for text or bytes that stand for what `sql` gives. Raises: PipelineError."""
+        kind = self._type(frame, column, sql)
+        if kind in ("string", "binary"):
+            return sql
+        nested = kind.startswith(("struct", "map", "array"))
+        return f"to_json({sql}, map('ignoreNullFields', 'false'))" if nested else f"CAST({sql} AS STRING)"
+
+    def _type(self, frame: Any, column: str, sql: str) -> str:
+        try:
+            return str(frame.selectExpr(sql).dtypes[0][1])
+        except spark_errors() as error:
+            told = refused_expression(self.pipeline, error, self.sink.view, frame.columns)
+            raise self.pipeline.error(f"{self.sink.key}{column}", told) from None
 
     def take(self, table: "pa.Table", batch: Batch) -> None:
         import pyarrow as pa
@@ -361,12 +380,17 @@ class LettersTarget:
             self.target = TopicTarget(sink, pipeline)
 
     def prepare(self, letters: Any) -> None:
-        """Makes the table before several queries do so at once. Raises: PipelineError when there is one with other columns."""
+        """Looks at the columns; makes the table before several queries do so at once.
+
+        Raises: PipelineError when there is one with other columns.
+        """
         if isinstance(self.target, DeltaTarget):
             try:
                 delta.ensure(self.target.path, schema_of_frame(letters))
             except delta.TableMismatch as error:
                 raise self.target.pipeline.error("dead_letters.path", str(error)) from None
+        else:
+            self.target.prepare(letters)
 
     def write(self, letters: Any, batch: Batch) -> int:
         """Writes the dead letters of a batch; their number, also when they are there already."""

@@ -50,6 +50,16 @@ ADVICE = {
         "a stream and what does not change cannot be one view by UNION: read the files with stream = true, or join"
     ),
 }
+#: What to do about state that no watermark lets go of. An aggregate is left out: to go on counting by key is what many are for.
+FOR_EVER = {
+    "deduplicate": (
+        '{view} remembers {by} of every row for ever: deduplicate = [...] with within = "watermark", or with a column that has a watermark '
+        "among its columns, lets go of it"
+    ),
+    "join": (
+        "{view} keeps every row of both streams that it joins for ever: give both a watermark, and join on how far apart their times may be"
+    ),
+}
 OUTER_JOIN = (
     "an outer join of two streams must know when a row stays alone: give both sources a watermark, and join on how far apart their times "
     "may be, such as ON a.id = b.id AND b.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES"
@@ -71,6 +81,17 @@ class Kept:
 def state_of(frame: Any) -> list[Kept]:
     """What the view itself keeps, without the views it reads."""
     return [kept for node in _nodes(frame) if (kept := _kept(node)) is not None]
+
+
+def kept_for_ever(frames: Mapping[str, Any]) -> list[str]:
+    """What grows in these views as long as they run though a watermark could end it, as sentences that say how."""
+    kept = [(name, one) for name, frame in frames.items() if frame.isStreaming for one in state_of(frame)]
+    return [FOR_EVER[one.kind].format(view=name, by=one.by) for name, one in kept if not one.bounded and one.kind in FOR_EVER]
+
+
+def keeps_state(frame: Any) -> bool:
+    """Whether the view, or one that it is made from, keeps state."""
+    return any(_kept(node) is not None for node in _nodes(frame, views=True))
 
 
 def reads(frame: Any) -> list[str]:
@@ -138,13 +159,13 @@ def _sentence(error: Exception) -> str:
     return without_code(reason(error))
 
 
-def _nodes(frame: Any) -> Iterator[Any]:
-    """The operators of a view, down to the views that it reads."""
+def _nodes(frame: Any, *, views: bool = False) -> Iterator[Any]:
+    """The operators of a view, down to the views that it reads; or with theirs."""
     pending = [frame._jdf.queryExecution().analyzed()]
     while pending:
         node = pending.pop()
         yield node
-        if node.nodeName() != "View":
+        if views or node.nodeName() != "View":
             children = node.children()
             pending += [children.apply(index) for index in reversed(range(children.size()))]
 
