@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 
 def test_what_is_there_before_the_first_task_is_not_looked_at_again() -> None:
     program = """
@@ -43,3 +45,17 @@ print(platform.libc_ver()[0], faults() - before)
     library, faults = ended.stdout.split()
     # 32 MiB ten times are 80,000 pages of 4 KiB.
     assert int(faults) < 1000 or library != "glibc"
+
+
+@pytest.mark.parametrize(("context", "settled"), [("None", False), ("TaskContext()", True)])
+def test_only_a_process_that_runs_tasks_is_settled(context: str, settled: bool) -> None:
+    program = f"""
+import gc
+from pyspark import TaskContext
+from ottla.spark.settled import settle_in_task
+TaskContext._taskContext = {context}
+settle_in_task()
+print(gc.get_freeze_count() > 0)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split() == [str(settled)]

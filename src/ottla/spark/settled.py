@@ -23,7 +23,7 @@ PIECE_BYTES = 32 * MiB
 
 @functools.cache
 def settle() -> None:
-    """Once in a process, when what its tasks import is imported. Only for processes that belong to Spark."""
+    """Once in a process, when what its tasks import is imported."""
     gc.collect()
     gc.freeze()
     # Other C libraries do without.
@@ -33,4 +33,9 @@ def settle() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
-__all__ = ["settle"]
+def settle_in_task() -> None:
+    """`settle` in a process of Spark's. Any other is its user's, and stays as it is: the driver's, which also reads and writes."""
+    from pyspark import TaskContext
+
+    if TaskContext.get() is not None:
+        settle()

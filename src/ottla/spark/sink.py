@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from ottla.base.options import suggestion
 from ottla.base.units import MiB
 from ottla.client.arrow_columns import gathered
-from ottla.spark.settled import settle
+from ottla.spark.settled import settle_in_task
 from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class _Writer:
         from ottla.spark.sending import Sending
 
         sending = Sending(self.options, random.Random())
-        settle()
+        settle_in_task()
         written = 0
         for batch in gathered((one.select(self.names) for one in batches), GATHER_BYTES):
             for topic, rows in _by_topic(batch, self.options.topic):

@@ -25,7 +25,7 @@ from ottla.spark.options import SourceOptions, decoded_value
 from ottla.spark.positions import Offsets
 from ottla.spark.progress_group import ProgressGroup
 from ottla.spark.retries import Retrying
-from ottla.spark.settled import settle
+from ottla.spark.settled import settle_in_task
 from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class _Reader:
 
     def read_ranges(self, ranges: tuple[OffsetRange, ...]) -> "Iterator[pa.RecordBatch]":
         made, log, options = rows.Rows(self.plan), self.log(), self.options
-        settle()
+        settle_in_task()
         for wanted in ranges:
             found = log.read(wanted, with_headers="headers" in self.plan.read, losses=self.losses, timeout_ms=options.poll_timeout_ms)
             for part in found:
