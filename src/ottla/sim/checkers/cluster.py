@@ -198,7 +198,8 @@ class Batch(NamedTuple):
 
 class CopiesAgree(ClusterChecker):
     """Below its high watermark each replica has the same batches as any other, of the same epochs, ever; and whoever begins to lead has
-    all of what was ever below one.
+    all of what was ever below one, unless that is old news: who slept hears of an epoch in which others have followed it, and can commit
+    nothing in it.
 
     The first replica whose watermark passes a batch says what it is; each replica is read once, as its watermark rises. Not of topics
     that are compacted, where each broker does that for itself.
@@ -218,6 +219,9 @@ class CopiesAgree(ClusterChecker):
         self._compare(broker, replica, replica.high_watermark)
 
     def led(self, broker: int, leader: Leader) -> None:
+        state = self.cluster.state(leader.partition)
+        if state is not None and state.leader_epoch > leader.epoch:
+            return
         committed = self._upto.get(leader.partition, 0)
         if leader.log.end_offset < committed:
             self.complain(
