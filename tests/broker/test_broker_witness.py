@@ -1,0 +1,41 @@
+"""What the witness of a cluster complains about, and what it leaves alone."""
+
+from typing import Any
+
+import pytest
+from cluster import Cluster, batch, produce
+
+from ottla.base.ids import TopicPartition
+from ottla.sim.checkers.cluster import CopiesAgree
+from ottla.store.layout import PartitionState
+
+
+class Above:
+    """The store as it is seen from above."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.epochs_later = 0
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        leader = self.cluster.leading(partition.topic).leader(partition.topic)
+        return PartitionState(leader=1, leader_epoch=leader.epoch + self.epochs_later, isr=(1,), controller_epoch=1)
+
+    def registration(self, broker: int) -> int | None:
+        return None
+
+    def replica(self, broker: int, partition: TopicPartition) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(("epochs_later", "complaints"), [(0, 1), (1, 0)])
+def test_who_begins_to_lead_without_all_that_was_committed_is_told_unless_others_lead_by_now(epochs_later: int, complaints: int) -> None:
+    cluster, other = Cluster(), Cluster()
+    full, behind = cluster.topic(), other.topic()
+    produce(full, batch(b"a"))
+    above = Above(other)
+    witness = CopiesAgree(above, lambda topic: True)
+    witness.moved(1, full.leader("t"), 0)
+    above.epochs_later = epochs_later
+    witness.led(2, behind.leader("t"))
+    assert len(witness.problems) == complaints
