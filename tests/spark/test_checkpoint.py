@@ -210,3 +210,20 @@ def test_where_to_start_is_a_place_a_time_or_offsets() -> None:
     for wrong in ("soon", '{"a": 5}'):
         with pytest.raises(ResetError):
             start_of_text(wrong)
+
+
+def test_notes_that_find_the_disk_full_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unfinished = tmp_path / ".pipeline.json.unfinished"
+    unfinished.symlink_to("/dev/full")
+
+    def started(pipeline: Pipeline, *, output: str) -> None:
+        notes = Notes(tmp_path)
+        notes.begin("records-append", {}, [])
+        notes.save()
+
+    monkeypatch.setattr("ottla.spark.pipeline.foreground.run_until_stopped", started)
+    file = tmp_path / "p.toml"
+    file.write_text('bootstrap = "h:1"\ncheckpoint = "c"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n')
+    done = CliRunner().invoke(command, ["run", str(file)])
+    sentence = f"[Errno 28] No space left on device: '{unfinished}'; free some space and start it again: it goes on where it stopped"
+    assert (done.exit_code, done.output) == (1, f"ottla: {file}: {sentence}\n")

@@ -46,4 +46,4 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
     except (QueryFailed, InUse) as error:
         stop_with(str(error), EXIT_FAILED)
     except OSError as error:
-        stop_with(f"{pipeline.name}: {error}{f'; {AGAIN}' if FULL in str(error) else ''}", EXIT_FAILED)
+        stop_with(f"{file}: {error}{f'; {AGAIN}' if FULL in str(error) else ''}", EXIT_FAILED)
