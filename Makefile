@@ -9,7 +9,7 @@ JOBS ?= 2
 # The package as pip installs it for users, its hot modules compiled.
 INSTALLED := build/installed
 
-.PHONY: install demo test test-kafka test-installed check format sim chaos chaos-pipelines soak bench docs clean
+.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-pipelines soak fuzz bench docs clean
 
 install: $(STAMP)
 
@@ -52,6 +52,9 @@ chaos-pipelines: install
 
 soak: install
 	@$(BIN)/python -m chaos.soak $(SOAK)
+
+fuzz: install
+	@$(BIN)/python -m chaos.fuzz $(FUZZ)
 
 bench: $(INSTALLED)/.made
 	@PYTHONPATH=$(CURDIR)/$(INSTALLED) $(BIN)/python -m bench $(BENCH)

@@ -21,6 +21,7 @@ from bench.cases import Case, Figure, Scale
 from bench.runner import Results
 from bench.servers import ROOT
 
+MISSED = "[red]aim missed[/]"
 OTTLA, CACHED, KAFKA = "ottla", "ottla cached", "kafka"
 #: (group, text in the case's name, figure, limit): what Ottla aims at by itself.
 AIMS = (
@@ -122,8 +123,24 @@ def show(results: Results, console: Console) -> None:
         console.print()
     for line in [*results.notes, *results.failures, *_skips(results)]:
         console.print(f"[yellow]note[/] {line}", highlight=False)
-    for line in _aims(results):
+    lines = _aims(results)
+    for line in lines:
         console.print(line, highlight=False)
+    if lines:
+        missed = sum(line.startswith(MISSED) for line in lines)
+        console.print(f"{len(lines) - missed} of {len(lines)} aims met, {missed} missed", highlight=False)
+
+
+def exit_status(results: Results, console: Console) -> int:
+    """1 when Ottla or one of its cases could not be measured, with the reason printed; else 0. A missed aim is a result, not a failure."""
+    if not results.contestants:
+        console.print("[red]benchmark failed[/] no server started", highlight=False)
+        return 1
+    if results.ottla_failures:
+        console.print(f"[red]benchmark failed[/] {len(results.ottla_failures)} cases could not be measured:", highlight=False)
+        for line in results.ottla_failures:
+            console.print(f"  {line}", markup=False, highlight=False)
+    return int(bool(results.ottla_failures))
 
 
 def _add_rows(table: Table, case: Case, results: Results, ratios: list[str]) -> None:
@@ -184,7 +201,7 @@ def _aims(results: Results) -> list[str]:
 
 
 def _aim(met: bool, text: str) -> str:
-    return f"[green]aim met[/]      {text}" if met else f"[red]aim missed[/]   {text}"
+    return f"[green]aim met[/]      {text}" if met else f"{MISSED}   {text}"
 
 
 def _text(path: str) -> str:

@@ -62,9 +62,11 @@ class Results:
         return [f"{title} on {name}: {outcome.failed}" for (title, name), outcome in self.outcomes.items() if outcome.failed]
 
     @property
-    def ottla_failed(self) -> bool:
-        """True when Ottla could not do something that it was asked to do."""
-        return any(outcome.failed for (_, name), outcome in self.outcomes.items() if name != "kafka")
+    def ottla_failures(self) -> list[str]:
+        """The same for cases on Ottla alone."""
+        return [
+            f"{title} on {name}: {outcome.failed}" for (title, name), outcome in self.outcomes.items() if outcome.failed and name != "kafka"
+        ]
 
 
 def run(cases: Sequence[Case], contestants: Sequence[Contestant], scale: Scale, *, directory: Path | None, say: Say) -> Results:

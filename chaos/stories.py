@@ -13,8 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from chaos.cluster import BROKERS, REPLICAS, Broker, Setup, until
-from chaos.load import REQUEST_MS
-from chaos.scene import PARTITIONS, REACTION_MS, REST_S, Scene
+from chaos.load import REQUEST_MS, Watch
+from chaos.scene import FAILOVER_S, PARTITIONS, REACTION_MS, REST_S, Scene
+
+#: Every partition is written to again so soon after the links to the controller are cut.
+CONTROLLER_CUT_MS = 15_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,12 @@ class Story:
     beyond_ms: int | None = 0
     #: The leader is out of sync before it is out of office: replica.lag.time.max.ms counts instead of the session.
     lags: bool = False
+    #: The bound itself, where it does not depend on the session timeout.
+    at_most_ms: int | None = None
 
     def bound_ms(self, setup: Setup) -> int:
+        if self.at_most_ms is not None:
+            return self.at_most_ms
         if self.beyond_ms is None:
             return 0
         return (setup.lag_time_max_ms if self.lags else setup.session_timeout_ms) + REACTION_MS + self.beyond_ms
@@ -158,7 +165,7 @@ def _take_the_rest(disk: Path) -> Path:
 
 def cut_from_brokers(scene: Scene, rounds: int) -> None:
     """A broker reaches ZooKeeper and clients, but no other broker; the partitions that others lead must go on. When it is the controller,
-    nobody can take it out of the ISR meanwhile, and all must go on once it is reached again.
+    it is fenced, and all must go on once it is reached again; ``cut_to_controller`` measures how long that takes.
     """
     network = scene.cluster.network
     assert network is not None, "the story is told in networks"
@@ -188,6 +195,49 @@ def _isolate(scene: Scene, broker: Broker) -> None:
     for other in scene.cluster.brokers.values():
         if other is not broker:
             scene.cluster.network.cut(broker.place, other.place)
+
+
+def cut_to_controller(scene: Scene, rounds: int) -> None:
+    """The network drops all packets from the other brokers to the controller; the controller's own packets arrive. TCP needs
+    acknowledgements, so no new request succeeds in either direction. ZooKeeper and clients reach all brokers. Measures the time until
+    every partition has acknowledged a record that was sent after the cut, and prints what changed in ZooKeeper meanwhile."""
+    network = scene.cluster.network
+    assert network is not None, "the story runs in network namespaces"
+    for _ in range(rounds):
+        controller = scene.controller()
+        for other in scene.cluster.brokers.values():
+            if other is not controller:
+                network.cut(other.place, controller.place, one_way=True)
+        watches = [scene.journal.watch(partition) for partition in range(PARTITIONS)]
+        scene.outcome.faults += 1
+        what = f"links to the controller, broker {controller.number}, are cut; it leads {scene.led_by(controller)}"
+        scene.say(f"{scene.outcome.story} {scene.outcome.faults}: {what}")
+        _say_changes(scene, controller, watches)
+        for watch in watches:
+            took_ms = (watch.acknowledged_ns - watch.since_ns) / 1e6 if watch.happened.is_set() else FAILOVER_S * 1000
+            scene.outcome.failovers_ms.append(took_ms)
+            scene.say(f"{scene.outcome.story}: partition {watch.partition} acknowledged a record after {took_ms:.0f} ms")
+        network.heal()
+        scene.rest()
+
+
+def _say_changes(scene: Scene, controller: Broker, watches: list[Watch]) -> None:
+    """Prints each change of the controller and of a partition's state until every watch has its record, for FAILOVER_S at most."""
+    cluster, topic = scene.cluster, scene.journal.topic
+    began_s = time.monotonic()
+    before: dict[object, object] = {}
+    while not all(watch.happened.is_set() for watch in watches) and time.monotonic() < began_s + FAILOVER_S:
+        seen: dict[object, object] = {"controller": cluster.controller()}
+        seen |= {f"partition {number}": cluster.state(topic, number) for number in range(PARTITIONS)}
+        took_ms = (time.monotonic() - began_s) * 1000
+        for name, value in seen.items():
+            # None: nobody holds it at the moment, or ZooKeeper did not answer.
+            if value is not None and before.setdefault(name, value) != value:
+                before[name] = value
+                scene.say(f"{scene.outcome.story}: after {took_ms:.0f} ms {name} is {value}")
+        if before["controller"] != controller.number and len(scene.outcome.elections_ms) < scene.outcome.faults:
+            scene.outcome.elections_ms.append(took_ms)
+        time.sleep(0.02)
 
 
 def cut_from_zookeeper(scene: Scene, rounds: int) -> None:
@@ -363,6 +413,14 @@ STORIES = {
         Story("network-storm", "the same, and links are cut", storm, 30, networked=True, beyond_ms=None),
         Story("disk", "a disk fills up", fill_disk, 2, small_disk=True, lags=True),
         Story("cut-brokers", "a broker is cut off from the others, not from ZooKeeper", cut_from_brokers, 2, networked=True, lags=True),
+        Story(
+            "cut-controller",
+            "packets of other brokers do not reach the controller",
+            cut_to_controller,
+            2,
+            networked=True,
+            at_most_ms=CONTROLLER_CUT_MS,
+        ),
         Story("cut-zookeeper", "a leader is cut off from ZooKeeper, not from brokers", cut_from_zookeeper, 2, networked=True),
         Story("unplug", "a leader is cut off from everybody", unplug, 2, networked=True, beyond_ms=REQUEST_MS),
     )

@@ -4,7 +4,7 @@
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cli_reference import page as cli_page
@@ -30,7 +30,7 @@ def configuration() -> str:
         "## Brokers\n",
         *_table(BrokerOptions.SPECS.values()),
         "\n## Topics\n",
-        *_table(TopicOptions.SPECS.values()),
+        *_table(TopicOptions.SPECS.values(), changes=lambda spec: "at any time"),
         "\n## A broker's defaults for topics\n",
         *_table(topic_defaults().values()),
     ]
@@ -60,7 +60,8 @@ def _client_table(specs: Iterable[OptionSpec]) -> list[str]:
     return rows
 
 
-def _table(specs: Iterable[OptionSpec]) -> list[str]:
+def _table(specs: Iterable[OptionSpec], *, changes: Callable[[OptionSpec], str] = lambda spec: spec.scope) -> list[str]:
+    """``changes`` gives the text on when a setting may change. The scope of a topic setting has no meaning: each may change any time."""
     rows = ["| name | type | default | allowed | changes | |", "|---|---|---|---|---|---|"]
     for spec in sorted(specs, key=lambda spec: spec.name):
         default = spec.render(spec.default) or ""
@@ -70,7 +71,7 @@ def _table(specs: Iterable[OptionSpec]) -> list[str]:
             spec.kind.name.lower(),
             shown,
             _allowed(spec),
-            spec.scope if not spec.synonyms else "at any time",
+            changes(spec),
             spec.doc,
         )
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")

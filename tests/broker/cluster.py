@@ -20,6 +20,7 @@ from ottla.broker import effects, events
 from ottla.broker.configs import Settings
 from ottla.broker.leader import Leader
 from ottla.broker.node import Node
+from ottla.log import scrub
 from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import CorruptLog
@@ -81,6 +82,11 @@ class Broker:
         #: Compactions that wait for ``clean()``, while ``cleaning`` is False.
         self.cleans: list[effects.Clean] = []
         self.cleaning = True
+        #: Changes of logs under way. They wait for ``change_logs()`` while ``changing`` is False.
+        self.changes: list[effects.ChangeLogs] = []
+        self.changing = cluster.changing
+        #: Small files to replace once these are carried out.
+        self._after_changes: list[effects.Effect] = []
         self._sent: dict[int, Sent] = {}
         self._marks: dict[Leader, int] = {}
         settings = Settings({"broker.id": str(broker_id), **texts})
@@ -185,11 +191,19 @@ class Broker:
                     pass
                 case effects.ReadLog():
                     self.cluster.later(lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
+                case effects.ChangeLogs():
+                    assert all(other.directory != effect.directory for other in self.changes), "one change of a directory's logs at a time"
+                    self.changes.append(effect)
+                    if self.changing:
+                        self.cluster.later(self.change_logs)
                 case effects.Remove():
                     for path in effect.paths:
                         self.disks[effect.directory].remove_tree(path)
                         self.removed.append(path)
                 case effects.ReplaceFiles():
+                    if any(change.directory == effect.directory for change in self.changes):
+                        self._after_changes.append(effect)
+                        continue
                     for path, data in effect.files:
                         self.disks[effect.directory].replace_file(path, data)
                         self.replaced.append(path)
@@ -198,6 +212,8 @@ class Broker:
                         self.cluster.later(lambda effect=effect: self._clean(effect))  # type: ignore[misc]
                     else:
                         self.cleans.append(effect)
+                case effects.Scrub():
+                    self.cluster.later(lambda effect=effect: self._scrub(effect))  # type: ignore[misc]
                 case effects.StoreSubmit():
                     ticket = effect.ticket
                     self.session.submit(effect.ops, lambda result, ticket=ticket: self._store_answered(ticket, result))  # type: ignore[misc]
@@ -205,6 +221,10 @@ class Broker:
                     self.cluster.later(lambda effect=effect: self._ask_peer(effect))  # type: ignore[misc]
                 case effects.Warn():
                     self.warnings.append(effect.message)
+                case effects.RequestFailed():
+                    if self.cluster.failures is None:
+                        raise effect.error
+                    self.cluster.failures.append(effect)
                 case effects.Halt():
                     self.halted = effect.reason
                 case other:
@@ -228,6 +248,13 @@ class Broker:
         else:
             self.hear(events.Flushed(marks=((flush.partition, flush.plan.upto),)))
 
+    def _scrub(self, effect: effects.Scrub) -> None:
+        try:
+            *_, result = scrub.carry_out(self.disks[effect.directory], effect.plan)
+        except FileNotFoundError:
+            result = None
+        self.hear(events.Scrubbed(partition=effect.partition, result=result))  # type: ignore[arg-type]
+
     def _read_log(self, effect: effects.ReadLog) -> None:
         if self.reading:
             self.hear(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))
@@ -241,6 +268,20 @@ class Broker:
             self._read_log(effect)
         self.reads = []
         self.cluster.run()
+
+    def change_logs(self) -> None:
+        """Carry out the changes of logs that wait now."""
+        changes, self.changes = self.changes, []
+        waiting, self._after_changes = self._after_changes, []
+        for effect in changes:
+            try:
+                refused = effect.changes.carry_out(self.disks[effect.directory])
+            except OSError as error:
+                self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+            else:
+                self.removed += [move.target for move in effect.changes.moves if not move.stray]
+                self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
+        self._perform(waiting)
 
     def clean(self) -> None:
         """Carry out the compactions that wait, and those they lead to."""
@@ -302,12 +343,15 @@ class Cluster:
         self.flushing = True
         self.store_speaks = True
         self.reading = True
+        self.changing = True
         self.brokers: dict[int, Broker] = {}
         self.numbers = count(1)
         #: Brokers killed so far: the next one has luck of its own.
         self.deaths = 0
         #: Pairs of brokers that do not reach each other; the store they all do.
         self.cut: set[frozenset[int]] = set()
+        #: Requests that failed with an unexpected exception, in a test that causes some; None: such an exception fails the test.
+        self.failures: list[effects.RequestFailed] | None = None
         self._later: deque[Callable[[], None]] = deque()
         self._running = False
         for broker_id in range(1, brokers + 1):

@@ -263,5 +263,5 @@ def compacted(log: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 def durable(group: ConsumerGroup) -> dict[str, Any]:
     """All of a group that records tell, or that is counted from them."""
-    soft = {"topics_version", "matched_ms", "assigned_ms", "changed_ms"}
-    return {name: value for name, value in vars(group).items() if name not in soft}
+    soft = {"topics_version", "matched_ms", "assigned_ms", "changed_ms", "matched"}
+    return {name: value for name, value in vars(group).items() if name not in soft} | {"footprint": group.footprint.bytes}

@@ -126,6 +126,15 @@ def test_classic_member_with_no_common_protocol_is_refused(wrong: dict[str, Any]
         desk.classic_join("x", "t", **wrong)
 
 
+def test_protocol_that_a_member_names_twice_counts_once() -> None:
+    desk = a_desk()
+    ObedientMember(desk, "a", "t").beat()
+    desk.classic_join("j", "t", protocols=["range", "sticky", "range"])
+    desk.classic_join("k", "t", protocols=["sticky"])
+    with pytest.raises(errors.InconsistentGroupProtocol):
+        desk.classic_join("l", "t", protocols=["range"])
+
+
 def test_requests_of_the_classic_protocol_name_their_member_and_generation() -> None:
     desk = a_desk()
     a, generation = with_classic(desk)

@@ -72,6 +72,7 @@ def an_image(
     offline: tuple[int, ...] = (),
     full: tuple[int, ...] = (),
     leaving: tuple[int, ...] = (),
+    fenced: tuple[int, ...] = (),
 ) -> Image:
     image = Image()
     image.controller_epoch = 9
@@ -80,7 +81,8 @@ def an_image(
         found.impaired = frozenset([T0]) if broker in impaired else frozenset()
         found.offline = frozenset([T0]) if broker in offline else frozenset()
         found.full = frozenset([T0]) if broker in full else frozenset()
-        found.leaving = broker in leaving
+        found.fenced = broker in fenced
+        found.leaving = broker in leaving or broker in fenced
     image.topics["t"] = Topic("t", TopicId(bytes(16)), {0: (1, 2, 3)}, 0, {0: state}, {0: 0})
     return image
 
@@ -301,6 +303,40 @@ def test_unclean_elections_are_asked_for_by_a_setting_told_and_settled() -> None
     cluster.pass_ms(2000)
     assert not state_of(cluster).recovering, "the leader has settled what is left"
     assert produce(other, batch(b"new")).error_code == 0
+
+
+# Fenced brokers.
+
+
+@pytest.mark.parametrize(
+    ("isr", "elr", "alive", "leader"),
+    [
+        # Others of the ISR lead, and the fenced broker leaves it.
+        ({1: 7, 2: 7, 3: 7}, {}, {1: 7, 2: 7, 3: 7}, 2),
+        # Alone in the ISR it commits nothing while others are eligible: the first of them that is intact leads.
+        ({1: 7}, {2: 7, 3: 7}, {1: 7, 2: 7, 3: 7}, 2),
+        ({1: 7}, {2: 7, 3: 7}, {1: 7, 3: 7}, 3),
+        # No other replica has all that was committed for sure.
+        ({1: 7}, {}, {1: 7, 2: 7, 3: 7}, None),
+        ({1: 7}, {2: 7}, {1: 7, 3: 7}, None),
+    ],
+)
+def test_a_fenced_leader_is_replaced_by_a_replica_that_has_all_that_was_committed(
+    isr: dict[int, int], elr: dict[int, int], alive: dict[int, int], leader: int | None
+) -> None:
+    image = an_image(a_state(1, isr, elr), alive, fenced=(1,))
+    after = elected(image)
+    assert (after and after.leader) == leader
+    if after is not None:
+        assert 1 not in after.isr
+        image.topics["t"].states[0] = after
+        assert elected(image) is None, "and it stays so"
+
+
+def test_a_replica_that_lost_its_page_cache_does_not_replace_a_fenced_leader_under_write_caching() -> None:
+    image = an_image(a_state(1, {1: 7}, {2: 7}), {1: 7, 2: 8}, fenced=(1,))
+    after = elected(image, write_caching="true")
+    assert after is not None and (after.leader, after.isr, after.elr, after.last_known_elr) == (1, (1,), (), (2,))
 
 
 # Full disks, and brokers about to stop.

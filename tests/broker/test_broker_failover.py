@@ -226,9 +226,10 @@ def test_an_isr_that_was_asked_for_on_an_older_state_changes_nothing(told: bool)
         broker_epoch=leader.node.epoch or 0,
         topics=[AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[wish])],
     )
-    cluster.controller.send(request, 3)
+    sent = cluster.controller.send(request, 3)
     node = cluster.store.tree.nodes[path]
     assert (node.version, layout.decode_partition_state(node.data).isr) == (written, before.isr)
     cluster.store_speaks = True
     cluster.pass_ms(3000)
+    assert sent.answer.topics[0].partitions[0].error_code == errors.InvalidUpdateVersion.code
     assert produce(leader, batch(b"a")).error_code == 0

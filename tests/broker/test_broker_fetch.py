@@ -241,6 +241,21 @@ def test_a_reader_whose_history_parts_from_ours_is_told_where() -> None:
     assert agreed.diverging_epoch.epoch == -1 and values(agreed.records) == [b"c"]
 
 
+def test_a_session_that_goes_on_in_an_older_version_is_not_told_of_divergence() -> None:
+    """Found by the fuzzer: the epoch of the first request made the answer to the second one impossible to encode."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    produce(broker, batch(b"a", b"b"))
+    cluster.restart(1)
+    broker = cluster.restart(1)
+    produce(broker, batch(b"c"))
+    opened = broker.ask(fetch_request(3, last_fetched_epoch=1, session_epoch=0), 12)
+    assert opened.responses[0].partitions[0].diverging_epoch.epoch == 0
+    goes_on = fetch_request(3, session_epoch=1, session_id=opened.session_id, partitions=())
+    goes_on.topics = []
+    assert broker.ask(goes_on, 11).error_code == 0
+
+
 def test_who_asks_the_wrong_broker_is_told_the_right_one() -> None:
     cluster = Cluster(brokers=2)
     leader = cluster.topic()

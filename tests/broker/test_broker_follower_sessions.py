@@ -99,7 +99,7 @@ def test_a_follower_that_fell_silent_while_idle_is_late_from_then_on() -> None:
 
 def test_a_leader_that_forgot_the_session_is_asked_for_everything_at_once() -> None:
     cluster, leader = a_cluster(partitions=4)
-    leader.node.sessions.__init__(1000, 1000)  # type: ignore[misc]
+    leader.node.sessions.__init__(1000, 1000, 1000)  # type: ignore[misc]
     leader.node.sessions.poke = leader.node.purgatory.poke
     leader.node.purgatory.heard = leader.node.sessions.heard
     assert produce(leader, batch(b"a"), acks=1).error_code == 0

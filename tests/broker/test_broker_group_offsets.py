@@ -130,6 +130,14 @@ def test_one_bad_partition_does_not_keep_the_others_from_being_committed() -> No
     assert committed(broker) == {("t", 1): (5, 3, "y" * 10)}
 
 
+def test_each_entry_of_a_commit_that_names_a_partition_twice_is_answered_by_itself() -> None:
+    broker = coordinating(cluster_of_groups(offset_metadata_max_bytes="10"))
+    entries = [OffsetCommitRequestPartition(0, 5, 3, "y"), OffsetCommitRequestPartition(0, 6, 3, "x" * 11)]
+    answer = broker.ask(OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=entries)] * 2), 9)
+    assert [[entry.error_code for entry in topic.partitions] for topic in answer.topics] == [[0, errors.OffsetMetadataTooLarge.code]] * 2
+    assert committed(broker) == {("t", 0): (5, 3, "y")}
+
+
 def test_a_commit_is_one_batch_and_is_answered_when_it_is_on_disk() -> None:
     """Line 67."""
     cluster = cluster_of_groups()

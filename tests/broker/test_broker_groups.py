@@ -24,7 +24,8 @@ from ottla.base.units import MINUTE_MS
 from ottla.broker import events
 from ottla.broker.coordinator import partition_for
 from ottla.wire import errors
-from ottla.wire.messages import DescribeGroupsRequest
+from ottla.wire.messages import ConsumerGroupHeartbeatRequest, DescribeGroupsRequest
+from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription, encode_embedded
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
@@ -549,6 +550,31 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends() -
     assert newcomer.answer.generation_id == again.answer.generation_id == 2
     leader = next(each.answer for each in (newcomer, again) if each.answer.members)
     assert {member.group_instance_id for member in leader.members} == {"one", "two", None}
+
+
+@pytest.mark.parametrize("wait_ms", [0, -1, -(2**31)])
+def test_a_join_phase_of_absent_static_members_that_wait_for_no_time_does_not_stop_the_broker(wait_ms: int) -> None:
+    """Found by the fuzzer: the join phase began again within the step in which it ended, for ever."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    protocols = (("range", encode_embedded(ConsumerProtocolSubscription(topics=["t"]))),)
+    member = join(broker, instance="one", rebalance_timeout_ms=wait_ms, session_timeout_ms=MINUTE_MS, protocols=protocols)
+    # A member of the next protocol takes the group over, and leaves it to the static member when its session ends.
+    told = ConsumerGroupHeartbeatRequest(group_id="g", rebalance_timeout_ms=1_000, subscribed_topic_names=["t"], topic_partitions=[])
+    assert broker.ask(told, 0).error_code == 0
+    cluster.pass_ms(2 * MINUTE_MS)
+    assert member.answer is not None
+    assert broker.ask(DescribeGroupsRequest(groups=["g"]), 5).groups[0].members == []
+
+
+@pytest.mark.parametrize("instance", [None, "i" * 32_767], ids=["dynamic", "static"])
+def test_the_id_of_a_member_fits_a_string_whatever_its_client_is_called(instance: str | None) -> None:
+    """Found by the fuzzer: the answer could not be encoded."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    answer = broker.send(join_request("g", instance=instance), 9, client_id="c" * 32_767)
+    cluster.pass_ms(2 * INITIAL_DELAY_MS)
+    assert answer.answer.member_id.startswith("c" if instance is None else "i")
 
 
 # Leaving.

@@ -175,6 +175,24 @@ def test_a_second_request_waits_for_the_same_deletion() -> None:
     assert [one.answer.responses[0].error_code for one in sent] == [0, 0]
 
 
+@pytest.mark.parametrize("begun", [1, 2, 3])
+def test_a_growth_that_a_deletion_overtakes_is_no_internal_error(begun: int) -> None:
+    """Found by the fuzzer: the growth was begun, the topic was deleted, and the answer was UNKNOWN_SERVER_ERROR."""
+    cluster = Cluster(brokers=3)
+    controller = cluster.controller
+    controller.ask(CREATE, 7)
+    cluster.store_speaks = False
+    grown = controller.send(GROW, 3)
+    for _ in range(begun):
+        controller.session.deliver(1)
+    deleted = controller.send(DELETE, 6)
+    cluster.store_speaks = True
+    cluster.run()
+    assert deleted.answer.responses[0].error_code == 0
+    assert grown.answer.results[0].error_code in (0, errors.UnknownTopicOrPartition.code)
+    assert not left_of_it(cluster)
+
+
 def test_a_store_that_breaks_off_in_the_middle_of_a_deletion_sees_it_ended() -> None:
     cluster = Cluster(brokers=3)
     cluster.controller.ask(CREATE, 7)

@@ -72,6 +72,12 @@ def test_acks_0_has_no_answer_and_an_error_closes_the_connection() -> None:
     assert bad.closed is not None and bad.answer is None and not bad.released
 
 
+def test_a_transaction_with_acks_0_closes_the_connection() -> None:
+    """Found by the fuzzer: an answer that no client expects, which it would take for the answer to its next request."""
+    bad = Cluster().topic().send(produce_request(batch(b"a"), acks=0, transactional_id="t"), 12)
+    assert bad.closed is not None and bad.answer is None
+
+
 @pytest.mark.parametrize("acks", [2, -2, 5])
 def test_any_other_acks_is_refused(acks: int) -> None:
     """Line 23."""

@@ -155,7 +155,7 @@ def asking(*partitions: int, session_id: int = 0, epoch: int = 0) -> FetchReques
 
 
 def test_a_session_goes_on_in_steps_of_one_and_wraps_to_1() -> None:
-    sessions = FetchSessions(2, 100)
+    sessions = FetchSessions(2, 100, 1000)
     opened = sessions.begin(asking(0), by_id=False, now_ms=0, rng=Random(1)).session
     assert opened is not None and opened.epoch == 1
     for epoch in (1, 2):
@@ -166,7 +166,7 @@ def test_a_session_goes_on_in_steps_of_one_and_wraps_to_1() -> None:
 
 
 def test_the_session_idle_longest_makes_room_after_two_minutes() -> None:
-    sessions, rng = FetchSessions(2, 100), Random(1)
+    sessions, rng = FetchSessions(2, 100, 1000), Random(1)
     first, second = (sessions.begin(asking(0), by_id=False, now_ms=now, rng=rng) for now in (0, 1000))
     assert sessions.begin(asking(0), by_id=False, now_ms=120_000, rng=rng).session is None
     sessions.begin(asking(session_id=first.session_id, epoch=1), by_id=False, now_ms=60_000, rng=rng)
@@ -177,6 +177,6 @@ def test_the_session_idle_longest_makes_room_after_two_minutes() -> None:
 
 
 def test_a_session_without_partitions_is_none() -> None:
-    sessions = FetchSessions(2, 100)
+    sessions = FetchSessions(2, 100, 1000)
     assert sessions.begin(asking(), by_id=False, now_ms=0, rng=Random(1)).session_id == 0
     assert len(sessions) == 0

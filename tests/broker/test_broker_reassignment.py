@@ -524,6 +524,7 @@ def test_a_log_of_another_topic_of_the_same_name_is_only_set_aside() -> None:
     cluster = a_cluster((1, 2))
     other = layout.TopicAssignment(topic_id=TopicId(bytes([7]) * 16), replicas={0: (1, 3)})
     cluster[2].hear(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(other), 9)))
+    cluster.run()
     assert 2 not in holders(cluster)
     (aside,) = [name for name in cluster[2].disks["disk0"].listdir() if name.endswith("-stray")]
     assert aside.startswith("t-0.") and cluster[2].removed == []

@@ -426,13 +426,15 @@ def test_holes_that_compaction_left_are_copied_and_outlive_a_crash() -> None:
     (number,) = followers(cluster)
     follower = followers(cluster)[number]
     data = bytearray(batch(b"a", key=b"k", leader_epoch=0)) + bytearray(batch(b"b", key=b"k", base_offset=7, leader_epoch=0))
+    assert follower.append(data, high_watermark=9, wall_ms=0) == 1, "the batch behind the hole may be damaged, and nothing follows it yet"
+    data += bytearray(batch(b"c", key=b"k", base_offset=8, leader_epoch=0))
     assert follower.append(data, high_watermark=9, wall_ms=0) == 2
     log, disk = follower.log, cluster[number].disks["disk0"]
     plan = log.flush_plan()
     assert plan is not None and log.holes_below == 9
     plan.carry_out(disk)
     opened = LogDirectory.open(disk.crash(Random(1)), broker_id=number, cluster_id="cluster", now_ms=0)
-    assert (opened.logs[T0].end_offset, opened.logs[T0].holes_below) == (8, 8)
+    assert (opened.logs[T0].end_offset, opened.logs[T0].holes_below) == (9, 9)
 
 
 # Consumers' offsets.

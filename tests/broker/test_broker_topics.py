@@ -6,6 +6,7 @@ import pytest
 from cluster import Broker, Cluster, batch, produce, produce_request
 
 from ottla.base.ports import Op
+from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages.create_partitions import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableReplicaAssignment as Assignment
@@ -71,6 +72,15 @@ def test_a_name_that_stands_twice_in_a_request_is_created_neither_time() -> None
     answer = broker.ask(CreateTopicsRequest(topics=wishes), 7)
     assert {topic.name: topic.error_code for topic in answer.topics} == {"a": errors.InvalidRequest.code, "b": 0}
     assert list(broker.node.image.topics) == ["b"]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_change_that_the_store_does_not_confirm_is_answered_as_one_that_may_be_made(applied: bool) -> None:
+    broker = Cluster()[1]
+    broker.session.fail_next(applied=applied)
+    answer = create(broker)
+    assert answer.error_code == errors.RequestTimedOut.code and "may still be made" in answer.error_message
+    assert ("t" in broker.node.image.topics) is applied
 
 
 def test_validate_only_checks_everything_and_creates_nothing() -> None:
@@ -209,13 +219,6 @@ def test_a_topic_that_is_not_there_cannot_be_deleted(state: DeleteTopicState, er
     assert "t" in broker.node.image.topics
 
 
-def test_a_topic_is_deleted_once_however_often_it_is_named() -> None:
-    cluster = Cluster()
-    broker = cluster.topic("t")
-    answers = delete(broker, DeleteTopicState(name="t"), DeleteTopicState(name="t"))
-    assert sorted(one.error_code for one in answers) == [0, errors.InvalidRequest.code]
-
-
 def test_deleting_can_be_forbidden() -> None:
     """Line 19."""
     cluster = Cluster(settings={"delete.topic.enable": "false"})
@@ -343,3 +346,42 @@ def test_paging_goes_on_behind_a_topic_that_was_deleted_meanwhile() -> None:
     broker = cluster.topic("c")
     answer = broker.ask(DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="b", partition_index=7)), 0)
     assert [topic.name for topic in answer.topics] == ["c"]
+
+
+def test_a_topic_that_is_deleted_or_grows_while_it_is_to_grow_is_judged_as_it_is_then() -> None:
+    """Found by the fuzzer: the answer was UNKNOWN_SERVER_ERROR."""
+    cluster = Cluster()
+    broker = cluster.topic("t")
+    cluster.topic("u")
+
+    def grow(name: str, count: int) -> Any:
+        wish = CreatePartitionsTopic(name=name, count=count, assignments=None)
+        return broker.send(CreatePartitionsRequest(topics=[wish], timeout_ms=1000), 3)
+
+    cluster.store_speaks = False
+    broker.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000), 6)
+    deleted, first, same, more, fewer = grow("t", 4), grow("u", 4), grow("u", 4), grow("u", 6), grow("u", 3)
+    cluster.store_speaks = True
+    cluster.run()
+    codes = [sent.answer.results[0].error_code for sent in (deleted, first, same, more, fewer)]
+    assert codes == [errors.UnknownTopicOrPartition.code, 0, errors.InvalidPartitions.code, 0, errors.InvalidPartitions.code]
+    assert len(broker.node.image.topics["u"].replicas) == 6
+    assert broker.leader("u", 5).log.end_offset == 0
+
+
+def test_settings_that_a_deleted_topic_left_behind_and_that_change_meanwhile_do_not_keep_a_topic_from_being_created() -> None:
+    """Found by the fuzzer: the answer was UNKNOWN_SERVER_ERROR."""
+    cluster = Cluster()
+    broker = cluster[1]
+    path, left = layout.config("topics", "t"), layout.encode_config({"retention.ms": "5"})
+    tool = cluster.store.session()
+    tool.submit((Op("create", path, left),), lambda result: None)
+    cluster.run()
+    cluster.store_speaks = False
+    tool.submit((Op("set", path, left, version=0),), lambda result: None)
+    wishes = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+    first, second = [broker.send(CreateTopicsRequest(topics=wishes, timeout_ms=1000), 7) for _ in range(2)]
+    cluster.store_speaks = True
+    cluster.run()
+    assert [sent.answer.topics[0].error_code for sent in (first, second)] == [0, errors.TopicAlreadyExists.code]
+    assert broker.node.image.overrides("topics", "t") == {}

@@ -27,6 +27,9 @@ class Above:
     def replica(self, broker: int, partition: TopicPartition) -> Any:
         return None
 
+    def is_rotten(self, broker: int, partition: TopicPartition) -> bool:
+        return False
+
 
 @pytest.mark.parametrize(("epochs_later", "complaints"), [(0, 1), (1, 0)])
 def test_who_begins_to_lead_without_all_that_was_committed_is_told_unless_others_lead_by_now(epochs_later: int, complaints: int) -> None:

@@ -8,6 +8,8 @@ import pytest
 from fake_admin import FakeAdmin
 
 from commands import Ottla, documents, good, refused
+from ottla.client.results import LogDir, ReplicaLog
+from ottla.wire.errors import KafkaError
 
 
 def test_a_cluster_elsewhere_is_shown_where_there_is_none_here(
@@ -43,3 +45,12 @@ def test_what_is_missing_is_listed_and_an_exit_code(cluster: FakeAdmin, ottla: O
     ]
     told = documents(ottla("cluster", "status", "-b", "x:1", "-o", "json"), "cluster", "status", code=1)
     assert told["under_replicated"][1] == {"topic": "away", "partition": 0, "leader": 1, "replicas": [3, 1], "isr": [1]}
+
+
+def test_damaged_logs_are_listed_and_an_exit_code(cluster: FakeAdmin, ottla: Ottla, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ReplicaLog("orders", 3, 10, 0, False, "offsets 4 to 4, bytes 62 to 123 of 00.log: the checksum of the batch does not fit")
+    monkeypatch.setattr(cluster, "describe_log_dirs", lambda *_, **__: {1: [LogDir("/a", None, 9, 9, [log])], 2: KafkaError("away")})
+    result = ottla("cluster", "status", "-b", "x:1")
+    assert result.exit_code == 1 and f"orders-3\t1\t{log.damage}" in result.stdout.splitlines()
+    told = documents(ottla("cluster", "status", "-b", "x:1", "-o", "json"), "cluster", "status", code=1)
+    assert told["damaged"] == [{"topic": "orders", "partition": 3, "broker": 1, "damage": log.damage}]

@@ -12,7 +12,7 @@ from ottla.cli.doctor_facts import Facts
 from ottla.cli.doctor_groups import BEHIND_MS, suspects
 from ottla.client.group_lag import GroupLag, PartitionLag
 from ottla.client.group_results import GroupDescription, GroupMember, GroupState, GroupType
-from ottla.client.results import LogDir, Node
+from ottla.client.results import LogDir, Node, ReplicaLog
 
 COORDINATOR = Node(1, "10.0.0.1", 9092)
 
@@ -111,7 +111,7 @@ def test_a_group_without_a_coordinator_is_a_problem() -> None:
 def test_offsets_before_the_start_of_the_log_are_records_that_were_lost() -> None:
     finding = only(with_group(a_group(ALL), a_lag(10, start=40)))
     assert (finding.severity, finding.check) == ("problem", "offsets")
-    assert finding.evidence == "in partition 0 it is at 10, the log begins at 40; 30 offsets in all"
+    assert finding.evidence == "in orders-0 it is at 10, the log begins at 40; 30 offsets in all"
     assert finding.command == "ottla group reset billing --topic orders --to-current"
 
 
@@ -142,3 +142,15 @@ def test_log_directories_that_are_offline_cordoned_or_not_told_are_found() -> No
     facts = a_healthy_cluster()
     facts.directories = {1: [LogDir("/a", "it failed", -1, -1, [])], 2: "no answer", 3: [LogDir("/c", None, 9, 9, [], is_cordoned=True)]}
     assert [(one.severity, one.broker) for one in found(facts)] == [("problem", 1), ("warning", 2), ("note", 3)]
+
+
+@pytest.mark.parametrize(("damage", "severity", "remedy"), [
+    ("offsets 4 to 4: x; it leaves the ISR and copies it from another replica", "warning", "heals the log"),
+    ("offsets 4 to 4: x; nothing is deleted", "problem", "records-delete"),
+])  # fmt: skip
+def test_damaged_logs_are_found_with_what_to_do(damage: str, severity: str, remedy: str) -> None:
+    facts = a_healthy_cluster()
+    facts.directories = {2: [LogDir("/data", None, 100, 90, [ReplicaLog("t", 1, 9, 0, False, damage)])]}
+    finding = only(facts)
+    assert (finding.severity, finding.broker, finding.topic, finding.partitions) == (severity, 2, "t", [1])
+    assert damage in finding.evidence and remedy in finding.remedy

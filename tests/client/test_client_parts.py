@@ -12,7 +12,15 @@ from ottla.client.backoff import Backoff
 from ottla.client.cluster import GONE_MS, Cluster
 from ottla.client.fetch_session import Ask, FetchSession
 from ottla.client.inflight import InFlight
-from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions, address_text, from_keywords, parse_address
+from ottla.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    address_problem,
+    address_text,
+    from_keywords,
+    parse_address,
+)
 from ottla.wire import messages as m
 from ottla.wire.errors import TopicAuthorizationFailed
 
@@ -77,6 +85,23 @@ def test_a_bad_address_is_refused(text: str) -> None:
         return
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("servers", "problem"),
+    [
+        ("h:1", None),
+        ("h:1, [::1]:5 ,", None),
+        ("h", "'h' has no port; write h:9092 if"),
+        ("h:1,b:", "'b:' has no port; write b:9092 if"),
+        ("[::1]", "write [::1]:9092 if"),
+        ("fe80::1", "write [fe80::1]:9092 if"),
+        ("h:x", "'h:x' is not HOST:PORT; expected HOST:PORT, such as 127.0.0.1:9092"),
+    ],
+)
+def test_a_broker_address_without_a_port_is_told_with_the_usual_one(servers: str, problem: str | None) -> None:
+    found = address_problem(servers)
+    assert found is None if problem is None else problem in str(found)
 
 
 def test_an_ipv6_address_is_written_in_brackets() -> None:

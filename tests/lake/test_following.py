@@ -96,7 +96,7 @@ def test_a_log_that_was_cut_off_before_a_table_began_anew_ends_it_or_is_told(tmp
     log = Log(b"a", b"b", b"c")
     kept(log, tmp_path / "t", once=True)
     log.values = [b"a"]
-    with pytest.raises(DataLost, match=r"partition 0 of t ends at 1, and the table has it up to 3: .* --on-loss warn"):
+    with pytest.raises(DataLost, match=r"t-0 ends at 1, and the table has it up to 3: .* --on-loss warn"):
         kept(log, tmp_path / "t", once=True)
     assert kept(log, tmp_path / "t", once=True, fails_on_loss=False).kinds == ["cut off"]
     log.values += [b"d"]

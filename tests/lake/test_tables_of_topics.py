@@ -288,7 +288,7 @@ def test_records_that_are_gone_before_they_are_read_end_it_or_are_counted(
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.delete_records({(topic, 0): 3})
     keep = ("table", topic, "--to", tmp_path / "t", "--once")
-    assert "partition 0 offsets 1 to 2" in ottla(*keep, code=1)[0]["refused"]
+    assert f"{topic}-0 offsets 1 to 2" in ottla(*keep, code=1)[0]["refused"]
     assert ottla(*keep, "--on-loss", "warn")[-1]["lost"] == 2
     assert [row["value"] for row in delta_rows(tmp_path / "t", "value")] == ["four", "one"]
 
@@ -315,7 +315,7 @@ def test_a_log_that_ends_before_what_the_table_has_was_cut_off(
         target = DeltaTarget(tmp_path / "t")
         target.begin(Origin(topic, there.topic_id), Form(), pa.schema([]))
         target.commit([], {0: 1}, {0: 3})
-    assert "partition 0" in (said := ottla(*keep, code=1)[0]["refused"]) and "ends at 1, and the table has it up to 3" in said
+    assert f"{topic}-0" in (said := ottla(*keep, code=1)[0]["refused"]) and "ends at 1, and the table has it up to 3" in said
     assert len(notes(ottla(*keep, "--on-loss", "warn"), "cut off")) == 1
     send(topic, [b"two"])
     ottla(*keep)

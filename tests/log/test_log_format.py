@@ -146,7 +146,8 @@ def test_partition_metadata_checkpoints_and_marker_have_kafkas_text() -> None:
     assert disk.read_file("orders-0/partition.metadata") == f"version: 0\ntopic_id: {topic_id_text(TOPIC_ID)}".encode()
     assert disk.read_file("orders-0/leader-epoch-checkpoint") == b"0\n1\n6 2\n"
     assert disk.read_file("recovery-point-offset-checkpoint") == b"0\n1\norders 0 4\n"
-    assert disk.read_file("log-start-offset-checkpoint") == b"0\n1\norders 0 2\n"
+    # The last row is the checksum of the others, in the place of a partition.
+    assert disk.read_file("log-start-offset-checkpoint") == b"0\n2\norders 0 2\n#crc32c 0 %d\n" % crc32c.crc32c(b"orders 0 2")
     assert disk.read_file("replication-offset-checkpoint") == b"0\n1\norders 0 3\n"
     assert disk.read_file(".kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":12}'
     assert json.loads(disk.read_file(".kafka_cleanshutdown")) == {"version": 0, "brokerEpoch": 12}
@@ -157,7 +158,8 @@ def test_meta_properties_names_broker_cluster_and_directory_as_java_writes_prope
     directory = opened(disk)
     lines = disk.read_file("meta.properties").decode().splitlines()
     assert lines[:2] == ["#", "#Tue Nov 14 22:13:20 UTC 2023"]
-    assert lines[2:] == [
+    assert lines[2] == f"#crc32c={crc32c.crc32c(chr(10).join(lines[3:]).encode())}", "a comment for Java"
+    assert lines[3:] == [
         "version=0", "broker.id=1", "cluster.id=cluster-of-the-tests", f"directory.id={topic_id_text(directory.directory_id)}",
     ]  # fmt: skip
 

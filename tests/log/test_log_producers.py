@@ -1,5 +1,6 @@
 """Idempotence and transactions as a partition sees them."""
 
+import tracemalloc
 from random import Random
 
 import pytest
@@ -211,3 +212,32 @@ def test_repeats_are_known_after_a_restart(clean: bool) -> None:
         found = check(again, 2, sequence=2 * number)
         assert found is not None and found.base_offset == 3 * number + 1
     produce(again, sequence=16)
+
+
+def test_a_producer_takes_little_memory() -> None:
+    """As was found: 60,000 producers took 70 MB of a broker."""
+    log = a_log()
+    ids = 2_000
+    _, first = a_batch(1, producer_id=1, producer_epoch=0, base_sequence=0)
+    tracemalloc.start()
+    try:
+        for producer_id in range(1, ids + 1):
+            for sequence in range(7):
+                header = first._replace(producer_id=producer_id, base_sequence=sequence)
+                log.producers.data_appended(header, 10_000_000 + producer_id * 7 + sequence, NOW_MS + producer_id)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / ids < 600
+
+
+def test_of_too_many_producers_those_silent_for_longest_are_forgotten_but_for_open_transactions() -> None:
+    log = a_log()
+    append(log, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    for producer_id in range(2, 8):
+        append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    append(log, producer_id=2, producer_epoch=0, base_sequence=1)
+    assert log.forget_oldest_producers(3) == 3
+    assert list(log.producers.by_id) == [1, 6, 7, 2], "in the order of last use"
+    append(log, producer_id=3, producer_epoch=0, base_sequence=1)
+    assert log.producers.by_id[3].last_sequence == 1, "one that was forgotten goes on"

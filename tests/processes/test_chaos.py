@@ -66,4 +66,4 @@ def test_nor_while_a_disk_has_no_free_byte(tmp_path: Path) -> None:
 
 
 def test_nor_while_brokers_are_cut_off_from_each_other_or_from_zookeeper_or_from_everybody(tmp_path: Path) -> None:
-    told(tmp_path, "cut-brokers", "cut-zookeeper", "unplug")
+    told(tmp_path, "cut-brokers", "cut-controller", "cut-zookeeper", "unplug")

@@ -248,6 +248,25 @@ async def test_a_peer_that_never_reads_is_cut_off_and_its_requests_are_no_longer
         assert await good.ask(b"") == big
 
 
+async def test_answers_that_wait_in_all_connections_are_bounded_and_those_with_the_most_are_cut() -> None:
+    def answer(connection: Connection, frame: bytes) -> None:
+        connection.respond([framed(bytes(int(frame)))])
+
+    limits = Limits(answer_bytes_max=60 * MiB, write_timeout_ms=60_000, read_timeout_ms=200)
+    async with Served(answer, limits) as served:
+        large = [await served.peer(receive_buffer=4096) for _ in range(4)]
+        small = await served.peer(receive_buffer=4096)
+        for peer in large:
+            await peer.send(framed(b"%d" % (40 * MiB)))
+        await small.send(framed(b"%d" % (4 * MiB)))
+        await until(lambda: served.commons.traffic.cut["too many answers wait"] >= 3)
+        assert len(await small.frame()) == 4 * MiB, "one with less is served"
+        await asyncio.sleep(0.2)
+        assert served.commons.traffic.cut["too many answers wait"] == 3
+        for peer in (*large, small):
+            peer.close()
+
+
 async def test_a_slow_reader_that_keeps_taking_bytes_is_not_cut_off() -> None:
     big = b"r" * (3 * MiB)
     async with Served(lambda connection, frame: connection.respond([framed(big)]), Limits(write_timeout_ms=300)) as served:

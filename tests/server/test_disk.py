@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ottla.base.ports import Disk
-from ottla.server.disk import RealDisk
+from ottla.server.disk import RealDisk, RealFile
 from ottla.sim.disk import SimDisk
 
 
@@ -280,6 +280,27 @@ def test_syncs_in_threads_go_along_with_appends_and_evictions(real: RealDisk) ->
             file.append(b"x")
     assert not failures and all(file.size == len(real.read_file(file.path)) for file in files)
     assert descriptors(real.root) <= 10 + len(threads)
+
+
+def test_a_thread_that_is_not_the_owner_closes_no_descriptor_of_another_file(real: RealDisk) -> None:
+    held = [real.open(f"f{number}", create=True) for number in range(10)]
+    kept = set(real.opened)
+    made: list[RealFile] = []
+
+    def open_another() -> None:
+        file = real.open("other", create=True)
+        file.append(b"0123456789")
+        file.truncate(4)
+        file.drop_cache()
+        file.sync()
+        made.append(file)
+
+    thread = threading.Thread(target=open_another)
+    thread.start()
+    thread.join()
+    assert set(real.opened) == kept == set(map(id, held)) and descriptors(real.root) == 10
+    (other,) = made
+    assert other.size == 4 and other.read(0, 9) == b"0123" and other.append(b"4") == 4
 
 
 def test_a_path_has_one_file(real: RealDisk) -> None:

@@ -90,9 +90,11 @@ async def test_a_file_that_several_plans_name_is_synced_once_and_before_what_dep
     monkeypatch.setattr(RealDisk, "sync_dir", lambda disk, path: synced.append(f"names in {path}"))
     heard, a, b = Heard(disk), disk.open("a", create=True), disk.open("b", create=True)
     small = FlushPlan(Offset(5), (b, a), ("d",), (("d/small", b"text"),))
-    heard.flusher.flush([plan(0, 4, a, b), (TopicPartition("t", 1), small)])
+    first = FlushPlan(Offset(4), (a, b), ("e",))
+    heard.flusher.flush([(TopicPartition("t", 0), first), (TopicPartition("t", 1), small)])
     await heard.ended()
-    assert synced == ["a", "b", "replace d/small", "names in d"]
+    # Replacing a small file syncs its directory, too.
+    assert synced == ["a", "b", "replace d/small", "names in e"]
     assert heard.marks == [(mark(0, 4), mark(1, 5))]
 
 
@@ -124,3 +126,24 @@ async def test_after_a_failed_sync_nothing_more_is_flushed(disk: RealDisk, monke
     await heard.ended()
     assert heard.marks == [] and [error.args for error in heard.errors] == [(5, "Input/output error")]
     assert "c" not in synced and synced.count("a") == 1
+
+
+async def test_new_logs_do_not_hold_up_the_records_of_old_ones(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def sync_dir(disk: RealDisk, path: str) -> None:
+        begun.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(RealDisk, "sync_dir", sync_dir)
+    heard, file = Heard(disk), disk.open("a", create=True)
+    heard.flusher.flush([(TopicPartition("new", number), FlushPlan(Offset(0), (), (f"d{number}",))) for number in range(100)])
+    await asyncio.get_running_loop().run_in_executor(None, begun.wait, 10)
+    heard.flusher.flush([plan(0, 4, file)])
+    while not heard.marks:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert heard.marks == [(mark(0, 4),)]
+    go_on.set()
+    await heard.ended()
+    # In groups of limited size.
+    assert [len(marks) for marks in heard.marks] == [1, 32, 32, 32, 4]

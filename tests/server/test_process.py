@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -14,16 +14,20 @@ import pytest
 from socket_peers import Peer, until
 
 from ottla.broker import effects, events
+from ottla.broker.apis import k60_describe_cluster
 from ottla.records.build import build_batch
-from ottla.server import perform
+from ottla.server import intake, perform
 from ottla.server.coordination import Embedded
 from ottla.server.directory import CannotStart
 from ottla.server.disk import RealDisk, RealFile
-from ottla.server.run import BROKEN, FAILED, STOPPED, Plan, Process
-from ottla.wire import framing
+from ottla.server.plan import Plan
+from ottla.server.run import BROKEN, FAILED, STOPPED, Process
+from ottla.wire import errors, framing
 from ottla.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
     MetadataRequest,
     MetadataResponse,
     ProduceRequest,
@@ -178,36 +182,104 @@ async def test_a_broken_promise_ends_the_process_with_a_record(tmp_path: Path, c
     assert kinds[-1] == "Flushed" and {"StoreChanged", "StoreAnswered", "Ticked", "Request"} <= set(kinds)
 
 
-async def test_an_unforeseen_error_in_a_request_costs_that_connection_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def request_records(data_dir: Path) -> list[tuple[str, str]]:
+    """Path and text of the flight records of requests that failed."""
+    return [(str(path), path.read_text()) for path in data_dir.glob("flight-*-request-*.jsonl")]
+
+
+def fail_requests(run: Any, connection: int, error: Callable[[], Exception]) -> None:
+    """Every request of a connection raises while it is handled."""
+    node = run.process.brokers[0].node
+    inner = node.handle
+
+    def arrived(call: events.RequestArrived) -> None:
+        if call.connection == connection:
+            raise error()
+        inner(call)
+
+    node.handle = arrived
+
+
+async def test_an_unforeseen_error_in_a_request_is_answered_logged_counted_and_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(tmp_path) as run:
         bad, good = await run.client(), await run.client()
-        node = run.process.brokers[0].node
-        inner = node.step
-
-        def step(event: events.Event, now_ms: int) -> list[effects.Effect]:
-            if isinstance(event, events.RequestArrived) and event.connection == 1:
-                raise KeyError("unforeseen")
-            return inner(event, now_ms)
-
         await ask(bad, MetadataRequest(topics=None), 1, MetadataResponse)
-        node.step = step  # type: ignore[method-assign]
-        await bad.send(b"".join(framing.encode_request(MetadataRequest(topics=None), 1, 1, "test")))  # type: ignore[arg-type]
-        assert await bad.closed()
+        fail_requests(run, 1, lambda: KeyError("unforeseen"))
+        assert (await ask(bad, MetadataRequest(topics=None), 13, MetadataResponse)).error_code == errors.UnknownServerError.code
         assert (await ask(good, MetadataRequest(topics=None), 1, MetadataResponse)).brokers
         assert run.process.counters.failed_requests == 1 and not run.died
-    assert "unforeseen" in caplog.text
+        [line] = [record.getMessage() for record in caplog.records if "unforeseen" in record.getMessage()]
+        assert "Metadata version 13, client 'test' at 127.0.0.1, correlation id" in line
+        [(path, text)] = request_records(tmp_path)
+        assert path in line and "KeyError('unforeseen')" in text
+
+
+async def test_a_version_that_cannot_say_the_error_loses_its_connection(tmp_path: Path) -> None:
+    async with running(tmp_path) as run:
+        bad, good = await run.client(), await run.client()
+        await ask(bad, MetadataRequest(topics=None), 1, MetadataResponse)
+        fail_requests(run, 1, lambda: KeyError("unforeseen"))
+        await bad.send(b"".join(framing.encode_request(MetadataRequest(topics=None), 1, 1, "test")))  # type: ignore[arg-type]
+        assert await bad.closed()
+        assert (await ask(good, MetadataRequest(topics=None), 1, MetadataResponse)).brokers and not run.died
+
+
+async def test_repeated_failures_fill_neither_the_log_nor_the_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(tmp_path) as run:
+        bad = await run.client()
+        await ask(bad, MetadataRequest(topics=None), 1, MetadataResponse)
+        fail_requests(run, 1, lambda: KeyError("x" * 100_000))
+        for _ in range(100):
+            await ask(bad, MetadataRequest(topics=None), 13, MetadataResponse)
+        lines = [record.getMessage() for record in caplog.records if "KeyError" in record.getMessage()]
+        assert len(lines) <= 11 and max(map(len, lines)) < 1_000
+        assert len(request_records(tmp_path)) == 1
+        failures = run.process.brokers[0].shell.failures
+        failures.tick(run.process.now_ms() + 120_000)
+        assert f"{100 - len(lines)} more requests failed" in caplog.text
+        assert run.process.counters.failed_requests == 100 and not run.died
+
+
+async def test_an_answer_that_cannot_be_encoded_is_answered_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as run:
+        bad = await run.client()
+        await ask(bad, MetadataRequest(topics=None), 1, MetadataResponse)
+        monkeypatch.setattr(k60_describe_cluster, "address_for", lambda node, call, broker: ("host", "no number"))
+        response = await ask(bad, DescribeClusterRequest(), 1, DescribeClusterResponse)
+        assert response.error_code == errors.UnknownServerError.code
+        assert run.process.counters.failed_requests == 1 and not run.died
+
+
+async def test_an_unforeseen_error_while_decoding_is_answered_or_closes_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(*args: Any) -> Any:
+        raise KeyError("unforeseen")
+
+    async with running(tmp_path) as run:
+        told, untold = await run.client(), await run.client()
+        monkeypatch.setattr(intake, "decode", decode)
+        response = await ask(told, DescribeClusterRequest(), 1, DescribeClusterResponse)
+        assert response.error_code == errors.UnknownServerError.code
+        await untold.send(b"".join(framing.encode_request(MetadataRequest(topics=None), 1, 1, "test")))  # type: ignore[arg-type]
+        assert await untold.closed()
+        monkeypatch.undo()
+        assert (await ask(told, MetadataRequest(topics=None), 1, MetadataResponse)).brokers and not run.died
 
 
 async def test_a_store_that_cannot_be_written_ends_the_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async with running(tmp_path) as run:
         peer = await run.client()
         assert isinstance(run.process.coordination, Embedded)
-        run.process.coordination.store._connection.execute("DROP TABLE node")
+        run.process.coordination.store._file.connection.execute("DROP TABLE node")
         topics = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
         request = framing.encode_request(CreateTopicsRequest(topics=topics, timeout_ms=1000), 5, 1, "test")
         await peer.send(b"".join(request))  # type: ignore[arg-type]
         assert await asyncio.wait_for(run.process.ended(), 5) == FAILED
-    assert "the coordination store failed" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "stopping: the coordination store" in said and "all of its nodes were written to" in said
 
 
 async def test_after_a_pause_a_broker_hears_of_its_session_first_and_then_goes_on(tmp_path: Path) -> None:

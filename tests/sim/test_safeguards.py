@@ -10,7 +10,7 @@ from ottla.base.units import INT64_MAX
 from ottla.broker import leader
 from ottla.broker.apis import k00_produce
 from ottla.broker.leader import Leader
-from ottla.log import cleaning, directory, recover
+from ottla.log import cleaning, recover
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.producers import Producers
@@ -90,8 +90,8 @@ def test_not_checking_the_crc_at_recovery_is_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_trusting_the_files_after_a_crash_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    open_log = directory.open_log
-    monkeypatch.setattr(directory, "open_log", lambda *place, clean, **rest: open_log(*place, clean=True, **rest))
+    open_log = recover.open_log
+    monkeypatch.setattr(recover, "open_log", lambda *place, clean, **rest: open_log(*place, clean=True, **rest))
     assert harm(("power cut", "slow disk"))
 
 

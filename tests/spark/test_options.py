@@ -142,6 +142,11 @@ def test_a_batch_refuses_what_only_a_stream_can_do(options: dict[str, str], sent
     ("options", "sentence"),
     [
         ({"subscribe": "t"}, "kafka.bootstrap.servers: is missing"),
+        (
+            {"subscribe": "t", "kafka.bootstrap.servers": "a:1,broker1"},
+            "kafka.bootstrap.servers: 'broker1' has no port; write broker1:9092",
+        ),
+        ({"subscribe": "t", "bootstrap.servers": "::1"}, "bootstrap.servers: '::1' has no port; write [::1]:9092"),
         ({"bootstrap.servers": "h:1"}, "subscribe: is missing"),
         ({"bootstrap.servers": "h:1", "subscribePattern": "("}, "not a regular expression"),
         ({"bootstrap.servers": "h:1", "assign": json.dumps({"t": ["0"]})}, 'expected {"topic": [partitions]}'),

@@ -77,17 +77,54 @@ def test_ctrl_c_stops_a_pipeline_and_a_restart_goes_on(spark: Any, a_topic: Call
     assert sorted(map(int, rows.column("value").to_pylist())) == list(range(15))
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the process is found in /proc")
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_that_spark_died_is_told_first_and_for_programs(a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+    topic = a_topic()
+    file = tmp_path / "p.toml"
+    file.write_text(PIPELINE)
+    topic.add(b"1", b"2")
+    events = []
+    with started(file, topic, tmp_path) as child:
+        assert child.stdout is not None and child.stderr is not None
+        for line in child.stdout:
+            events.append(json.loads(line))
+            if events[-1]["event"] == "progress":
+                for one in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split():
+                    os.kill(int(one), signal.SIGKILL)
+        assert child.wait(60) == 1
+        said = child.stderr.read()
+    log = tmp_path / "checkpoint" / "spark.log"
+    assert said.startswith("ottla: p: Spark died: its Java process was killed by signal SIGKILL") and said.count("\n") == 1, said
+    assert str(log) in said and "Traceback (most recent call last)" in log.read_text()
+    last = events[-1]
+    assert (last["event"], last["reason"], last["cause"], last["signal"], last["exit_code"]) == (
+        "stopped",
+        "spark_died",
+        "signal",
+        "SIGKILL",
+        None,
+    )
+    assert (last["rows_in"], last["rows_out"], last["log"]) == (2, 2, str(log)) and last["error"] in said
+
+
 def variables(topic: Topic, directory: Path) -> dict[str, str]:
     return {"bootstrap": topic.bootstrap, "dir": str(directory), "topic": topic.name}
 
 
-def stopped_after_progress(file: Path, topic: Topic, directory: Path) -> list[dict[str, Any]]:
-    """Runs the pipeline until it reported a batch, presses Ctrl-C for the whole process group, and gives what it said."""
+def started(file: Path, topic: Topic, directory: Path) -> "subprocess.Popen[str]":
     given = [part for name, value in variables(topic, directory).items() for part in ("--var", f"{name}={value}")]
     run = [sys.executable, "-m", "ottla", "pipeline", "run", str(file), *given]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True, start_new_session=True)
+
+
+def stopped_after_progress(file: Path, topic: Topic, directory: Path) -> list[dict[str, Any]]:
+    """Runs the pipeline until it reported a batch, presses Ctrl-C for the whole process group, and gives what it said."""
     events = []
-    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True, start_new_session=True) as child:
+    with started(file, topic, directory) as child:
         assert child.stdout is not None and child.stderr is not None
         for line in child.stdout:
             events.append(json.loads(line))

@@ -86,10 +86,10 @@ def test_the_smallest_pipeline_is_named_after_its_file_and_shows_text() -> None:
 
 def test_variables_come_from_the_command_line_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "v.toml"
-    file.write_text('bootstrap = "${OTTLA_A}:${OTTLA_B}"\n' + SMALL)
+    file.write_text('bootstrap = "${OTTLA_A}-${OTTLA_B}:9"\n' + SMALL)
     monkeypatch.setenv("OTTLA_A", "env")
     monkeypatch.setenv("OTTLA_B", "env")
-    assert load(file, {"OTTLA_A": "given"}).bootstrap == "given:env"
+    assert load(file, {"OTTLA_A": "given"}).bootstrap == "given-env:9"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,11 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
         ("nmae = 'x'\n" + SMALL, "p.toml:1", "nmae", "unknown key; did you mean name?"),
         ("trigger = 'often'\n" + SMALL, "p.toml:1", "trigger", "expected continuous, available-now, once, or a time"),
         ("name = 3\n" + SMALL, "p.toml:1", "name", "expected text, not 3"),
+        ("bootstrap = 'broker1'\n" + SMALL, "p.toml:1", "bootstrap", "'broker1' has no port; write broker1:9092 if the broker listens"),
+        ("bootstrap = 'a:1, [::1]'\n" + SMALL, "p.toml:1", "bootstrap", "'[::1]' has no port; write [::1]:9092"),
+        (SMALL.replace("[[", "bootstrap = 'h:'\n[[", 1), "p.toml:3", "source.bootstrap", "'h:' has no port; write h:9092"),
+        (SMALL + "[[sink]]\ntype = 'delta'\npath = 'x'\nmode = 'upsert'\n", "p.toml:8", "sink[1].mode", "did you mean merge?"),
+        (SMALL + "[[sink]]\ntype = 'delta'\npath = 'x'\nmode = 'overwrite'\n", "p.toml:8", "sink[1].mode", "did you mean replace?"),
         ("bootstrap = '${nobody_set_this}'\n" + SMALL, "p.toml:1", "bootstrap", "give one with --var nobody_set_this=VALUE"),
         (SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT ${c}'\n", "p.toml:7", "step[0].sql", "--var c=VALUE"),
         (SMALL.replace("[[", "options = { groupIdPrefix = '${p}' }\n[[", 1), "p.toml:3", "source.options.groupIdPrefix", "--var p=VALUE"),

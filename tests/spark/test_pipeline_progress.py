@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ottla.spark.pipeline import foreground
-from ottla.spark.pipeline.foreground import Trouble
-from ottla.spark.pipeline.progress import JsonLines, furthest_behind, progress_of
+from ottla.spark.pipeline.foreground import Sums, Trouble
+from ottla.spark.pipeline.progress import JsonLines, figures_of, furthest_behind, progress_of
 from ottla.spark.pipeline.query import PlannedQuery, RunningQuery
 from ottla.spark.pipeline.run import QueryFailed
 from ottla.spark.pipeline.trouble import passes, waits_s
@@ -46,10 +46,37 @@ def test_a_batch_is_told_with_lag_per_partition_dead_letters_state_and_watermark
         "dead_letters": 40,
         "state_rows": 7,
         "lags": {"a": {"0": 2, "1": 0, "2": 4}},
+        "rows_in_by_source": {},
     }
     out = io.StringIO()
     JsonLines(out).batch(told)
     assert json.loads(out.getvalue()) == {"event": "progress", **asdict(told)}
+
+
+def test_the_lag_is_null_until_the_end_of_the_log_is_known() -> None:
+    # As after a restart: the batch is run again, and Spark has not asked for the end of the log.
+    told = progress_of("q", report(sources=[{**TOPICS, "latestOffset": None}, FILES]), {})
+    assert told.lag is None and told.lags == {"a": {"0": None, "1": None}}
+    assert json.loads(json.dumps(asdict(told)))["lag"] is None
+    assert figures_of(told, 1, 1, 0)["lag"] == "unknown" and furthest_behind([told]) == ""
+
+
+def reading(topic: str, start: int | None, end: int, counted: int) -> dict[str, Any]:
+    first = None if start is None else {topic: {"0": start}}
+    return {"startOffset": first, "endOffset": {topic: {"0": end}}, "latestOffset": {topic: {"0": end}}, "numInputRows": counted}
+
+
+def test_a_run_counts_each_record_once_per_source() -> None:
+    sums = Sums()
+    # Two queries read both topics, one of them one topic in two places: Spark counts its rows twice.
+    for query, twice in (("a", 1), ("b", 2)):
+        for start, end in ((None, 10), (10, 30)):
+            both = [reading("t", start, end, (end - (start or 0)) * (twice if start else 1)), reading("u", 0, 3, 3)]
+            sums.add(progress_of(query, report(sources=both, numInputRows=99), {4: 5}, {4: 1}))
+    assert sums.figures() == {"rows_in": 30 + 6, "rows_out": 20, "dead_letters": 4}
+    files = {"description": "FileStreamSource[file:/x]", "startOffset": None, "endOffset": '{"logOffset": 0}', "latestOffset": None}
+    sums.add(progress_of("a", report(sources=[{**files, "numInputRows": 7}]), {}))
+    assert sums.figures()["rows_in"] == 43
 
 
 def test_of_many_partitions_those_furthest_behind_are_shown() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ottla.base.ports import NodeState, Op, StoreResult
-from ottla.store.embedded import EmbeddedStore, StoreFileError
+from ottla.store.embedded import EmbeddedStore
+from ottla.store.store_file import StoreFileError
 
 
 async def submitted(store: EmbeddedStore, *ops: Op) -> StoreResult:
@@ -81,11 +82,11 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_later_format_is_refused(tmp_path: Path) -> None:
-    EmbeddedStore(tmp_path / "s")._connection.close()
+    EmbeddedStore(tmp_path / "s")._file.connection.close()
     with sqlite3.connect(tmp_path / "s") as connection:
-        connection.execute("UPDATE number SET value = 2 WHERE name = 'format'")
+        connection.execute("UPDATE number SET value = 3 WHERE name = 'format'")
     connection.close()
-    with pytest.raises(StoreFileError, match="format 2"):
+    with pytest.raises(StoreFileError, match="format 3"):
         EmbeddedStore(tmp_path / "s")
 
 
@@ -93,7 +94,7 @@ async def test_after_a_failed_write_nothing_is_answered_as_done(tmp_path: Path) 
     store = EmbeddedStore(tmp_path / "s")
     seen: list[NodeState] = []
     store.session().watch("/a", seen.append)
-    store._connection.execute("DROP TABLE node")
+    store._file.connection.execute("DROP TABLE node")
     assert (await submitted(store, Op("create", "/a"))).error == "unavailable"
     assert (await submitted(store, Op("create", "/b"))).error == "unavailable"
     assert seen == []

@@ -11,7 +11,8 @@ from ottla.base.ports import NodeState, Op, Store, StoreResult
 from ottla.store.embedded import EmbeddedStore
 from ottla.store.layout import PERSISTENT_PATHS
 from ottla.store.memory import MemoryStore
-from ottla.store.zookeeper import Connect, ZooKeeperSession, open_session
+from ottla.store.zookeeper import Connect, ZooKeeperSession
+from ottla.store.zookeeper_opening import open_session
 
 CHROOTS = count(1)
 KINDS = ["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.server)]

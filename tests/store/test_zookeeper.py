@@ -10,7 +10,8 @@ import pytest
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.server.ensemble import Ensemble
 from ottla.spark.java import java_home
-from ottla.store.zookeeper import Connect, ZooKeeperSession, ZooKeeperUnavailable, open_session
+from ottla.store.zookeeper import Connect, ZooKeeperSession
+from ottla.store.zookeeper_opening import ZooKeeperUnavailable, open_session
 
 pytestmark = pytest.mark.server
 CHROOTS = count(1)

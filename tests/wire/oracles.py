@@ -37,6 +37,10 @@ def kio_class(cls: type[msgspec.Struct], version: int) -> type[Any] | None:
     return getattr(module, cls.__name__)
 
 
+#: Tags from here on are of fields that Kafka does not have.
+OWN_TAGS = 10_000
+
+
 def to_kio(message: msgspec.Struct, theirs: type[Any], version: int) -> Any:
     """Say a message in kio's classes."""
     hints = get_type_hints(theirs)
@@ -47,7 +51,7 @@ def to_kio(message: msgspec.Struct, theirs: type[Any], version: int) -> Any:
         value = getattr(message, name)
         values[field.name] = _kio_value(value, ours[name].type, field.metadata.get("kafka_type", ""), hints[field.name], version)
         ours.pop(name)
-    missing = [f.name for f in ours.values() if f.present(version)]
+    missing = [f.name for f in ours.values() if f.present(version) and (f.tag or 0) < OWN_TAGS]
     assert not missing, f"kio has no {missing} in {theirs}"
     return theirs(**values)
 
@@ -134,7 +138,7 @@ def from_kafka_python(theirs: Any, cls: type[msgspec.Struct], version: int) -> A
     """Say a message that kafka-python decoded in our classes."""
     values = {}
     for field in fields_of(cls):
-        if field.present(version):
+        if field.present(version) and (field.tag or 0) < OWN_TAGS:
             name = _kafka_python_name(field, type(theirs))
             value = getattr(theirs, name)
             values[field.name] = _bits(value) if name == "authorized_operations" else _our_value(value, field.type, field.default, version)

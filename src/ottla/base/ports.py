@@ -57,7 +57,10 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """One log directory. Paths are relative to its root and use ``/``."""
+    """One log directory. Paths are relative to its root and use ``/``.
+
+    It has one owner, a thread. While the owner opens the logs it can wait for other threads that do so, each with files of its own.
+    """
 
     @property
     def root(self) -> str:
@@ -82,8 +85,19 @@ class Disk(Protocol):
         """No error when it exists. The name is durable only after ``sync_dir`` of the parent."""
         ...
 
+    def create_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
+        """Create a directory, unless it exists, and files in it with these names and contents. Safe in a thread.
+
+        Existing files are overwritten. Contents are durable only after ``sync_file``, names only after ``sync_dir``.
+        """
+        ...
+
+    def sync_file(self, path: str) -> None:
+        """Sync a file that nobody has open. Safe in a thread. Raises FileNotFoundError."""
+        ...
+
     def rename(self, old: str, new: str) -> None:
-        """Atomic; replaces an existing file. Durable only after ``sync_dir``."""
+        """Atomic; replaces an existing file. Durable only after ``sync_dir``. Safe in a thread, for what the owner has stopped using."""
         ...
 
     def unlink(self, path: str) -> None:

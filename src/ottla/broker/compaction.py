@@ -125,7 +125,7 @@ class Compaction:
 
     def _leave_alone(self, replica: Leader | Follower, damage: str) -> None:
         self.uncleanable[replica.partition] = replica.log
-        self._node.inspections.begin(replica, replica.log.start_offset, whole=True)
+        self._node.scrubs.look_at(replica, replica.log.start_offset, whole=True)
         self._node.effects.append(
             effects.Warn(message=f"{replica.partition} in {replica.directory.root} is not compacted any more until a restart: {damage}")
         )

@@ -38,11 +38,17 @@ class ServerOptions(Options):
         "zookeeper.connection.timeout.ms",
         -1,
         at_least=-1,
-        doc="Longest wait for ZooKeeper at the start; -1: zookeeper.session.timeout.ms.",
+        doc="Longest wait for ZooKeeper at the start; -1 waits without limit.",
     )
     broker_rack: str = option("broker.rack", "", doc="Rack, or zone, of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Directories for partitions; several are used evenly.")
     num_io_threads: int = option("num.io.threads", 4, at_least=1, doc="Threads for fsync, cold reads and deletions.")
+    num_recovery_threads: int = option(
+        "num.recovery.threads.per.data.dir",
+        2,
+        at_least=1,
+        doc="Threads that open and recover the logs of one log directory at the start.",
+    )
     socket_request_max_bytes: int = option("socket.request.max.bytes", 100 * MiB, at_least=1, doc="Largest request.")
     first_request_max_bytes: int = option(
         "ottla.first.request.max.bytes",
@@ -71,11 +77,24 @@ class ServerOptions(Options):
         at_least=KiB,
         doc="Answer bytes a connection may have waiting in memory; above it the connection's next request is not read.",
     )
+    answers_max_bytes: int = option(
+        "ottla.answers.max.bytes",
+        256 * MiB,
+        long=True,
+        at_least=MiB,
+        doc="Answer bytes that all connections together may have waiting in memory; beyond it those with the most are closed.",
+    )
     write_timeout_ms: int = option(
         "ottla.connection.write.timeout.ms",
         30 * SECOND_MS,
         at_least=1,
         doc="A connection whose peer takes no byte of a waiting answer for this long is closed.",
+    )
+    memory_trim_interval_ms: int = option(
+        "ottla.memory.trim.interval.ms",
+        10 * SECOND_MS,
+        at_least=-1,
+        doc="Time between two looks whether much memory was freed, which is then given back to the system; -1: never.",
     )
     disk_reserve_bytes: int = option(
         "ottla.disk.reserve.bytes",
@@ -208,6 +227,20 @@ class ClusterOptions(Options):
         at_least=1,
         doc="Partitions that one incremental fetch session remembers; a fetch of more is served without a session.",
     )
+    fetch_sessions_partitions_max: int = option(
+        "ottla.fetch.sessions.partitions.max",
+        200_000,
+        at_least=1,
+        doc="Partitions that the fetch sessions of all consumers remember together, about 400 bytes each; further fetches are served "
+        "without a session.",
+    )
+    fetch_waiting_partitions_max: int = option(
+        "ottla.fetch.waiting.partitions.max",
+        200_000,
+        at_least=1,
+        doc="Partitions named by the fetches of all consumers that wait for records without a session, about 600 bytes each; further "
+        "fetches are answered at once.",
+    )
     request_partitions_max: int = option(
         "max.request.partition.size.limit", 2_000, at_least=1, doc="Partitions in one answer to DescribeTopicPartitions."
     )
@@ -233,6 +266,31 @@ class ClusterOptions(Options):
         scope="cluster-wide",
         doc="A silent producer's sequence numbers are forgotten after this time.",
     )
+    producer_ids_max: int = option(
+        "ottla.producer.ids.max",
+        500_000,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Producers, counted once per partition, whose sequence numbers a broker remembers, about 450 bytes each; beyond it those that "
+        "were silent for longest are forgotten before producer.id.expiration.ms.",
+    )
+    overrides_max_bytes: int = option(
+        "ottla.config.overrides.max.bytes",
+        128 * KiB,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="Bytes of the names and values that AlterConfigs, IncrementalAlterConfigs and CreateTopics may set for one topic, broker or "
+        "group.",
+    )
+    config_max_bytes: int = option(
+        "ottla.config.max.bytes",
+        64 * MiB,
+        long=True,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="Memory for the settings of all topics, brokers and groups that clients have set; further ones are refused with "
+        "POLICY_VIOLATION.",
+    )
     max_decompressed_ratio: int = option(
         "ottla.decompressed.ratio.max",
         100,
@@ -252,6 +310,54 @@ class ClusterOptions(Options):
         "group.max.session.timeout.ms", 30 * MINUTE_MS, at_least=0, doc="Longest session timeout that a member may ask for."
     )
     group_max_size: int = option("group.max.size", 2**31 - 1, at_least=1, doc="Members that one group of the classic protocol may have.")
+    group_member_max_bytes: int = option(
+        "ottla.group.member.max.bytes",
+        4 * MiB,
+        at_least=4 * KiB,
+        scope="cluster-wide",
+        doc="Memory for one member of a group: its subscription, protocols, names and assignment. A larger JoinGroup, SyncGroup or "
+        "ConsumerGroupHeartbeat is refused with INVALID_REQUEST.",
+    )
+    group_max_bytes: int = option(
+        "ottla.group.max.bytes",
+        32 * MiB,
+        at_least=4 * KiB,
+        scope="cluster-wide",
+        doc="Memory for the members of one group, and so the largest JoinGroup answer that its leader gets. What would exceed it is "
+        "refused with GROUP_MAX_SIZE_REACHED.",
+    )
+    groups_max_bytes: int = option(
+        "ottla.groups.max.bytes",
+        256 * MiB,
+        long=True,
+        at_least=4 * KiB,
+        scope="cluster-wide",
+        doc="Memory for the members of all groups that a broker coordinates. What would exceed it is refused with "
+        "GROUP_MAX_SIZE_REACHED; groups that do not grow go on.",
+    )
+    group_pending_members_max: int = option(
+        "ottla.group.pending.members.max",
+        10_000,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Member ids that a group has given out and nobody has joined with yet; the oldest is withdrawn for a further one.",
+    )
+    group_patterns_max: int = option(
+        "ottla.group.consumer.patterns.max",
+        16,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Different regular expressions that the members of one group of the new group protocol may subscribe with.",
+    )
+    group_offsets_max_bytes: int = option(
+        "ottla.group.offsets.max.bytes",
+        256 * MiB,
+        long=True,
+        at_least=4 * KiB,
+        scope="cluster-wide",
+        doc="Memory for the committed offsets of all groups that a broker coordinates, about 200 bytes each without their texts. Further "
+        "ones are refused with INVALID_COMMIT_OFFSET_SIZE; commits that replace others go on.",
+    )
     offset_metadata_max_bytes: int = option(
         "offset.metadata.max.bytes", 4096, at_least=0, doc="Longest text that a client may have kept beside a committed offset."
     )
@@ -276,6 +382,22 @@ class ClusterOptions(Options):
     )
     offsets_topic_segment_bytes: int = option(
         "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets. Counts when the topic is created."
+    )
+    log_scrub_interval_ms: int = option(
+        "ottla.log.scrub.interval.ms",
+        7 * DAY_MS,
+        long=True,
+        at_least=-1,
+        scope="cluster-wide",
+        doc="Time in which every log is read once and compared with its checksums, offsets and indexes; 0 or -1 never.",
+    )
+    log_scrub_bytes_per_second: float = option(
+        "ottla.log.scrub.io.max.bytes.per.second",
+        0.0,
+        at_least=0,
+        scope="cluster-wide",
+        doc="""Bytes that the scrub reads per second at most. 0 computes the rate: a pass takes half of ottla.log.scrub.interval.ms, at
+        1 MiB per second or faster.""",
     )
     log_cleaner_enable: bool = option("log.cleaner.enable", True, doc="Whether topics with cleanup.policy=compact are compacted.")
     log_cleaner_threads: int = option(
@@ -471,6 +593,16 @@ def _overrides(image: Image, kind: str, name: str) -> dict[str, str]:
     found = image.overrides(kind, name)
     wrong = unreadable(image, kind, name) if found else {}
     return {setting: text for setting, text in found.items() if setting not in wrong} if wrong else found
+
+
+def check_size(options: ClusterOptions, owner: str, wished: Mapping[str, str], present: Mapping[str, str]) -> None:
+    """Refuse overrides of one topic, broker or group that are too many or too long; those that do not grow pass. Raises: ConfigError."""
+    size, before = (sum(len(name.encode()) + len(text.encode()) for name, text in texts.items()) for texts in (wished, present))
+    size += len(owner.encode())
+    limit = options.overrides_max_bytes
+    if size > limit and size > before + len(owner.encode()):
+        name = max(wished, key=lambda name: len(wished[name]))
+        raise ConfigError(name, f"with it the settings have {size} bytes, and ottla.config.overrides.max.bytes is {limit}")
 
 
 def broker_texts(settings: Settings, image: Image, broker_id: int) -> dict[str, str]:

@@ -36,6 +36,7 @@ from ottla.broker.creating import begin_creation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PARKED, Refusal
 from ottla.broker.image import Image
+from ottla.broker.isolation import indivisible
 from ottla.broker.purgatory import Parked
 from ottla.log.errors import LogError
 from ottla.records.batch import headers
@@ -107,9 +108,13 @@ class Reply:
     def give(self, message: Any) -> None:
         """Answer, as soon as what was written about the key so far is committed."""
         if self._leave():
-            answer = self._shard.answer(self._call, message, of=self._of, refuse=self._refuse)
-            if answer is not PARKED:
-                self._shard.node.answer(self._call, answer)
+            # What is given may belong to another request than the one whose step this is.
+            self._shard.node.isolation.run(self._call, self._give, message)
+
+    def _give(self, message: Any) -> None:
+        answer = self._shard.answer(self._call, message, of=self._of, refuse=self._refuse)
+        if answer is not PARKED:
+            self._shard.node.answer(self._call, answer)
 
     def refuse(self, error: KafkaError) -> None:
         """Answer with an error."""
@@ -197,9 +202,12 @@ class Shard(Generic[M]):
         except errors.MessageTooLarge as error:
             self.node.effects.append(effects.Warn(message=f"what is to be kept about {of!r} is too large, see max.message.bytes: {error}"))
             raise too_large(str(error)) from error
-        for key, value in records:
-            machine.apply(key, value)
-        self.node.partitions.wrote(leader)
+        try:
+            for key, value in records:
+                machine.apply(key, value)
+        finally:
+            # What is in the log is flushed, whatever becomes of the machine.
+            self.node.partitions.wrote(leader)
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> Parked:
         """Have something done later, unless it is cancelled or the shard goes."""
@@ -207,7 +215,7 @@ class Shard(Generic[M]):
         def fire(expired: bool) -> None:
             del self._timers[timer]
             if self.state is not State.GONE:
-                act()
+                self.node.isolation.run_shard(self, act)
 
         timer = Parked((), lambda: False, fire)
         self._timers[timer] = None
@@ -291,6 +299,13 @@ class Shard(Generic[M]):
             )
         )
 
+    def reload(self) -> None:
+        """An exception interrupted what this shard does: what waits is refused, and another shard takes its state from the log."""
+        if self.state is not State.GONE:
+            self.drop()
+            self.node.groups.partition_changed(self.partition)
+
+    @indivisible
     def drop(self) -> None:
         """The partition is led here no more."""
         self.state = State.GONE
@@ -371,9 +386,10 @@ class Coordinator(Generic[M]):
             return
         leader = self._node.partitions.leaders.get(partition)
         shard = self.shards.get(partition.partition)
-        if shard is not None and shard.leader is not leader:
+        if shard is not None and (shard.leader is not leader or shard.state is State.GONE):
             del self.shards[partition.partition]
-            shard.drop()
+            if shard.state is not State.GONE:
+                shard.drop()
             shard = None
         if shard is None and leader is not None and self._node.started and not self._node.stopping:
             shard = self.shards[partition.partition] = Shard(self._node, leader, self._make)
@@ -395,6 +411,7 @@ class Coordinator(Generic[M]):
             raise not_coordinator(key)
         if shard.state is State.LOADING:
             raise errors.CoordinatorLoadInProgress(f"{shard.partition} is being loaded; try again")
+        self._node.isolation.touched.append(shard)
         return shard
 
     def create(self) -> None:

@@ -6,8 +6,11 @@ import msgspec
 
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
+from ottla.broker.events import RequestArrived
+from ottla.log.changes import LogChanges
 from ottla.log.cleaning import CleaningPlan
 from ottla.log.flush import FlushPlan, Slice
+from ottla.log.scrub import ScrubPlan
 
 
 class Effect(msgspec.Struct, kw_only=True, gc=False):
@@ -22,6 +25,8 @@ class Respond(Effect):
     api_version: int
     message: Any
     ticket: int = 0
+    #: The request, to refuse it should this answer not be encodable.
+    call: RequestArrived | None = None
 
 
 class Release(Effect):
@@ -69,6 +74,16 @@ class ReadLog(Effect):
     slice: Slice
 
 
+class ChangeLogs(Effect):
+    """Carry out the changes off the loop; answer with LogsChanged, or DirectoryFailed. At most one per directory is under way.
+
+    ChangeLogs and ReplaceFiles of a directory are performed one after the other, in the order in which they were asked for.
+    """
+
+    directory: str
+    changes: LogChanges
+
+
 class Remove(Effect):
     """Unlink files, or whole directories, off the loop. They are already renamed out of the way."""
 
@@ -95,6 +110,18 @@ class Clean(Effect):
     bytes_per_second: float
 
 
+class Scrub(Effect):
+    """Compare a segment with its checksums as planned, off the loop, no faster than so many bytes per second; answer with Scrubbed.
+
+    At most one is under way.
+    """
+
+    partition: TopicPartition
+    directory: str
+    plan: ScrubPlan
+    bytes_per_second: float
+
+
 class StoreSubmit(Effect):
     """Carry out a ``multi`` on the store; answer with StoreAnswered."""
 
@@ -115,6 +142,15 @@ class Warn(Effect):
     """Tell the operator, in one line, of a state that needs a hand: said when it begins and when it ends, not for each request it costs."""
 
     message: str
+
+
+class RequestFailed(Effect):
+    """Log, count and record an unexpected exception that cost a request, and nothing else (``isolation.py``)."""
+
+    #: None: no request, but ``what``.
+    call: RequestArrived | None
+    what: str
+    error: Exception
 
 
 class Halt(Effect):

@@ -10,7 +10,7 @@ import msgspec
 
 from ottla.base.ids import ConnectionId, Offset, TopicPartition
 from ottla.base.ports import NodeState, SessionState, StoreResult
-from ottla.log import cleaning
+from ottla.log import cleaning, scrub
 
 
 class Event(msgspec.Struct, kw_only=True, gc=False):
@@ -50,12 +50,26 @@ class Flushed(Event):
     marks: tuple[tuple[TopicPartition, Offset], ...]
 
 
+class LogsChanged(Event):
+    """A ChangeLogs was carried out. ``refused``: partitions whose log was not created, because the disk is full."""
+
+    directory: str
+    refused: tuple[TopicPartition, ...] = ()
+
+
 class Cleaned(Event):
     """A Clean is over. ``result`` None: it was given up, for want of room or of the log; ``damage`` names a batch that is not sound."""
 
     partition: TopicPartition
     result: cleaning.Cleaned | None = None
     damage: str = ""
+
+
+class Scrubbed(Event):
+    """A Scrub is over. ``result`` None: it was given up, since the broker stops or the segment is gone."""
+
+    partition: TopicPartition
+    result: scrub.Scrubbed | None = None
 
 
 class DirectoryFailed(Event):

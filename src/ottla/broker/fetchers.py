@@ -299,14 +299,18 @@ class Fetcher:
                 mark = follower.high_watermark
                 removed = follower.follow_marks(high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=node.wall_ms)
                 follower.failures = 0
+                follower.refused = ""
                 if follower.high_watermark != mark:
                     node.purgatory.poke(follower.partition)
         except OSError as error:
             node.partitions.append_failed(follower, error)
             self._failed(follower)
         except (Unsound, LogError, RecordsError) as error:
-            if not follower.failures:
-                node.effects.append(effects.Warn(message=f"{follower.partition} cannot follow broker {follower.leader}: {error}"))
+            if follower.refused != str(error):
+                refused = f"{follower.partition} in {follower.directory.root} does not copy what broker {follower.leader} sent: {error}"
+                message = f"{refused}; it asks again, and the leader then scrubs that segment of its own log"
+                node.effects.append(effects.Warn(message=message))
+                follower.refused = str(error)
             self._failed(follower)
         node.upkeep.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)
         if log.unflushed:

@@ -46,6 +46,7 @@ class Follower(Flushing, Readable):
         "leader",
         "not_before_ms",
         "partition",
+        "refused",
         "waits",
     )
 
@@ -69,6 +70,8 @@ class Follower(Flushing, Readable):
         #: The leader is not asked again before then, after so many failures in a row.
         self.not_before_ms = 0
         self.failures = 0
+        #: Why what the leader sent last was not written; empty when it was.
+        self.refused = ""
         #: Its log is damaged, and it is still counted on: until that ends it asks for nothing.
         self.waits = False
         #: Of this replica as a leader: an epoch, and the members of its maximal ISR. Should it go on leading in that epoch, they count.
@@ -105,16 +108,22 @@ class Follower(Flushing, Readable):
         """
         count = 0
         view = memoryview(data)
-        for position, header in headers(view):
-            if position + header.size > len(view):
-                break
+        batches = iter(headers(view))
+        following = next(batches, None)
+        while following is not None:
+            position, header = following
+            following = next(batches, None)
             if header.last_offset < self.log.end_offset:
                 continue
             if header.leader_epoch > self.epoch:
                 break
             self._check(view, position, header)
-            if header.base_offset > max(self.log.end_offset, self.log.holes_below):
-                self.log.allow_holes(max(header.base_offset, high_watermark))
+            if header.base_offset > self.log.end_offset:
+                if following is None and count:
+                    break  # The next answer begins with it, and has what follows it.
+                self._check_hole(header, None if following is None else following[1], high_watermark)
+                if header.base_offset > self.log.holes_below:
+                    self.log.allow_holes(max(header.base_offset, high_watermark))
             batch = view[position : position + header.size]
             self.log.append(batch, header, leader_epoch=header.leader_epoch, now_ms=wall_ms, copy=True)
             count += 1
@@ -127,6 +136,16 @@ class Follower(Flushing, Readable):
             raise Unsound(f"a batch of epoch {header.leader_epoch} at {header.base_offset} follows epoch {self.log.epochs.latest}")
         if not crc_ok(view, position):
             raise Unsound(f"the batch at {header.base_offset} does not match its checksum")
+
+    def _check_hole(self, header: BatchHeader, following: BatchHeader | None, high_watermark: int) -> None:
+        """A batch may begin behind a hole that the leader's compaction left. Such a hole lies below the high watermark, and the batch does
+        not overlap the one behind it. Else its base offset, which no checksum covers, is damaged. Raises: Unsound."""
+        end_offset, last_offset = self.log.end_offset, header.last_offset
+        if last_offset >= high_watermark:
+            raise Unsound(f"a batch says offset {header.base_offset} where {end_offset} is due; the high watermark is {high_watermark}")
+        if following is not None and following.base_offset <= last_offset:
+            said = f"a batch says offsets {header.base_offset} to {last_offset} where {end_offset} is due"
+            raise Unsound(f"{said}; the next one says {following.base_offset}")
 
     def follow_marks(self, *, high_watermark: int, log_start: int, wall_ms: int) -> tuple[str, ...]:
         """The leader told its marks; returns files that were renamed, to be removed later."""

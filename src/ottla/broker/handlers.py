@@ -48,6 +48,8 @@ class Served:
     at_controller: bool
     #: Whether ApiVersions tells clients of it; not of what brokers alone ask, nor of what has no meaning in this cluster.
     told: bool
+    #: Whether it leaves the state of groups as it is: an exception in it does not make that state doubtful.
+    reads_groups: bool
 
     @property
     def name(self) -> str:
@@ -61,7 +63,13 @@ H = TypeVar("H", bound=Handler)
 
 
 def handles(
-    request: type[Any], versions: tuple[int, int], *, refuse: Refusal, at_controller: bool = False, told: bool = True
+    request: type[Any],
+    versions: tuple[int, int],
+    *,
+    refuse: Refusal,
+    at_controller: bool = False,
+    told: bool = True,
+    reads_groups: bool = False,
 ) -> Callable[[H], H]:
     """Serve requests of this class in the versions given, both ends included."""
 
@@ -69,7 +77,7 @@ def handles(
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
-        HANDLERS[key] = Served(key, request, schema.since, versions, run, refuse, at_controller, told)
+        HANDLERS[key] = Served(key, request, schema.since, versions, run, refuse, at_controller, told, reads_groups)
         return run
 
     return register

@@ -12,6 +12,8 @@ from ottla.store import layout
 from ottla.store.layout import PartitionState
 
 NO_LEADER = BrokerId(-1)
+#: Memory for an entity with overrides beside its name and their bytes.
+ENTRY_BYTES = 600
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class Registration:
     rack: str | None
     #: Transaction of the registration; a broker that comes back has a larger one. Source: KIP-380.
     epoch: int
-    #: It is about to stop: it hands over what it leads, and is not counted in anew. Source: KIP-841.
+    #: It is about to stop, or fenced: it hands over what it leads, and is not counted in anew. Source: KIP-841.
     leaving: bool = False
     #: Version of the store node: it grows when the broker tells something new of its replicas.
     version: int = 0
@@ -37,6 +39,8 @@ class Registration:
     clean_since: int = -1
     #: Epoch of the controller that it cannot reach; -1 when it can, or does not know.
     unheard: int = -1
+    #: It is alive, but most brokers could not reach it when it was the controller.
+    fenced: bool = False
 
 
 @dataclass(slots=True)
@@ -79,8 +83,13 @@ class Image:
         self.brokers: dict[BrokerId, Registration] = {}
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[TopicId, Topic] = {}
+        #: Partitions of all topics, and topics by name with ``_`` for each ``.``: kept up to date, since each creation of a topic asks.
+        self._partition_count = 0
+        self._alike: dict[str, dict[str, None]] = {}
         #: Overrides as text: by ("topics", name) or ("brokers", id or "<default>"); an entity without overrides is absent.
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
+        #: Memory for them, see ``entry_bytes``.
+        self.configs_bytes = 0
         #: Versions of the store nodes below /config, /controller_epoch, /latest_producer_id_block and /admin/reassign_partitions.
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
@@ -106,7 +115,11 @@ class Image:
         return found is not None and partition in found.replicas
 
     def partition_count(self) -> int:
-        return sum(len(topic.replicas) for topic in self.topics.values())
+        return self._partition_count
+
+    def colliding(self, name: str) -> str | None:
+        """Another topic whose name differs from this one in ``.`` and ``_`` only, which metrics cannot tell apart."""
+        return next((other for other in self._alike.get(name.replace(".", "_"), ()) if other != name), None)
 
     def overrides(self, kind: str, name: str) -> dict[str, str]:
         return self.configs.get((kind, name), {})
@@ -139,6 +152,7 @@ class Image:
         before = self.topics.get(name)
         if node.data is None:
             if before is not None:
+                self._count(before, -1)
                 del self.topics[name]
                 self.topics_by_id.pop(before.topic_id, None)
             return ("topic", name)
@@ -150,8 +164,22 @@ class Image:
             topic.states, topic.versions = before.states, before.versions
         elif before is not None:
             self.topics_by_id.pop(before.topic_id, None)
+        if before is not None:
+            self._count(before, -1)
+        self._count(topic, 1)
         self.topics[name] = self.topics_by_id[topic.topic_id] = topic
         return ("topic", name)
+
+    def _count(self, topic: Topic, sign: int) -> None:
+        """A topic comes, or goes."""
+        self._partition_count += sign * len(topic.replicas)
+        plain = topic.name.replace(".", "_")
+        if sign > 0:
+            self._alike.setdefault(plain, {})[topic.name] = None
+        else:
+            del self._alike[plain][topic.name]
+            if not self._alike[plain]:
+                del self._alike[plain]
 
     def _state_changed(self, partition: TopicPartition, node: NodeState) -> Change:
         topic = self.topics.get(partition.topic)
@@ -175,19 +203,25 @@ class Image:
                 read.port,
                 read.rack,
                 node.created_zxid,
-                leaving=read.leaving,
+                leaving=read.leaving or read.fenced,
                 version=node.version,
                 offline=_partitions(read.offline),
                 impaired=_partitions(read.impaired),
                 full=_partitions(read.full),
                 clean_since=read.clean_since,
                 unheard=read.unheard,
+                fenced=read.fenced,
             )
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)
 
     def _config_changed(self, entity: tuple[str, str], node: NodeState) -> Change:
         overrides = layout.decode_config(node.data) if node.data is not None else {}
+        path = layout.config(*entity)
+        if entity in self.configs:
+            self.configs_bytes -= entry_bytes(path, layout.encode_config(self.configs[entity]))
+        if overrides:
+            self.configs_bytes += entry_bytes(path, layout.encode_config(overrides))
         if overrides:
             self.configs[entity] = overrides
         else:
@@ -249,3 +283,8 @@ def _wished(node: NodeState) -> dict[TopicPartition, tuple[int, ...]]:
         return layout.decode_reassignment(node.data) if node.data is not None else {}
     except layout.MalformedNode:
         return {}
+
+
+def entry_bytes(path: str, data: bytes) -> int:
+    """About the memory that a node with overrides takes in the image."""
+    return ENTRY_BYTES + len(path) + 2 * len(data)

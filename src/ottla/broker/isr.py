@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker.isolation import indivisible
 from ottla.broker.leader import Leader
 from ottla.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -39,9 +40,12 @@ class IsrChanges:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._asking = False
+        #: Counts requests, so that the answer of an earlier controller is told from that of the present one.
+        self._number = 0
         #: Partitions that want another ISR.
         self._wanted: dict[TopicPartition, None] = {}
 
+    @indivisible
     def look(self, leader: Leader) -> None:
         """A follower fetched, or time passed: ask if the ISR should be another."""
         if self._wanted_isr(leader) is not None:
@@ -54,6 +58,14 @@ class IsrChanges:
             if leader.insync.standings and self._wanted_isr(leader) is not None:
                 self._wanted[leader.partition] = None
         self._ask()
+
+    def controller_changed(self) -> None:
+        """Another broker is controller: a request to the one before is not waited for, since that one may not be reachable. It cannot
+        write any more. What is still wanted is asked for again, under the version known by then."""
+        self._number += 1
+        self._asking = False
+        if self._node.image.controller is not None:
+            self.tick()
 
     def _wanted_isr(self, leader: Leader) -> tuple[int, ...] | None:
         node = self._node
@@ -97,7 +109,8 @@ class IsrChanges:
         if topics:
             self._asking = True
             request = AlterPartitionRequest(broker_id=node.broker_id, broker_epoch=node.epoch, topics=list(topics.values()))
-            done = partial(self._answered, node.image.controller)
+            self._number += 1
+            done = partial(self._answered, self._number, node.image.controller)
             node.ask(node.image.controller, request, version=VERSION, timeout_ms=PATIENCE_MS, done=done)
 
     def _epoch_of(self, leader: Leader, broker: int) -> int:
@@ -112,7 +125,9 @@ class IsrChanges:
         state = self._node.image.state(leader.partition)
         return state.registration_of(broker) if state is not None else -1
 
-    def _answered(self, controller: BrokerId, response: Any) -> None:
+    def _answered(self, number: int, controller: BrokerId, response: Any) -> None:
+        if number != self._number:
+            return
         self._asking = False
         self._node.controller.hearing.asked(controller, answered=response is not None)
         self._ask()

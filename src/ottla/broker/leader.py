@@ -26,11 +26,12 @@ from ottla.base.ports import File
 from ottla.base.units import MiB
 from ottla.broker.flushing import Flushing
 from ottla.broker.insync import InSync
+from ottla.broker.isolation import indivisible, interrupted
 from ottla.broker.reading import Readable
 from ottla.broker.refusals import refusal_of
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
-from ottla.log.log import Log
+from ottla.log.log import Appended, Log
 from ottla.log.options import TopicOptions
 from ottla.records.batch import (
     CODEC_BITS,
@@ -177,6 +178,7 @@ class Leader(Flushing, Readable):
         """As the controller last said."""
         return self.insync.isr
 
+    @indivisible
     def fetched(self, broker: int, *, offset: int, broker_epoch: int, now_ms: int) -> bool:
         """A follower of this epoch fetches from ``offset``, below which it has everything; returns whether the high watermark rose."""
         self.insync.fetched(broker, offset=offset, end_offset=self.log.end_offset, broker_epoch=broker_epoch, now_ms=now_ms)
@@ -235,13 +237,21 @@ class Leader(Flushing, Readable):
                     stamp = repeat.timestamp_ms if self._stamps else -1
                     return Accepted(repeat.base_offset, repeat.last_offset + 1, stamp, False)
             records, header = self._prepared(records, seen, wall_ms)
-            done = self.log.append(records, header, leader_epoch=self.epoch, now_ms=wall_ms)
+            done = self._write(records, header, wall_ms)
         except (RecordsError, LogError) as error:
             raise refusal_of(error) from error
-        end_offset = done.last_offset + 1
-        if self.caching:
-            self._advance()
-        return Accepted(done.base_offset, end_offset, wall_ms if self._stamps else -1, True)
+        return Accepted(done.base_offset, done.last_offset + 1, wall_ms if self._stamps else -1, True)
+
+    def _write(self, records: memoryview, header: BatchHeader, wall_ms: int) -> Appended:
+        try:
+            done = self.log.append(records, header, leader_epoch=self.epoch, now_ms=wall_ms)
+            if self.caching:
+                self._advance()
+        except OSError:
+            raise
+        except Exception as error:
+            raise interrupted(f"an append to {self.partition}", error) from error
+        return done
 
     def _refuse_size(self, records: memoryview) -> NoReturn:
         """Before the checksum and the records are looked at, as in Kafka; what is no single batch of today's format is refused as that."""
@@ -266,10 +276,7 @@ class Leader(Flushing, Readable):
             raise errors.MessageTooLarge(
                 f"the batch has {size} bytes; {self.partition.topic} takes {options.max_message_bytes} (max.message.bytes)"
             )
-        done = self.log.append(batch, parse_header(batch), leader_epoch=self.epoch, now_ms=wall_ms)
-        if options.write_caching:
-            self._advance()
-        return done.last_offset + 1
+        return self._write(batch, parse_header(batch), wall_ms).last_offset + 1
 
     def _prepared(self, records: memoryview, seen: Examination, wall_ms: int) -> tuple[memoryview, BatchHeader]:
         """The batch as it goes to disk: timestamps checked or stamped, recompressed where the topic asks for another codec."""

@@ -27,12 +27,13 @@ from ottla.broker.fetchers import Fetchers
 from ottla.broker.groups.groups import group_coordinator, topic_changed
 from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
 from ottla.broker.image import Image
-from ottla.broker.inspection import Inspections
+from ottla.broker.isolation import Isolation, indivisible
 from ottla.broker.isr import IsrChanges
 from ottla.broker.leaving import Leaving
 from ottla.broker.partitions import Partitions
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Parked, Purgatory
+from ottla.broker.scrubs import Scrubs
 from ottla.broker.standing import Standing
 from ottla.broker.throttle import Throttles
 from ottla.broker.unfit import Unfit
@@ -90,10 +91,11 @@ class Node:
         #: wall clock minus ``now_ms``, as told by the last tick.
         self._wall_ahead_ms = wall_ms - now_ms
         self.image = Image()
-        self.purgatory = Purgatory()
-        self.sessions = FetchSessions(self.options.fetch_sessions_max, self.options.fetch_session_partitions_max)
+        self.isolation = Isolation(self)
+        self.purgatory = Purgatory(self.isolation.failed)
+        self.sessions = FetchSessions.of(self.options, lambda number: number in self._parked_of)
         self.unfit = Unfit(self)
-        self.inspections = Inspections(self)
+        self.scrubs = Scrubs(self)
         self.standing = Standing(self)
         self.leaving = Leaving(self)
         self.throttles = Throttles(self)
@@ -131,11 +133,13 @@ class Node:
         self.sessions.poke, self.sessions.woken = self.purgatory.poke, partial(follower_woke, self)
         self.purgatory.heard = self.sessions.heard
         return {
-            events.RequestArrived: self._request_arrived,
+            events.RequestArrived: self.isolation.request,
             events.ConnectionClosed: self._connection_closed,
             events.Settled: self._settled,
             events.Flushed: self._flushed,
             events.Cleaned: self.compaction.cleaned,
+            events.Scrubbed: self.scrubs.scrubbed,
+            events.LogsChanged: self.partitions.files.changed,
             events.DirectoryFailed: self._directory_failed,
             events.SpaceMeasured: self._space_measured,
             events.LogRead: self._log_read,
@@ -209,12 +213,14 @@ class Node:
         """What holds for a topic now: its overrides over the broker's defaults."""
         return topic_options(self.settings, self.image, topic, self.broker_id)
 
+    @indivisible
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         """Carry out a ``multi`` on the store; ``done`` runs in the step in which the store answers."""
         self._tickets += 1
         self._store_waits[self._tickets] = done
         self.effects.append(effects.StoreSubmit(ticket=self._tickets, ops=tuple(ops)))
 
+    @indivisible
     def read_log(self, root: str, found: Slice, done: Callable[[bytes | None], None]) -> None:
         """Read a part of a log off the loop; ``done`` gets the bytes, None when the file is gone, in the step in which they come."""
         self._tickets += 1
@@ -230,6 +236,7 @@ class Node:
         else:
             self.ask(controller, message, version=version, timeout_ms=FORWARD_MS, done=lambda response: done())
 
+    @indivisible
     def ask(self, broker: BrokerId, message: Any, *, version: int, timeout_ms: int, done: Callable[[Any], None]) -> None:
         """Send another broker, or this one, a request of our own; ``done`` gets the response, None when there was none in time."""
         self._tickets += 1
@@ -246,22 +253,36 @@ class Node:
 
     def answer(self, call: events.RequestArrived, message: Any) -> None:
         """Answer a request whose handler returned PARKED."""
-        waiting = self._parked_of.get(call.connection)
-        if waiting is not None:
-            waiting.pop(call.ticket, None)
-            if not waiting:
-                del self._parked_of[call.connection]
+        self._forget(call)
         self._respond(call, message)
+
+    @indivisible
+    def unpark(self, call: events.RequestArrived) -> None:
+        """Let a request wait no more, if it does."""
+        parked = self._forget(call)
+        if parked is not None:
+            self.purgatory.cancel(parked)
+
+    def _forget(self, call: events.RequestArrived) -> Parked | None:
+        waiting = self._parked_of.get(call.connection)
+        if waiting is None:
+            return None
+        parked = waiting.pop(call.ticket, None)
+        if not waiting:
+            del self._parked_of[call.connection]
+        return parked
 
     def park(self, call: events.RequestArrived, parked: Parked, deadline_ms: int | None) -> Any:
         """Let a request wait; it is forgotten when its connection closes. Returns PARKED, for the handler to return."""
-        self._parked_of.setdefault(call.connection, {})[call.ticket] = parked
+        parked.call = call
         self.purgatory.park(parked, deadline_ms)
+        self._parked_of.setdefault(call.connection, {})[call.ticket] = parked
         return PARKED
 
     # Routes.
 
-    def _request_arrived(self, call: events.RequestArrived) -> None:
+    def handle(self, call: events.RequestArrived) -> None:
+        """Answer a request that arrived, let it wait, or hand it on. To be called by ``isolation`` alone."""
         served = HANDLERS.get(call.api_key)
         if self.stopping:
             # Our picture of the cluster falls apart now: metadata without brokers would send a client away for long.
@@ -293,6 +314,7 @@ class Node:
                 ticket=call.ticket,
                 api_version=call.api_version,
                 message=message,
+                call=call,
             )
         )
 
@@ -324,9 +346,9 @@ class Node:
             return
         self.purgatory.cancel(parked)
         if event.message is None:
-            parked.finish(True)
+            self.isolation.run(call, parked.finish, True)
         else:
-            self.answer(call, event.message)
+            self.isolation.run(call, self.answer, call, event.message)
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
         for parked in self._parked_of.pop(event.connection, {}).values():

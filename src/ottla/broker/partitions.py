@@ -3,9 +3,10 @@
 A partition is held here when its assignment names this broker; its log is opened or created then. It is led here when its state names this
 broker as leader, under the registration it has now: what was decided for an earlier life of it does not bind this one, which may have
 lost what that one had. Else it is followed, from its leader if it has one. A topic that leaves the image
-takes its logs with it: their directories are renamed at once and removed off the loop. So does an assignment that is without this broker.
+takes its logs with it. So does an assignment that is without this broker.
 But only while it is registered: what a store said before that may be older than the assignment by which this broker came to have the log.
-Logs of topics that went while this broker was away are set aside (``stock.py``).
+Logs of topics that went while this broker was away are set aside (``stock.py``). Files are created, renamed and removed off the loop
+(``log_files.py``); until its log is there, a partition is neither led nor followed.
 
 One flush of a partition is under way at most, whoever leads it meanwhile: what a former log of the same name has on disk says nothing
 about the present one.
@@ -20,7 +21,9 @@ from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
 from ottla.broker import effects, stock
 from ottla.broker.follower import Follower
 from ottla.broker.image import Topic
+from ottla.broker.isolation import indivisible
 from ottla.broker.leader import Leader
+from ottla.broker.log_files import LogFiles, is_replica
 from ottla.broker.purgatory import Parked
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import FlushPlan
@@ -55,14 +58,13 @@ class Partitions:
         self.anew: dict[TopicPartition, None] = {}
         #: Partitions whose log found no room on any disk; they are offline until there is some.
         self._roomless: dict[TopicPartition, None] = {}
+        #: Logs that are being created, and directories that are being removed.
+        self.files = LogFiles(node)
         #: Partitions that ``resume`` has yet to come to.
         self._resuming: list[TopicPartition] = []
 
     def leader(self, topic: str, partition: int) -> Leader:
-        """The partition as its leader sees it.
-
-        Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError.
-        """
+        """The partition as its leader sees it. Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError."""
         found = self.leaders.get((topic, partition))  # type: ignore[call-overload]
         if found is not None:
             return found  # type: ignore[no-any-return]
@@ -70,14 +72,11 @@ class Partitions:
             reason = self.offline[TopicPartition(topic, partition)]
             raise errors.KafkaStorageError(f"the log directory of {topic}-{partition} failed: {reason}")
         if not self._node.image.has(topic, partition):
-            raise errors.UnknownTopicOrPartition(f"there is no partition {partition} of topic {topic}")
-        raise errors.NotLeaderOrFollower(f"broker {self._node.broker_id} does not lead {topic}-{partition}")
+            raise errors.UnknownTopicOrPartition(f"there is no partition {topic}-{partition}")
+        raise errors.NotLeaderOrFollower(self.files.why_not_led(TopicPartition(topic, partition)))
 
     def readable(self, topic: str, partition: int) -> Leader | Follower:
-        """The partition as a consumer may read it here, led or followed.
-
-        Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError.
-        """
+        """The partition as a consumer may read it here, led or followed. Raises: as ``leader``."""
         return self.followers.get((topic, partition)) or self.leader(topic, partition)  # type: ignore[call-overload]
 
     def replicas(self) -> Iterator[Leader | Follower]:
@@ -112,8 +111,7 @@ class Partitions:
         stock.settle(self._node, self._working())
 
     def _note_anew(self, partition: TopicPartition, topic: Topic) -> None:
-        """One that this broker is only about to get has no log yet, and nobody misses it."""
-        if self._node.broker_id not in topic.adding.get(partition.partition, ()):
+        if self._node.broker_id not in topic.adding.get(partition.partition, ()):  # Else it has no log yet, and nobody misses it.
             self.anew[partition] = None
 
     # What the image says.
@@ -124,8 +122,8 @@ class Partitions:
         if topic is not None:
             self._replicas_changed(topic)
             return
-        for directory, partition in list(self.hosted()):
-            if partition.topic == name:
+        for directory in self._working():
+            for partition in directory.partitions_of(name):
                 if self.registered:
                     self._drop(directory, partition)
                 else:
@@ -185,8 +183,7 @@ class Partitions:
 
     def _is_ours(self, partition: TopicPartition) -> bool:
         """Whether the assignment names this broker; a state that does may be the one before."""
-        topic = self._node.image.topics.get(partition.topic)
-        return topic is not None and self._node.broker_id in topic.replicas.get(partition.partition, ())
+        return is_replica(self._node.image, partition, self._node.broker_id)
 
     def _names_us(self, state: PartitionState) -> bool:
         """Whether this broker leads by this state, in this life."""
@@ -218,7 +215,7 @@ class Partitions:
     @property
     def resumed(self) -> bool:
         """Everything that the image says is led, or followed, here."""
-        return not self._resuming
+        return not self._resuming and not self.files.opening
 
     def _resume_some(self) -> None:
         node = self._node
@@ -340,31 +337,32 @@ class Partitions:
         if stock.out_of_sight(self._node, partition, topic):
             self.offline[partition] = "a log directory is missing that may have the only log of it"
             return None
-        reason, full = "none is left", False
-        lost = stock.was_lost(self._node, partition, topic)
-        for directory in sorted(self._working(), key=lambda directory: len(directory.logs)):
-            try:
-                log = directory.create(partition, topic.topic_id, options, now_ms=self._node.wall_ms, in_place_of_lost=lost)
-                if not self._node.started:
-                    self._note_anew(partition, topic)
-                return directory, log
-            except OSError as error:
-                reason = str(error)
-                if error.errno == ENOSPC:
-                    full = True
-                else:
-                    self.directory_failed(directory.root, reason)
+        if self._node.started:
+            self.files.create(partition, topic, options)
+            return None
+        if found := self.files.create_at_once(partition, topic, options):
+            self._note_anew(partition, topic)
+        return found
+
+    def created(self, partition: TopicPartition) -> None:
+        """The log of a partition was created: lead it, or follow, as the image says now."""
+        if self.offline.pop(partition, None) is not None:
+            self._roomless.pop(partition, None)
+            self._node.unfit.changed()
+        self.state_changed(partition)
+
+    def refused(self, partition: TopicPartition, reason: str, *, full: bool) -> None:
+        """No directory took the log of a partition; for those that a full disk refused it is tried again when there is room."""
         self.offline[partition] = f"no log directory could take it: {reason}"
         if full:
             self._roomless[partition] = None
         self._node.unfit.changed()
-        return None
 
     def room_measured(self) -> None:
-        """There may be room again for logs that found none."""
+        """There may be room again for logs that found none. Their partitions stay offline until the logs are there."""
         for partition in list(self._roomless):
-            del self._roomless[partition], self.offline[partition]
-            self.state_changed(partition)
+            if self._node.started and self._is_ours(partition):
+                self.files.create(partition, self._node.image.topics[partition.topic], self._node.topic_options(partition.topic))
         self._node.unfit.changed()
 
     def _working(self) -> list[LogDirectory]:
@@ -372,15 +370,12 @@ class Partitions:
 
     def _drop(self, directory: LogDirectory, partition: TopicPartition) -> None:
         self._end(partition)
-        with self.guarded(directory):
-            path = directory.remove(partition)
-            self._node.effects.append(effects.Remove(directory=directory.root, paths=(path,)))
+        self.files.remove(directory, partition)
 
     def set_aside(self, directory: LogDirectory, partition: TopicPartition) -> None:
         """Serve a log no more, and keep it for a while."""
         self._end(partition)
-        with self.guarded(directory):
-            directory.set_aside_for_a_while(partition)
+        self.files.set_aside(directory, partition)
 
     def _end(self, partition: TopicPartition) -> None:
         """Serve a partition no more, and let those who wait for it know."""
@@ -397,6 +392,7 @@ class Partitions:
 
     # Durability.
 
+    @indivisible
     def wrote(self, leader: Leader) -> None:
         """A batch was appended: a flush, or early write-back, may be due."""
         if leader.insync.standings:
@@ -411,6 +407,7 @@ class Partitions:
             file, position, size = due
             self._node.effects.append(effects.StartWriteback(directory=leader.directory.root, file=file, position=position, size=size))
 
+    @indivisible
     def delete_before(self, leader: Leader, offset: int) -> None:
         """A client lets go of all records before ``offset``; durable with the directory's next checkpoint.
 
@@ -422,6 +419,7 @@ class Partitions:
             raise self.append_failed(leader, error) from error
         self.dropped(leader, dropped)
 
+    @indivisible
     def dropped(self, leader: Leader | Follower, paths: tuple[str, ...]) -> None:
         """The log begins later than before: readers below hear of it at once; these files go once nobody sends from them any more."""
         self._node.upkeep.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
@@ -477,6 +475,7 @@ class Partitions:
         self.directory_failed(leader.directory.root, str(error))
         return errors.KafkaStorageError(f"the log directory of {leader.partition} failed: {error}")
 
+    @indivisible
     def directory_failed(self, root: str, reason: str) -> None:
         """Trust nothing in this directory any more: its partitions go offline; without any directory left, the broker stops."""
         node = self._node
@@ -491,6 +490,7 @@ class Partitions:
         for partition in directory.logs:
             node.groups.partition_changed(partition)
             node.purgatory.poke(partition)
+        self.files.directory_failed(directory)
         if all(directory.failed is not None for directory in node.directories):
             node.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))
         else:

@@ -10,42 +10,57 @@ once and goes with the last one, and its tick leaves the heap when it comes up, 
 and Lauck, "Hashed and hierarchical timing wheels" (1987).
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
+
+from ottla.broker.events import RequestArrived
+from ottla.broker.isolation import BrokenState, indivisible, interrupted
 
 TICK_MS = 10
 #: Ticks without a slot that the heap may hold beside as many as it has with one.
 STALE_TICKS = 64
 
 
+NEVER_PARKED = -2
+
+
 class Parked:
     """One waiting request. It is finished exactly once, or cancelled."""
 
-    __slots__ = ("done", "finish", "keys", "poked", "ready", "tick")
+    __slots__ = ("call", "done", "finish", "keys", "poked", "ready", "tick")
 
     def __init__(
         self, keys: Sequence[Hashable], ready: Callable[[], bool], finish: Callable[[bool], None], poked: list[Any] | None = None
     ) -> None:
-        self.keys = keys
+        #: Each key once, whatever the caller gives: a request can name one partition several times.
+        self.keys: Collection[Hashable] = keys if len(keys) < 2 else dict.fromkeys(keys)
         #: True when the request can be finished now; changes nothing outside the request.
         self.ready = ready
         #: Keys that were poked since ``ready`` took them out, for one that looks at these alone.
         self.poked = poked
         #: Called once; its argument tells whether the deadline came first.
         self.finish = finish
+        #: The client's request that waits; None: something of the broker's own.
+        self.call: RequestArrived | None = None
         #: Never goes back to False.
         self.done = False
-        #: The slot of the wheel it stands in; -1 without a deadline.
-        self.tick = -1
+        #: Its slot of the wheel; -1 without a deadline.
+        self.tick = NEVER_PARKED
+
+
+def _raise(call: RequestArrived, error: Exception) -> None:
+    raise error
 
 
 class Purgatory:
     """All waiting requests of a broker, by key and by deadline."""
 
-    __slots__ = ("_slots", "_ticks", "_waiting", "heard", "parked")
+    __slots__ = ("_failed", "_slots", "_ticks", "_waiting", "heard", "parked")
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[RequestArrived, Exception], None] = _raise) -> None:
+        """``failed`` answers a client's request whose ``ready`` or ``finish`` raised; the others go on."""
+        self._failed = failed
         self._waiting: dict[Hashable, dict[Parked, None]] = {}
         #: By tick; never empty.
         self._slots: dict[int, dict[Parked, None]] = {}
@@ -58,40 +73,62 @@ class Purgatory:
 
     def park(self, parked: Parked, deadline_ms: int | None) -> None:
         """Keep the request until a poke finds it ready or ``deadline_ms`` passes; None waits without limit."""
-        self.parked += 1
-        for key in parked.keys:
-            self._waiting.setdefault(key, {})[parked] = None
-        if deadline_ms is not None:
-            tick = parked.tick = -(-deadline_ms // TICK_MS)
-            slot = self._slots.get(tick)
-            if slot is None:
-                self._slots[tick] = {parked: None}
-                self._push(tick)
-            else:
-                slot[parked] = None
+        try:
+            self.parked += 1
+            parked.tick = -1
+            for key in parked.keys:
+                self._waiting.setdefault(key, {})[parked] = None
+            if deadline_ms is not None:
+                tick = parked.tick = -(-deadline_ms // TICK_MS)
+                slot = self._slots.get(tick)
+                if slot is None:
+                    self._slots[tick] = {parked: None}
+                    self._push(tick)
+                else:
+                    slot[parked] = None
+        except Exception as error:
+            raise interrupted("Purgatory.park", error) from error
 
     def poke(self, key: Hashable) -> None:
         """Something under ``key`` changed: finish what is ready."""
-        if self.heard is not None:
-            self.heard(key)
-        waiting = self._waiting.get(key)
-        if waiting:
-            ready = []
-            for parked in waiting:
-                if parked.poked is not None:
-                    parked.poked.append(key)
+        try:
+            if self.heard is not None:
+                self.heard(key)
+            waiting = self._waiting.get(key)
+            if waiting:
+                self._finish_ready(waiting, key)
+        except BrokenState:
+            raise
+        except Exception as error:
+            raise interrupted("Purgatory.poke", error) from error
+
+    def _finish_ready(self, waiting: dict[Parked, None], key: Hashable) -> None:
+        ready, failures = [], []
+        for parked in waiting:
+            if parked.poked is not None:
+                parked.poked.append(key)
+            try:
                 if parked.ready():
                     ready.append(parked)
-            for parked in ready:
-                if not parked.done:
-                    self._finish(parked, expired=False)
+            except Exception as error:
+                if parked.call is None or isinstance(error, BrokenState):
+                    raise
+                failures.append((parked, error))
+        for parked in ready:
+            if not parked.done:
+                self._finish(parked, expired=False)
+        for parked, failure in failures:
+            if parked.call is not None and not parked.done:
+                self._failed(parked.call, failure)
 
+    @indivisible
     def release(self, key: Hashable) -> None:
         """Finish everything under ``key`` as it stands."""
         for parked in list(self._waiting.get(key, ())):
             if not parked.done:
                 self._finish(parked, expired=False)
 
+    @indivisible
     def expire(self, now_ms: int) -> None:
         """Finish everything whose deadline has passed, in the order of deadlines."""
         ticks = self._ticks
@@ -105,9 +142,12 @@ class Purgatory:
         if self._ticks:
             self.expire(max(self._ticks) * TICK_MS)
 
+    @indivisible
     def cancel(self, parked: Parked) -> None:
         """Forget a request whose client went away."""
-        if not parked.done:
+        if parked.tick == NEVER_PARKED:
+            parked.done = True
+        elif not parked.done:
             self._leave(parked)
 
     def next_deadline_ms(self) -> int | None:
@@ -128,7 +168,12 @@ class Purgatory:
 
     def _finish(self, parked: Parked, *, expired: bool) -> None:
         self._leave(parked)
-        parked.finish(expired)
+        try:
+            parked.finish(expired)
+        except Exception as error:
+            if parked.call is None or isinstance(error, BrokenState):
+                raise
+            self._failed(parked.call, error)
 
     def _leave(self, parked: Parked) -> None:
         parked.done = True

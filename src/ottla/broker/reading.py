@@ -80,7 +80,8 @@ class Readable:
         upto = log.end_offset if replica else self.readable_end(isolation_level)
         found = Read(self.high_watermark, log.last_stable_offset(self.high_watermark), log.start_offset)
         if not self.agrees(offset, last_fetched_epoch):
-            found.diverging = log.epochs.end_of(last_fetched_epoch) or (NO_EPOCH, -1)
+            # An epoch above all of ours is damage in the other log: our latest one is the last that both can share.
+            found.diverging = log.epochs.end_of(last_fetched_epoch) or (log.epochs.latest, log.end_offset)
             return found
         if self.follows and offset > log.end_offset:
             raise errors.OffsetNotAvailable(f"{self.partition} is copied up to {log.end_offset} here, not to {offset} yet")

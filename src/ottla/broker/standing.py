@@ -138,6 +138,7 @@ class Standing:
             full=full,
             clean_since=self.clean_since,
             unheard=node.controller.hearing.unheard,
+            fenced=node.controller.hearing.fenced,
         )
 
     def redescribed(self) -> tuple[Op, ...]:

@@ -1,14 +1,19 @@
 """What a broker does by the clock: retention, compaction, checkpoints, forgetting silent producers, removing dropped files late."""
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from ottla.base.units import SECOND_MS
 from ottla.broker import effects
+from ottla.broker.isolation import indivisible
 from ottla.log.directory import LogDirectory
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+#: Looking for logs to compact is work of the event loop, and log.cleaner.backoff.ms, which a client may alter, may be 0.
+BACKOFF_MIN_MS = 100
 
 
 class Upkeep:
@@ -31,6 +36,7 @@ class Upkeep:
             "flush_ms": SECOND_MS,
             "isr": max(min(options.replica_lag_time_max_ms // 2, SECOND_MS), 1),
             "compaction": self._backoff_ms(),
+            "scrub": SECOND_MS,
         }
         self._work = {
             "retention": self._retain,
@@ -42,6 +48,7 @@ class Upkeep:
             "flush_ms": self._flush_old,
             "isr": node.isr_changes.tick,
             "compaction": node.compaction.tick,
+            "scrub": node.scrubs.tick,
         }
         #: (due at, order, log directory, paths) of dropped files.
         self._removals: list[tuple[int, int, str, tuple[str, ...]]] = []
@@ -63,7 +70,7 @@ class Upkeep:
             self._note_next()
 
     def _backoff_ms(self) -> int:
-        return max(self._node.options.log_cleaner_backoff_ms, 1)
+        return max(self._node.options.log_cleaner_backoff_ms, BACKOFF_MIN_MS)
 
     def tick(self) -> None:
         """Do what is due."""
@@ -77,6 +84,7 @@ class Upkeep:
             self._node.effects.append(effects.Remove(directory=root, paths=paths))
         self._note_next()
 
+    @indivisible
     def remove_later(self, root: str, paths: tuple[str, ...], delay_ms: int) -> None:
         """Unlink dropped files after a delay, for fetches that still send from them."""
         if paths:
@@ -106,6 +114,7 @@ class Upkeep:
             if paths:
                 self._node.effects.append(effects.Remove(directory=directory.root, paths=paths))
 
+    @indivisible
     def checkpoint(self, directory: LogDirectory) -> None:
         """Have recovery points, log starts and high watermarks of a directory written down, as they are now."""
         files = directory.checkpoint_files(self._node.partitions.high_watermarks(directory))
@@ -118,11 +127,34 @@ class Upkeep:
                     self.checkpoint(directory)
 
     def _forget_producers(self) -> None:
-        for replica in self._node.partitions.replicas():
-            replica.log.expire_producers(self._node.wall_ms, self._node.options.producer_id_expiration_ms)
+        """Those that were silent for too long, and, when there are too many, those of the partitions that have the most."""
+        node, options = self._node, self._node.options
+        logs = [replica.log for replica in node.partitions.replicas()]
+        for log in logs:
+            log.expire_producers(node.wall_ms, options.producer_id_expiration_ms)
+        share = even_share([len(log.producers.by_id) for log in logs], options.producer_ids_max)
+        if share is None:
+            return
+        for log in logs:
+            excess = len(log.producers.by_id) - share
+            if excess > 0:
+                log.forget_oldest_producers(excess)
 
     def _flush_old(self) -> None:
         """Under write caching: records when flush.ms or flush.messages ask for them on disk, and names that a new segment brought."""
         for replica in self._node.partitions.replicas():
             if replica.caching and (replica.flush_due(self._node.now_ms) or replica.wants_flush()):
                 self._node.partitions.dirty[replica.partition] = replica
+
+
+def even_share(counts: Sequence[int], most: int) -> int | None:
+    """The largest number that each count may be cut to so that their sum is at most ``most``; None when none needs to be cut."""
+    if sum(counts) <= most:
+        return None
+    left, share = most, 0
+    for place, count in enumerate(sorted(counts)):
+        share = left // (len(counts) - place)
+        if count > share:
+            break
+        left -= count
+    return share

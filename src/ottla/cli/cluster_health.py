@@ -33,6 +33,8 @@ class Health(msgspec.Struct):
     under_replicated: dict[tuple[str, int], PartitionDescription]
     #: Brokers that have replicas, and are not there.
     absent: list[int]
+    #: (topic, partition, broker) of damaged replicas, with what is wrong.
+    damaged: dict[tuple[str, int, int], str] = {}
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +43,10 @@ class Health(msgspec.Struct):
             "partitions": self.partitions,
             "under_replicated": [_json(*found) for found in self.under_replicated.items()],
             "offline": [_json(*found) for found in self.offline.items()],
+            "damaged": [
+                {"topic": topic, "partition": partition, "broker": broker, "damage": damage}
+                for (topic, partition, broker), damage in self.damaged.items()
+            ],
         }
 
 
@@ -54,12 +60,14 @@ def health(bootstrap: str) -> Health:
         }
         lacking = {name: one for name, one in found.items() if _lacking(one)}
         coming = _coming(admin, lacking)
+        damaged = _damaged(admin)
     offline = {name: one for name, one in found.items() if one.leader < 0}
     return Health(
         cluster_id=cluster.cluster_id,
         controller=cluster.controller,
         brokers=cluster.nodes,
         partitions=len(found),
+        damaged=damaged,
         offline=offline,
         absent=sorted({broker for one in found.values() for broker in one.replicas} - {node.id for node in cluster.nodes}),
         under_replicated={name: one for name, one in lacking.items() if name not in offline and _lacking(one, coming.get(name, ()))},
@@ -84,6 +92,17 @@ def _coming(admin: Admin, partitions: Collection[tuple[str, int]]) -> dict[tuple
     except KafkaError:
         return {}
     return {(tp.topic, tp.partition): move.adding for tp, move in moves.items()}
+
+
+def _damaged(admin: Admin) -> dict[tuple[str, int, int], str]:
+    """Replicas with damage, as far as brokers tell."""
+    found = {}
+    for broker, directories in sorted(admin.describe_log_dirs().items()):
+        if isinstance(directories, Exception):
+            continue
+        for log in (log for directory in directories for log in directory.replicas if log.damage):
+            found[log.topic, log.partition, broker] = log.damage
+    return found
 
 
 def await_health(bootstraps: Collection[str], well: Callable[[Health], bool], *, timeout_s: float) -> Health | None:

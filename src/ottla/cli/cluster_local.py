@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ottla.cli.paths import LocalPath
 from ottla.cli.render import told
 from ottla.server.directory import CannotStart, HeldDirectory, default_data_directory
 from ottla.server.local import LocalCluster
@@ -23,7 +24,7 @@ def data_dir_option(function: F) -> F:
         "--data-dir",
         metavar="DIR",
         envvar="OTTLA_CLUSTER",
-        type=click.Path(path_type=Path),
+        type=LocalPath(path_type=Path),
         default=DEFAULT,
         show_default=True,
         help="Where everything of the cluster is kept; the environment variable OTTLA_CLUSTER sets it too.",

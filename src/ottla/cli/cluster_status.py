@@ -40,6 +40,19 @@ PARTITION = {
 }
 
 
+DAMAGED = (
+    Column("PARTITION", lambda row: f"{row['topic']}-{row['partition']}"),
+    Column("BROKER", "broker", number=True),
+    Column("DAMAGE", "damage"),
+)
+DAMAGE = {
+    "topic": "its topic",
+    "partition": "its number",
+    "broker": "the broker whose replica is damaged",
+    "damage": "which offsets and bytes of which file, what is wrong, and what the broker does",
+}
+
+
 @fields(
     {
         "processes[].name": "broker N or zookeeper N",
@@ -51,6 +64,7 @@ PARTITION = {
     },
     {f"under_replicated[].{name}": says for name, says in PARTITION.items()},
     {f"offline[].{name}": says for name, says in PARTITION.items()},
+    {f"damaged[].{name}": says for name, says in DAMAGE.items()},
     cluster_id="the cluster's id; null: no broker answers",
     controller="the broker that is the controller; null: none",
     partitions="how many there are in all; null: no broker answers",
@@ -60,11 +74,11 @@ PARTITION = {
 @remote_option
 @data_dir_option
 def command(bootstrap: str | None, output: Form, data_dir: Path) -> None:
-    """Show the processes of a cluster, its controller, and the partitions without a leader or without all of their replicas.
+    """Show the processes of a cluster, its controller, and partitions without a leader, lacking replicas, or with damaged logs.
 
     Without -b or --profile it is the cluster that ottla cluster up started here, if there is one.
 
-    Exit code 1 when something is down, offline or under-replicated.
+    Exit code 1 when something is down, offline, under-replicated or damaged.
     """
     from ottla.cli.cluster_health import health
     from ottla.wire.errors import KafkaError
@@ -87,11 +101,12 @@ def command(bootstrap: str | None, output: Form, data_dir: Path) -> None:
     for row in rows:
         row["controller"] = row["broker"] is not None and seen is not None and row["broker"] == seen.controller
     if output.for_programs:
-        told = {"cluster_id": None, "controller": None, "partitions": None, "under_replicated": None, "offline": None}
+        told = {"cluster_id": None, "controller": None, "partitions": None, "under_replicated": None, "offline": None, "damaged": None}
         output.document({"processes": rows, **(told if seen is None else seen.as_json())})
     else:
         _print(rows, seen, output)
-    if seen is None or seen.controller < 0 or seen.offline or seen.under_replicated or not all(row["up"] for row in rows):
+    well = seen is not None and seen.controller >= 0 and not (seen.offline or seen.under_replicated or seen.damaged)
+    if not well or not all(row["up"] for row in rows):
         raise SystemExit(1)
 
 
@@ -142,3 +157,5 @@ def _print(rows: list[dict[str, Any]], seen: Health | None, output: Form) -> Non
         click.echo(f"{shown}{between}{len(partitions)} of {seen.partitions} partitions")
         if partitions:
             output.table(partitions, PARTITIONS)
+    if told["damaged"]:
+        output.table(told["damaged"], DAMAGED, title="damaged logs")

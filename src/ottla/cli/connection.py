@@ -43,6 +43,16 @@ def place(bootstrap: str | None = None, profile: str | None = None) -> Place:
     """The cluster that is meant, with what the command line says. Raises: UsageError; ClickException, when there is no such profile."""
     if bootstrap is not None and not bootstrap.strip(", "):
         raise click.UsageError("-b expects HOST:PORT[,...]")
+    found = _found(bootstrap, profile)
+    from ottla.client.options import address_problem
+
+    if problem := address_problem(found.bootstrap):
+        raise click.UsageError(f"{'-b' if found.source == '--bootstrap-server' else found.source}: {problem}")
+    return found
+
+
+def _found(bootstrap: str | None, profile: str | None) -> Place:
+    """See `place`."""
     if bootstrap is not None:
         return Place(bootstrap, "--bootstrap-server", _other(profile))
     if profile is None and (name := next((name for name in ENVIRONMENT if os.environ.get(name)), None)):

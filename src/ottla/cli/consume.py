@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.complete import group_names, topic_names
+from ottla.cli.paths import LocalPath
 from ottla.cli.record_options import client_settings, form_options, forms, setting_option
 from ottla.cli.render import admin, bootstrap_option, terminated, told
 
@@ -93,7 +94,7 @@ Exit codes: 0 done (also by Ctrl-C where there is no end, and when whoever read 
 @click.option("-Z", "null", flag_value="NULL", help="Print null keys and values as NULL.")
 @click.option("--null", "null", metavar="TEXT", help="Print null keys and values as TEXT; without it, as nothing.")
 @click.option("--heading/--no-heading", default=True, help="Names of the columns in the first line of CSV.")
-@click.option("--parquet", metavar="FILE", help="Write to this Parquet file.")
+@click.option("--parquet", metavar="FILE", type=LocalPath(dir_okay=False), help="Write to this Parquet file.")
 @click.option(
     "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours: on a terminal, unless NO_COLOR is set."
 )

@@ -218,7 +218,7 @@ class Parts:
         for topic, last in lasts.items():
             count = len(self._consumer.partitions_for(topic))
             if last >= count:
-                raise click.ClickException(f"topic {topic} was made again with {count} partitions, there is no partition {last} any more")
+                raise click.ClickException(f"topic {topic} was made again with {count} partitions, {topic}-{last} is gone")
 
 
 def _last(records: list[ConsumerRecord], count: int) -> list[ConsumerRecord]:

@@ -20,6 +20,7 @@ import click
 from ottla.cli import tables
 from ottla.cli.connection import bootstrap_option, place_flags, profile_settings
 from ottla.cli.forms import Form, fields, note, output_option
+from ottla.cli.paths import LocalPath
 from ottla.cli.render import told
 from ottla.cli.tables import Column
 from ottla.cli.words import duration_ms
@@ -87,7 +88,7 @@ def _names(context: click.Context, parameter: click.Parameter, given: tuple[str,
 @click.option(
     "--data-dir",
     "directory",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     metavar="DIR",
     help="Look at a broker's data directory on this machine, too.",
 )

@@ -4,10 +4,12 @@ here.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from ottla.cli.doctor_facts import DataDir, Facts, Finding
 from ottla.cli.words import size_text
+from ottla.client.results import LogDir
 
 #: Shares of a disk that are free. A broker whose disk is full stops; retention frees whole segments only, and late.
 FREE_WARNING, FREE_PROBLEM = 0.10, 0.03
@@ -31,11 +33,35 @@ def disks(facts: Facts) -> Iterator[Finding]:
                 )  # fmt: skip
             elif one.total_bytes > 0 and one.usable_bytes >= 0:
                 yield from _filling(one.path, one.usable_bytes, one.total_bytes, broker=broker)
+            yield from _damaged(broker, one)
             if one.is_cordoned:
                 yield Finding(
                     severity="note", what="A log directory gets no new replicas", evidence=f"{one.path} is cordoned",
                     remedy="Take it back from cordoned.log.dirs when it shall have some again.", broker=broker,
                 )  # fmt: skip
+
+
+HEALING = (
+    "The broker heals the log from another replica. If this finding stays, look at the broker's log and at the disk (smartctl, dmesg)."
+)
+UNHEALED = (
+    "Look at the disk: smartctl, dmesg. If another broker has a replica, start it: the log heals from there. Else stop the broker and "
+    "restore the file from a copy, or give up the records: seek readers behind these offsets, or delete all up to there (ottla topic "
+    "records-delete). Add replicas, so that the next damage heals by itself."
+)
+
+
+def _damaged(broker: int, directory: LogDir) -> Iterator[Finding]:
+    """Replicas whose logs are damaged."""
+    for log in directory.replicas:
+        if not log.damage:
+            continue
+        heals = "another replica" in log.damage
+        remedy = HEALING if heals else UNHEALED
+        yield Finding(
+            severity="warning" if heals else "problem", what="A log is damaged", evidence=f"{directory.path}: {log.damage}", remedy=remedy,
+            broker=broker, topic=log.topic, partitions=[log.partition], command="ottla cluster status",
+        )  # fmt: skip
 
 
 def _filling(path: str, free_bytes: int, total_bytes: int, *, broker: int | None) -> Iterator[Finding]:
@@ -119,7 +145,23 @@ def data_dir(facts: Facts) -> Iterator[Finding]:
             evidence=f"{here.path} is {here.owner}'s; {', '.join(here.of_others[:SHOWN_MAX])}{more}",
             remedy=f"Give them to whoever runs the broker: chown -R {here.owner} {here.path}",
         )  # fmt: skip
+    yield from _files(here)
     yield from _process(here)
+
+
+def _files(here: DataDir) -> Iterator[Finding]:
+    if here.store_trouble is not None:
+        yield Finding(
+            severity="problem", what="The embedded store cannot be used: no broker starts with it", evidence=here.store_trouble,
+            remedy="See which good states of it there are, and what is lost with each; then restore one with ottla store restore.",
+            command=f"ottla store check --data-dir {shlex.quote(here.path)}",
+        )  # fmt: skip
+    for path, wrong in here.metadata_troubles[:SHOWN_MAX]:
+        refused = path.endswith("meta.properties")
+        yield Finding(
+            severity="problem" if refused else "warning", what="A small file of a log directory is damaged", evidence=f"{path}: {wrong}",
+            remedy="Look at the disk (dmesg, smartctl)." + " Then move the file away, and start the broker." * refused,
+        )  # fmt: skip
 
 
 def _process(here: DataDir) -> Iterator[Finding]:

@@ -71,7 +71,7 @@ def offsets(facts: Facts) -> Iterator[Finding]:
 
 
 def _where(several: list[PartitionLag]) -> str:
-    return f"in partition {several[0].partition} it is at {several[0].committed_offset}"
+    return f"in {several[0].topic}-{several[0].partition} it is at {several[0].committed_offset}"
 
 
 def groups(facts: Facts) -> Iterator[Finding]:

@@ -47,12 +47,13 @@ def partitions(facts: Facts) -> Iterator[Finding]:
         if too_few:
             yield Finding(
                 severity="problem", what="Fewer replicas are in sync than writes with acks=all need",
-                evidence=f"min.insync.replicas is {least}; {_shown(too_few)}", remedy=_remedy(facts, too_few), topic=topic,
+                evidence=f"min.insync.replicas is {least}; {_shown(topic, too_few)}", remedy=_remedy(facts, too_few), topic=topic,
                 partitions=[one.partition for one in too_few], command=f"ottla topic partitions --under-min-isr {topic}",
             )  # fmt: skip
         if lacking:
             yield Finding(
-                severity="warning", what="Replicas are not in sync", evidence=_shown(lacking), remedy=_remedy(facts, lacking), topic=topic,
+                severity="warning", what="Replicas are not in sync", evidence=_shown(topic, lacking), remedy=_remedy(facts, lacking),
+                topic=topic,
                 partitions=[one.partition for one in lacking], command=f"ottla topic partitions --under-replicated {topic}",
             )  # fmt: skip
 
@@ -66,9 +67,9 @@ def _lacks(facts: Facts, topic: str, one: PartitionDescription) -> bool:
     return bool(there - set(one.isr) or there & set(one.offline_replicas))
 
 
-def _shown(several: list[PartitionDescription]) -> str:
+def _shown(topic: str, several: list[PartitionDescription]) -> str:
     first = several[0]
-    said = f"partition {first.partition} has replicas {_listed(first.replicas)}, in sync {_listed(first.isr)}"
+    said = f"{topic}-{first.partition} has replicas {_listed(first.replicas)}, in sync {_listed(first.isr)}"
     return said + (f"; {len(several) - 1} more like it" if len(several) > 1 else "")
 
 
@@ -100,7 +101,7 @@ def _offline(facts: Facts, topic: str, offline: list[PartitionDescription]) -> F
         remedy = "Look at the logs of the replicas' brokers: their disk may be offline. Only as a last resort, let any replica lead."
     numbers = [one.partition for one in offline]
     return Finding(
-        severity="problem", what="Partitions have no leader: nobody can read or write them", evidence=_shown(offline), remedy=remedy,
+        severity="problem", what="Partitions have no leader: nobody can read or write them", evidence=_shown(topic, offline), remedy=remedy,
         topic=topic, partitions=numbers,
         command=f"ottla cluster elect --unclean --dry-run --topic {topic}:{','.join(map(str, numbers))}",
     )  # fmt: skip

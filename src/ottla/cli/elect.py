@@ -12,6 +12,7 @@ from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.consent import DRY, agreed, dry_run_option, yes_option
 from ottla.cli.forms import OUTCOME, Form, fields, note, output_option
+from ottla.cli.paths import LocalFile
 from ottla.cli.render import told
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="These partitions; may be repeated."
 )
 @click.option(
-    "--file", "listed", type=click.File("r"), metavar="FILE", help='Partitions as JSON: {"partitions":[{"topic":"t","partition":0}]}.'
+    "--file", "listed", type=LocalFile("r"), metavar="FILE", help='Partitions as JSON: {"partitions":[{"topic":"t","partition":0}]}.'
 )
 @click.option("--all-topics", is_flag=True, help="All partitions.")
 @click.option("--unclean", is_flag=True, help="Where no replica in sync is left, let any lead that is alive: records are lost then.")

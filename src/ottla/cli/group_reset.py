@@ -17,6 +17,7 @@ from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import Form, fields, note, output_option
 from ottla.cli.group_words import in_use, no_group, with_advice
+from ottla.cli.paths import LocalFile
 from ottla.cli.render import told
 from ottla.cli.tables import Column
 from ottla.cli.words import duration_ms, time_ms
@@ -70,7 +71,7 @@ COLUMNS = (
 @click.option("--shift-by", type=int, metavar="N", help="So many records on; back if negative.")
 @click.option("--from-group", metavar="GROUP", shell_complete=group_names, help="To where another group is.")
 @click.option(
-    "--from-file", type=click.File("r"), metavar="FILE", help="To what a file says: --export's, or JSON of ottla group lag; - is stdin."
+    "--from-file", type=LocalFile("r"), metavar="FILE", help="To what a file says: --export's, or JSON of ottla group lag; - is stdin."
 )
 @click.option(
     "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="These partitions; may be repeated."

@@ -1,4 +1,4 @@
-"""`ottla log dump`: what stands in the files of a log directory, read straight from the disk.
+"""`ottla log dump` and `verify`: what stands in the files of a log directory, read straight from the disk.
 
 Files are told apart by their names, which are Kafka's (`ottla.log.names`); a directory stands for the files in it. Nothing is opened for
 writing and nothing is locked, so a running broker is not disturbed; what it writes meanwhile may or may not be seen, and the last batch
@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import click
 
 from ottla.cli import log_verify, tables
-from ottla.cli.forms import Form, fields, output_option
+from ottla.cli.forms import Form, fields, note, output_option
 from ottla.cli.lazy import Commands
+from ottla.cli.paths import LocalPath
 from ottla.cli.render import json_bytes, told
 from ottla.log import names
 
@@ -77,7 +78,7 @@ def command() -> None:
 
 @fields(ENTRY)
 @command.command()
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, path_type=Path))
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=LocalPath(exists=True, path_type=Path))
 @click.option("--deep", is_flag=True, help="Show the records in each batch; those of __consumer_offsets field by field.")
 @click.option("--verify", is_flag=True, help="Of indexes show only the entries that do not fit the log beside them.")
 @click.option("-n", "--max", "limit", type=click.IntRange(min=0), help="Show at most so many entries of each file.")
@@ -101,6 +102,57 @@ def dump(paths: tuple[Path, ...], deep: bool, verify: bool, limit: int | None, m
             damaged |= _show(file, reader(), limit, output)
     sys.stdout.flush()
     if damaged:
+        raise SystemExit(1)
+
+
+VERIFIED = {
+    "file": "the segment",
+    "topic": "its topic",
+    "partition": "its partition",
+    "batches": "sound batches",
+    "bytes": "their bytes",
+    "size": "bytes of the file",
+    "first_offset": "the first damaged offset; only where something is damaged, as are the next",
+    "last_offset": "the last one",
+    "position": "where the damage begins in the file",
+    "damaged_bytes": "how long it is",
+    "damage": "what is wrong",
+}
+
+
+@fields(VERIFIED)
+@command.command()
+@click.argument("paths", nargs=-1, required=True, metavar="DIR...", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--live", is_flag=True, help="A broker may be running there: leave out what it has not recorded as on disk yet.")
+@output_option
+def verify(paths: tuple[Path, ...], live: bool, output: Form) -> None:
+    """Compare logs with their checksums, offsets, epochs and indexes. DIR is a data directory, a log directory, or that of a partition.
+
+    Nothing is changed or locked. json is a line per segment, yaml a document. Exit code 1 when something is damaged.
+    """
+    from ottla.cli import log_scrub
+
+    damages = segments = read_bytes = 0
+    with told():
+        directories = [one for path in paths for directory in log_scrub.log_directories(path) for one in log_scrub.partitions(directory)]
+        if not directories:
+            raise click.ClickException(f"{paths[0]}: no log of a partition is in it")
+        seen: set[str] = set()
+        for directory in directories:
+            for row in log_scrub.verified(directory, live=live):
+                damages += "damage" in row
+                if row["file"] not in seen:
+                    seen.add(row["file"])
+                    segments, read_bytes = segments + 1, read_bytes + row["bytes"]
+                if output.for_programs:
+                    output.document(row, of_many=True)
+                elif "damage" in row:
+                    print(_line({name: value for name, value in row.items() if name not in ("batches", "bytes", "size")}))
+    sys.stdout.flush()
+    if not output.for_programs:
+        found = f"{damages or 'no'} damage{'s' if damages > 1 else ''}"
+        note(f"{segments} segments of {len(directories)} partitions, {read_bytes} bytes: {found}")
+    if damages:
         raise SystemExit(1)
 
 

@@ -14,6 +14,7 @@ COMMANDS = {
     "config": Entry("config", "Look at settings of topics, brokers, the cluster and groups, and change them."),
     "cluster": Entry("cluster", "Start, stop and look at clusters; move replicas and leaders."),
     "doctor": Entry("doctor", "Find what is wrong with a cluster, and say what to do."),
+    "store": Entry("store", "Check the embedded coordination store, and restore it."),
     "log": Entry("log", "Look into log files."),
     "zookeeper": Entry("zookeeper", "Run a ZooKeeper ensemble on this machine."),
     "pipeline": Entry("pipeline", "Run data pipelines on Spark."),

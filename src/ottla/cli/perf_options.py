@@ -18,6 +18,7 @@ from ottla.cli.complete import topic_names
 from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import Form, note, output_option
+from ottla.cli.paths import LocalPath
 from ottla.cli.record_options import client_settings
 from ottla.cli.words import duration_ms
 
@@ -43,7 +44,7 @@ def shared_options(function: F) -> F:
             "--reporting-interval", default="5s", show_default=True, metavar="TIME", help="How long an interval is, such as 500ms."
         ),
         click.option(
-            "--command-config", "--producer.config", "--consumer.config", "config_file", type=click.Path(exists=True, dir_okay=False),
+            "--command-config", "--producer.config", "--consumer.config", "config_file", type=LocalPath(exists=True, dir_okay=False),
             help="Settings of the client as a file of NAME=VALUE lines; -X comes before it.",
         ),
         click.option(

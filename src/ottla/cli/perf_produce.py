@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.forms import Form, fields
+from ottla.cli.paths import LocalPath
 from ottla.cli.perf_figures import LATENCY, TALLY
 from ottla.cli.perf_options import (
     LAST_MS,
@@ -88,7 +89,7 @@ COLUMNS = (
 @click.option(
     "--record-size", type=click.IntRange(min=0), metavar="BYTES", help=f"Size of values of random letters.  [default: {RECORD_SIZE}]"
 )
-@click.option("--payload-file", type=click.Path(exists=True, dir_okay=False), help="Values are what stands in this file, in random order.")
+@click.option("--payload-file", type=LocalPath(exists=True, dir_okay=False), help="Values are what stands in this file, in random order.")
 @click.option("--payload-delimiter", default="\\n", show_default=True, metavar="TEXT", help="What stands between them.")
 @click.option("--payload-monotonic", is_flag=True, help="Values are 0, 1, 2 ...")
 @click.option(

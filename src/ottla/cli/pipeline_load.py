@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.complete import topic_names
+from ottla.cli.paths import LocalPath
 from ottla.cli.record_options import client_settings, setting_option
 from ottla.cli.render import admin, bootstrap_option, terminated, told
 
@@ -71,7 +72,12 @@ The same command again goes on where it stopped, and loads what is new.
 @click.option("--type", "types", multiple=True, metavar="NAME=TYPE", help="csv: the type of a column, such as zip=string; may be repeated.")
 @click.option("--text", "all_text", is_flag=True, help="csv: all columns are text.")
 @click.option(
-    "--bad-records", metavar="fail|skip|FILE", default="fail", show_default=True, help="What becomes of records that cannot be read."
+    "--bad-records",
+    metavar="fail|skip|FILE",
+    type=LocalPath(dir_okay=False),
+    default="fail",
+    show_default=True,
+    help="What becomes of records that cannot be read.",
 )
 @click.option("--mixed", is_flag=True, help="Files may have different columns.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Write at most N records; the next run goes on behind them.")
@@ -79,7 +85,7 @@ The same command again goes on where it stopped, and loads what is new.
 @click.option("--create", is_flag=True, help="Create the topic if it is not there.")
 @click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="Partitions of a topic that is created.")
 @click.option(
-    "--state", type=click.Path(path_type=Path), metavar="FILE", help="The journal of what is loaded.  [default: .ottla/load/TOPIC-ID.jsonl]"
+    "--state", type=LocalPath(path_type=Path), metavar="FILE", help="The journal of what is loaded.  [default: .ottla/load/TOPIC-ID.jsonl]"
 )
 @click.option("--again", is_flag=True, help="Load the files from their beginnings, whatever is loaded already.")
 @click.option(

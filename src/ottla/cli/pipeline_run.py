@@ -9,15 +9,22 @@ from pathlib import Path
 
 import click
 
-from ottla.cli.pipeline_words import EXIT_FAILED, EXIT_NO_JAVA, EXIT_USAGE, file_argument, stop_with, variables_of, variables_option
+from ottla.cli.pipeline_words import (
+    EXIT_FAILED,
+    EXIT_NO_JAVA,
+    EXIT_USAGE,
+    bootstrap_option,
+    file_argument,
+    stop_with,
+    variables_of,
+    variables_option,
+)
 
 
 @click.command("run")
 @file_argument
 @variables_option
-@click.option(
-    "-b", "--bootstrap-server", "--bootstrap", "bootstrap", metavar="HOST:PORT[,...]", help="Brokers to use instead of the file's."
-)
+@bootstrap_option
 @click.option("--once", is_flag=True, help="Read what is there now and end, whatever the file's trigger.")
 @click.option("-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="Live table, or JSON lines.")
 def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: bool, output: str) -> None:

@@ -8,11 +8,7 @@ from typing import Any
 import click
 
 from ottla.cli.consent import DRY, agreed, dry_run_option, yes_option
-from ottla.cli.pipeline_words import EXIT_FAILED, EXIT_USAGE, file_argument, stop_with, variables_of, variables_option
-
-bootstrap_option = click.option(
-    "-b", "--bootstrap-server", "--bootstrap", "bootstrap", metavar="HOST:PORT[,...]", help="Brokers to use instead of the file's."
-)
+from ottla.cli.pipeline_words import EXIT_FAILED, EXIT_USAGE, bootstrap_option, file_argument, stop_with, variables_of, variables_option
 
 
 def _loaded(file: Path, variables: tuple[str, ...], bootstrap: str | None) -> Any:

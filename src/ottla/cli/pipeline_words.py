@@ -10,11 +10,32 @@ from typing import NoReturn
 
 import click
 
+from ottla.cli.paths import LocalPath
+
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_JAVA = 1, 2, 3
 
-file_argument = click.argument("file", type=click.Path(path_type=Path))
+file_argument = click.argument("file", type=LocalPath(path_type=Path))
 variables_option = click.option(
     "--var", "variables", multiple=True, metavar="NAME=VALUE", help="Fill ${NAME} in the file; may be given several times."
+)
+
+
+def _with_ports(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    from ottla.client.options import address_problem
+
+    if given is not None and (problem := address_problem(given)):
+        raise click.BadParameter(problem, context, parameter)
+    return given
+
+
+bootstrap_option = click.option(
+    "-b",
+    "--bootstrap-server",
+    "--bootstrap",
+    "bootstrap",
+    metavar="HOST:PORT[,...]",
+    callback=_with_ports,
+    help="Brokers to use instead of the file's.",
 )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import click
 
 from ottla.cli.complete import topic_names
+from ottla.cli.paths import LocalPath
 from ottla.cli.record_options import client_settings, form_options, forms, setting_option
 from ottla.cli.render import admin, bootstrap_option, terminated, told
 
@@ -46,9 +47,9 @@ Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked 
 
 @click.command(name="produce", epilog=EPILOG)
 @click.argument("topic", shell_complete=topic_names)
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
+@click.argument("files", nargs=-1, type=LocalPath(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
 @click.option(
-    "--file", "whole", multiple=True, type=click.Path(exists=True, dir_okay=False), help="This file is one record; may be repeated."
+    "--file", "whole", multiple=True, type=LocalPath(exists=True, dir_okay=False), help="This file is one record; may be repeated."
 )
 @click.option(
     "-o",

@@ -19,6 +19,7 @@ from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.forms import OUTCOME, Form, fields, note, output_option
 from ottla.cli.lazy import Commands
+from ottla.cli.paths import LocalFile
 from ottla.cli.render import told
 from ottla.cli.tables import Column
 from ottla.cli.words import scope, size_text
@@ -52,7 +53,7 @@ PLAN = {
 LOOK_S = 1.0
 yes_option = click.option("-y", "--yes/--dry-run", help="Do it, or only show what would be done. [default: dry-run]")
 keep_option = click.option("--keep-throttles", is_flag=True, help="Leave throttles as they are.")
-plan_argument = click.argument("plan", type=click.File("r"), metavar="PLAN")
+plan_argument = click.argument("plan", type=LocalFile("r"), metavar="PLAN")
 
 
 @click.group(name="reassign", cls=Commands)
@@ -65,7 +66,7 @@ def command() -> None:
 @click.option(
     "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="These partitions; may be repeated."
 )
-@click.option("--topics-file", type=click.File("r"), metavar="FILE", help='Topics as JSON: {"topics":[{"topic":"orders"}]}; - is stdin.')
+@click.option("--topics-file", type=LocalFile("r"), metavar="FILE", help='Topics as JSON: {"topics":[{"topic":"orders"}]}; - is stdin.')
 @click.option("--all-topics", is_flag=True, help="All partitions, the cluster's own topics too.")
 @click.option("--brokers", metavar="1,2,...", help="Brokers to use; all that are alive if not given.")
 @click.option("-r", "--replicas", type=click.IntRange(min=1), help="Replicas of each partition; as many as it has if not given.")
@@ -121,7 +122,7 @@ def plan(
 @plan_argument
 @click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy so many bytes per second at most, on each broker.")
 @click.option("--keep-factor", is_flag=True, help="Refuse partitions that would get another number of replicas.")
-@click.option("--rollback", type=click.File("w"), metavar="FILE", help="Write a plan that leads back to where the partitions are now.")
+@click.option("--rollback", type=LocalFile("w"), metavar="FILE", help="Write a plan that leads back to where the partitions are now.")
 @yes_option
 @output_option
 @bootstrap_option
@@ -211,7 +212,7 @@ MOVE = {
 
 @fields(OUTCOME, {**MOVE, "topic": "in a dry run: a topic"})
 @command.command()
-@click.argument("plan", type=click.File("r"), metavar="[PLAN]", required=False)
+@click.argument("plan", type=LocalFile("r"), metavar="[PLAN]", required=False)
 @click.option("--all", "everything", is_flag=True, help="Cancel every move in the cluster.")
 @keep_option
 @yes_option

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
+from ottla.cli.paths import LocalPath
 from ottla.server.directory import CannotStart, default_data_directory
 
 if TYPE_CHECKING:
-    from ottla.server.run import Plan
+    from ottla.server.plan import Plan
 
 LOOPS = ("uvloop", "asyncio")
 #: What the environment variable OTTLA_LOG may say.
@@ -28,7 +29,7 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
 
 @click.command(name="serve")
 @click.option(
-    "--data-dir", metavar="DIR", type=click.Path(path_type=Path), help=f"Where everything is kept. [default: {default_data_directory()}]"
+    "--data-dir", metavar="DIR", type=LocalPath(path_type=Path), help=f"Where everything is kept. [default: {default_data_directory()}]"
 )
 @click.option(
     "--listen",
@@ -42,12 +43,12 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
     metavar="HOST:PORT[,...][/PATH]",
     help="ZooKeeper of a cluster of several processes; each needs a --broker-id and a --data-dir of its own. [default: none, one process]",
 )
-@click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="Settings, as in Kafka's server.properties.")
+@click.option("--config", "config_file", metavar="FILE", type=LocalPath(path_type=Path), help="Settings, as in Kafka's server.properties.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One setting, by Kafka's name; may be repeated.")
 @click.option(
     "--log-file",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(path_type=Path, dir_okay=False),
     help="Where to say what there is to say; what is older than the last 16 MiB stands in FILE.1. [default: the terminal]",
 )
 @click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop where installed]")
@@ -108,8 +109,8 @@ def _plan(
     """Raises: ConfigError."""
     from ottla.base.options import ConfigError
     from ottla.server.addresses import listener_text, parse_address
+    from ottla.server.plan import Plan
     from ottla.server.properties import adopted, parse_properties
-    from ottla.server.run import Plan
 
     given: dict[str, str] = {}
     if config_file is not None:
@@ -130,7 +131,9 @@ def _plan(
         given["listeners"] = listener_text(parse_address(listen, name="--listen"))
     texts, warnings = adopted(given)
     plan = Plan(data_dir=(data_dir or default_data_directory()).absolute(), texts=texts, brokers=brokers)
+    # Settings that cannot be used are refused before a directory is made.
     plan.listen()
+    plan.log_dirs(0)
     for warning in warnings:
         _say(warning)
     return plan

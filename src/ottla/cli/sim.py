@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from ottla.cli.paths import LocalPath
+
 #: Seeds after which somebody who waits is told how far it is.
 TOLD_EVERY = 500
 
@@ -57,7 +59,7 @@ def run(seeds: int, first: int, seed: int | None, jobs: int, story: str | None, 
 
 
 @command.command(help="Send the requests of a flight record again, to a fresh simulated broker, and show what comes of it.")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=LocalPath(exists=True, dir_okay=False, path_type=Path))
 def replay(file: Path) -> None:
     """Exit code 1 when it fails again, 0 when it does not."""
     from ottla.sim.replay import UnreadableRecord, read_record

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.paths import LocalPath
 from ottla.cli.render import bootstrap_option, told
 
 if TYPE_CHECKING:
     from ottla.lake.status import TableStatus
 
-directory_argument = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+directory_argument = click.argument("directory", metavar="DIR", type=LocalPath(path_type=Path, exists=True, file_okay=False))
 
 
 @click.command("status")
@@ -71,7 +72,7 @@ def _show(directory: Path, found: TableStatus, ends: Mapping[int, int], lag: Map
     click.echo("columns " + ", ".join(f"{name} {kind}" for name, kind in found.columns))
     for partition in sorted({*found.offsets, *ends}):
         behind = f"  end {ends[partition]:,}  lag {lag[partition]:,}" if partition in ends else ""
-        click.echo(f"partition {partition}  next offset {found.offsets.get(partition, 0):,}{behind}")
+        click.echo(f"{found.topic}-{partition}  next offset {found.offsets.get(partition, 0):,}{behind}")
     click.echo(f"lag {sum(lag.values()):,}" if ends else f"lag not known: {story}")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.paths import LocalPath
 from ottla.cli.record_options import client_settings, setting_option
 from ottla.cli.render import bootstrap_option, told
 from ottla.client.waiting import Stop
@@ -63,7 +64,7 @@ def table_options(function: F) -> F:
             help="What values are: json, avro, csv (columns), text, raw (one column).  [default: what the first records look like]",
         ),
         click.option(
-            "--to", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The table."
+            "--to", "directory", required=True, type=LocalPath(path_type=Path, file_okay=False), metavar="DIR", help="The table."
         ),
     ):  # fmt: skip
         function = option(function)
@@ -89,9 +90,11 @@ def asked_of(given: dict[str, Any], *, mode: str | None) -> Asked:
 def _schema_text(given: str | None) -> str | None:
     if given is None or any(sign in given for sign in " <{[\n"):
         return given
+    from ottla.base.paths import local_path
+
     try:
-        return Path(given.removeprefix("@")).read_text(encoding="utf-8")
-    except OSError as error:
+        return Path(local_path(given.removeprefix("@"))).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise click.UsageError(f"--schema expects columns such as 'id BIGINT, name STRING', or a file: {error}") from None
 
 

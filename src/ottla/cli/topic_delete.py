@@ -14,6 +14,7 @@ from ottla.cli.connection import admin as connected
 from ottla.cli.connection import bootstrap_option
 from ottla.cli.consent import DRY, agreed, dry_run_option, yes_option
 from ottla.cli.forms import OUTCOME, Form, fields, note, output_option
+from ottla.cli.paths import LocalFile
 from ottla.cli.render import told
 from ottla.cli.tables import Column
 from ottla.cli.topic_words import chosen, ends, records, with_meant
@@ -170,7 +171,7 @@ RECORDS = (
 @click.option("--older-than", metavar="DURATION", help="Records before the first one that is not older than 1h30m, 7d.")
 @click.option("--all-records", is_flag=True, help="Every record there is now.")
 @click.option(
-    "--file", "listed", type=click.File("r"), metavar="FILE",
+    "--file", "listed", type=LocalFile("r"), metavar="FILE",
     help='What Kafka\'s tool reads: {"partitions":[{"topic":"t","partition":0,"offset":3}]}; -1 is the end.',
 )  # fmt: skip
 @dry_run_option

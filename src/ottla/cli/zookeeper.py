@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from ottla.cli.paths import LocalPath
 from ottla.server.directory import CannotStart, default_data_directory
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 2181
@@ -35,7 +36,7 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 2181
 @click.option(
     "--data-dir",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     help=f"Where everything is kept. [default: {default_data_directory() / 'zookeeper'}]",
 )
 def command(nodes: str, ensemble: str | None, member: int | None, listen: str | None, data_dir: Path | None) -> None:

@@ -214,9 +214,7 @@ class Cluster:
             return UnknownTopicOrPartition(f"topic {topic} was deleted")
         count = self.partition_count(topic)
         if partition is not None and count is not None and partition >= count:
-            return UnknownTopicOrPartition(
-                f"topic {topic} was made again with {count} partitions, there is no partition {partition} any more"
-            )
+            return UnknownTopicOrPartition(f"topic {topic} was made again with {count} partitions, {topic}-{partition} is gone")
         return None
 
     def why_not(self, topic: str, partition: int | None = None) -> str:

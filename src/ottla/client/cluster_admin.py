@@ -219,7 +219,7 @@ def _places(results: Iterable[m.DescribeLogDirsResult]) -> dict[tuple[str, int],
 
 def _log_dir(found: m.DescribeLogDirsResult) -> r.LogDir:
     replicas = [
-        r.ReplicaLog(topic.name, one.partition_index, one.partition_size, one.offset_lag, one.is_future_key)
+        r.ReplicaLog(topic.name, one.partition_index, one.partition_size, one.offset_lag, one.is_future_key, one.damage)
         for topic in found.topics
         for one in topic.partitions
     ]

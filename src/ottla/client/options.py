@@ -374,6 +374,21 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port or DEFAULT_PORT)
 
 
+def address_problem(servers: str) -> str | None:
+    """What is wrong with the first broker address in `servers` that has no port or is no address; None: all are HOST:PORT."""
+    for text in filter(None, (part.strip() for part in servers.split(","))):
+        try:
+            host, port = parse_address(text)
+        except ConfigError as error:
+            return f"{error.problem}; expected HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}"
+        if text.startswith("[") or text.count(":") < 2:
+            given = text.rpartition("]")[2] if text.startswith("[") else text
+            if given.rpartition(":")[1] and given.rpartition(":")[2]:
+                continue
+        return f"{text!r} has no port; write {address_text(host, port)} if the broker listens on Kafka's usual port"
+    return None
+
+
 def address_text(host: str, port: int) -> str:
     """`host:port`, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -302,13 +302,17 @@ class PartitionReassignment(msgspec.Struct, frozen=True):
 
 
 class ReplicaLog(msgspec.Struct, frozen=True):
-    """A replica in a log directory: bytes on disk, and how far it lags behind. `is_future`: it is moving here from another directory."""
+    """A replica in a log directory: bytes on disk, and how far it lags behind. `is_future`: it is moving here from another directory.
+
+    `damage`: what an Ottla broker knows to be wrong with the log, in words; empty otherwise.
+    """
 
     topic: str
     partition: int
     size_bytes: int
     offset_lag: int
     is_future: bool
+    damage: str = ""
 
 
 class LogDir(msgspec.Struct, frozen=True):

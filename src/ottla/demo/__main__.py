@@ -141,7 +141,7 @@ def _until_everything_is_read(running: Any, feed: Any, story: Story) -> None:
     while ends is None or not running.caught_up(ends):
         for report in running.reports():
             counted += report.rows_in
-            batch = f"batch {report.batch} took {report.batch_ms} ms, lag {report.lag:,}"
+            batch = f"batch {report.batch} took {report.batch_ms} ms, lag {'unknown' if report.lag is None else f'{report.lag:,}'}"
         story.now(f"{feed.sent:,} records produced, {counted:,} counted; {batch}")
         if ends is None and not feed.is_alive():
             if feed.failure is not None:

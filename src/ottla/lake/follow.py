@@ -202,7 +202,7 @@ class Keeper:
         cut = {one: end for one, end in self._topic.log_ends().items() if end < self._positions.get(one, 0)}
         for partition, end in cut.items():
             story = (
-                f"partition {partition} of {self._topic.name} ends at {end:,}, and the table has it up to {self._positions[partition]:,}:"
+                f"{self._topic.name}-{partition} ends at {end:,}, and the table has it up to {self._positions[partition]:,}:"
                 " the log was cut off (by an unclean election, or a disk that lost what it had)"
             )
             if self._plan.fails_on_loss:
@@ -222,7 +222,7 @@ class Keeper:
         for partition in self._topic.partitions:
             if partition not in self._positions:
                 self._positions[partition] = 0
-                self._watcher.noted("partition", f"partition {partition} is new")
+                self._watcher.noted("partition", f"partition {self._topic.name}-{partition} is new")
 
     def _retry(self, error: Exception) -> None:
         """A broker that is away comes back. Raises: the error where it will not go by itself."""

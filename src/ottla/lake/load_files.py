@@ -22,6 +22,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ottla.base.options import suggestion
+from ottla.base.paths import NotLocal, local_path
 
 FORMATS = ("csv", "tsv", "json", "parquet", "arrow", "text")
 SUFFIXES = {
@@ -77,7 +78,10 @@ def inputs(names: Iterable[str], form: str | None) -> list[Input]:
 def _paths(name: str, form: str | None) -> list[str]:
     if name == STDIN:
         return [name]
-    path = Path(name).expanduser()
+    try:
+        path = Path(local_path(name)).expanduser()
+    except NotLocal as error:
+        raise CannotLoad(str(error)) from None
     if path.is_dir():
         if (path / "_delta_log").is_dir():
             raise CannotLoad(f"{name} is a Delta table, whose directory may hold files that are no part of it any more: export it first")

@@ -40,12 +40,13 @@ IDLE_MS = 60_000
 class Lost(NamedTuple):
     """Records that were deleted before they were read: offsets `[first, next)` of a partition."""
 
+    topic: str
     partition: int
     first: int
     next: int
 
     def __str__(self) -> str:
-        return f"partition {self.partition} offsets {self.first:,} to {self.next - 1:,}"
+        return f"{self.topic}-{self.partition} offsets {self.first:,} to {self.next - 1:,}"
 
 
 class DataLost(KafkaError):
@@ -180,7 +181,7 @@ class Topic:
         begins = self._thread.call(self._consumer.beginning_offsets([tp]))[tp]
         if begins <= offset:
             raise DataLost(f"{tp} ends before offset {offset}: the topic was cut off or made anew; look at it, then begin another table")
-        lost(Lost(tp.partition, offset, begins))
+        lost(Lost(tp.topic, tp.partition, offset, begins))
         return begins
 
     def _fetch(self, tp: TopicPartition, offset: int) -> Call[RawFetch]:

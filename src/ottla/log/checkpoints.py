@@ -19,19 +19,33 @@ from itertools import pairwise
 
 from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition, topic_id_from_text, topic_id_text
 from ottla.log.errors import DirectoryRefused
+from ottla.records.checksum import crc32c
 
 _VERSION = "0"
+#: In the place of a topic: the row has the checksum of all other rows. No topic can have this name, and Kafka ignores rows of partitions
+#: that it does not have.
+_CHECKSUM_ROW = "#crc32c"
+#: A comment of meta.properties, before the checksum of the lines that are none.
+_CHECKSUM_COMMENT = "#crc32c="
+_REPAIR = "look at the disk, then move the file away and start again: it is written anew, and the logs are kept"
 
 
-def offsets_file(offsets: Mapping[TopicPartition, int]) -> bytes:
+def offsets_file(offsets: Mapping[TopicPartition, int], *, has_checksum: bool = False) -> bytes:
     """A checkpoint of one offset per partition."""
-    return _lines(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    rows = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return _lines([*rows, f"{_CHECKSUM_ROW} 0 {_checksum(rows)}"] if has_checksum and rows else rows)
+
+
+def _checksum(lines: Iterable[str]) -> int:
+    return crc32c("\n".join(lines).encode())
 
 
 def read_offsets(data: bytes) -> dict[TopicPartition, Offset] | None:
-    """Offsets by partition; None when the file is malformed."""
+    """Offsets by partition; None when the file is malformed, or has a checksum that does not fit."""
     rows = _rows(data, 3)
     if rows is None:
+        return None
+    if rows and rows[-1][0] == _CHECKSUM_ROW and rows.pop()[2] != str(_checksum(map(" ".join, rows))):
         return None
     try:
         return {TopicPartition(topic, int(partition)): Offset(int(offset)) for topic, partition, offset in rows}
@@ -76,6 +90,19 @@ def missing_file(offset: int) -> bytes:
 def read_missing(data: bytes) -> Offset:
     """Below which offset records are missing; 0, which says no more than that there are such, when the file is malformed."""
     return read_holes(data) or Offset(0)
+
+
+def scrubs_file(marks: Mapping[TopicPartition, tuple[int, int]]) -> bytes:
+    """A scrub-checkpoint: of each log the offset that the pass under way has come to, or -1, and when the last pass ended."""
+    return _lines(f"{topic} {partition} {offset} {done_ms}" for (topic, partition), (offset, done_ms) in marks.items())
+
+
+def read_scrubs(data: bytes) -> dict[TopicPartition, tuple[int, int]]:
+    """The content of a scrub-checkpoint; empty when the file is malformed."""
+    try:
+        return {TopicPartition(topic, int(number)): (int(offset), int(ms)) for topic, number, offset, ms in _rows(data, 4) or ()}
+    except ValueError:
+        return {}
 
 
 def partition_metadata_file(topic_id: bytes) -> bytes:
@@ -135,19 +162,24 @@ class MetaProperties:
         lines += [f"directory.id={topic_id_text(self.directory_id)}"] if self.directory_id is not None else []
         if self.siblings is not None:
             lines += [f"ottla.directories={','.join(map(topic_id_text, self.siblings))}", f"ottla.generation={self.generation}"]
+        lines.insert(2, f"{_CHECKSUM_COMMENT}{_checksum(lines[2:])}")
         return ("\n".join(lines) + "\n").encode()
 
 
 def read_meta_properties(data: bytes, where: str) -> MetaProperties:
     """Reads versions 0 and 1 (which says node.id). Raises: DirectoryRefused for any other content."""
     fields: dict[str, str] = {}
-    for line in data.decode(errors="replace").splitlines():
+    lines = data.decode(errors="replace").splitlines()
+    noted = [line for line in lines if line.startswith(_CHECKSUM_COMMENT)]
+    if noted and noted != [f"{_CHECKSUM_COMMENT}{_checksum(line for line in lines if line and not line.startswith('#'))}"]:
+        raise DirectoryRefused(f"{where}: meta.properties is damaged, or was edited: its checksum does not fit; {_REPAIR}")
+    for line in lines:
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith(("#", "!")):
             fields[name.strip()] = value.strip().replace("\\=", "=").replace("\\:", ":")
     version = fields.get("version", "0")
     if version not in ("0", "1"):
-        raise DirectoryRefused(f"{where}: version {version} of meta.properties is not known here")
+        raise DirectoryRefused(f"{where}: version {version} of meta.properties is not known here; {_REPAIR}")
     broker = fields.get("node.id" if version == "1" else "broker.id")
     directory, siblings = fields.get("directory.id"), fields.get("ottla.directories")
     try:
@@ -159,7 +191,7 @@ def read_meta_properties(data: bytes, where: str) -> MetaProperties:
             int(fields.get("ottla.generation", 0)),
         )
     except ValueError as error:
-        raise DirectoryRefused(f"{where}: meta.properties cannot be read: {error}") from None
+        raise DirectoryRefused(f"{where}: meta.properties cannot be read: {error}; {_REPAIR}") from None
 
 
 def _lines(lines: Iterable[str]) -> bytes:

@@ -25,6 +25,7 @@ import msgspec
 
 from ottla.base.ids import Offset
 from ottla.base.units import INT64_MAX
+from ottla.log import damage
 from ottla.log.cleaning import Cleaned, CleaningPlan, Group, Source
 from ottla.log.log import Log
 from ottla.log.names import CLEANED, DELETED, SEGMENT_FILES, SNAPSHOT, SWAP, segment_name
@@ -156,6 +157,7 @@ def swap(log: Log, found: Dirt, cleaned: Cleaned, now_ms: int) -> tuple[str, ...
     for group, segments in todo:
         removed += _swap_group(log, group, segments, mark=f".{cleaned.upto}", now_ms=now_ms)
     log.pending.directory(log.directory)
+    damage.save(log)
     log.cleaned_upto(cleaned.upto)
     log.holes_below = max(log.holes_below, Offset(cleaned.groups[-1].end_offset)) if cleaned.groups else log.holes_below
     return tuple(removed)

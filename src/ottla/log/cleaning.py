@@ -221,12 +221,15 @@ def _batches(disk: Disk, plan: CleaningPlan, source: Source) -> Iterator[tuple[B
     """The batches of a segment. Raises: CorruptLog where one is not as it was written, OSError."""
     path = f"{plan.directory}/{segment_name(source.base_offset, LOG)}"
     file = disk.open(path)
-    position = 0
+    position, expected = 0, source.base_offset
     try:
         for position, header, chunk, at in whole_batches(file, 0, source.size, chunk_bytes=plan.chunk_bytes):
             batch = chunk[at : at + header.size]
-            if crc32c(batch, ATTRIBUTES_AT) != header.crc:
+            jumps = header.base_offset > max(expected, plan.holes_below)
+            # The checksum does not cover the base offset: what is wrong there must not be written anew as if it were right.
+            if crc32c(batch, ATTRIBUTES_AT) != header.crc or header.base_offset < expected or jumps:
                 break
+            expected = header.last_offset + 1
             yield header, batch
             position += header.size
         if position != source.size:

@@ -11,9 +11,8 @@ A partition's directory that is to go is renamed first (``orders-3.<unique>-dele
 a topic that is gone is kept for a while, under a name that ends in ``-stray``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from errno import ENOSPC
 from hashlib import blake2b
 from typing import Self
@@ -21,15 +20,29 @@ from typing import Self
 from ottla.base.ids import Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk
 from ottla.log import checkpoints, names
+from ottla.log.changes import Move, NewLog
 from ottla.log.checkpoints import MetaProperties
 from ottla.log.errors import DirectoryRefused, PartitionExists
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
-from ottla.log.recover import open_log
+from ottla.log.recover import ClosedLog
+
+#: Opens logs; the result is in the order of the argument, with None for a file that is no partition's directory. Raises: OSError.
+OpenLogs = Callable[[Sequence[ClosedLog]], Iterable[Log | None]]
 
 #: Checkpoints by kind: what write_checkpoints writes when it is not told.
-KINDS = ("recovery_points", "log_starts", "high_watermarks", "cleaner_offsets")
+KINDS = ("recovery_points", "log_starts", "high_watermarks", "cleaner_offsets", "scrubs")
+
+
+@dataclass(slots=True)
+class ScrubMark:
+    """How far the scrub of a log is."""
+
+    #: Where the pass under way goes on; -1 while there is none.
+    offset: int = -1
+    #: Wall time at which the last pass ended, or from which on the next one is counted.
+    done_ms: int = 0
 
 
 class LogDirectory:
@@ -52,9 +65,15 @@ class LogDirectory:
         self.vanished: frozenset[TopicPartition] = frozenset()
         #: High watermarks as read at open, and as given to ``create``.
         self.high_watermarks: dict[TopicPartition, Offset] = {}
+        #: Scrubs of the logs here, as of the scrub-checkpoint and since.
+        self.scrubs: dict[TopicPartition, ScrubMark] = {}
         #: Directories of logs that were set aside for a while only, with the wall time at which they were.
         self.strays: dict[str, int] = {}
         self._removed = 0
+        #: Numbers of the partitions in ``logs``, by topic.
+        self._numbers: dict[str, dict[int, None]] = {}
+        #: Names of directories on their way out, or set aside, that were found when the directory was opened.
+        self._taken: frozenset[str] = frozenset()
         #: Partitions that a checkpoint on disk may name. A new log of such a name must not inherit what is said of the old one.
         self._named: set[TopicPartition] = set()
         #: Whether there is a checkpoint of the cleaner.
@@ -89,10 +108,12 @@ class LogDirectory:
         now_ms: int,
         options_for: Callable[[str], TopicOptions] | None = None,
         directory_id: bytes | None = None,
+        open_logs: OpenLogs | None = None,
     ) -> Self:
         """Opens the directory and every log in it, recovering those that need it.
 
         ``options_for`` gives the settings of a topic by its name; defaults without. ``directory_id`` is for a directory that has none.
+        ``open_logs`` opens the logs in threads; without it they are opened one after the other.
         Raises: DirectoryRefused when it belongs to another broker or cluster, OSError when the disk fails.
         """
         directory = cls(disk, _identity(disk, broker_id, cluster_id, directory_id, now_ms))
@@ -108,37 +129,50 @@ class LogDirectory:
         cleaned = _read_offsets(disk, names.CLEANER_OFFSETS)
         directory._named = {*recovery_points, *starts, *directory.high_watermarks, *cleaned}
         directory._cleans = names.CLEANER_OFFSETS in entries
-        for name in entries:
-            if name.endswith(names.DELETE_DIRECTORY):
-                disk.remove_tree(name)
-            elif name.endswith(names.STRAY_DIRECTORY):
-                if disk.exists(note := f"{name}/{names.STRAY_NOTE}"):
-                    directory.strays[name] = disk.mtime_ms(note)
-            elif name.endswith(names.TEMPORARY):
-                disk.unlink(name)
-            elif (partition := names.partition_of(name)) is not None:
-                with suppress(NotADirectoryError):  # A file of somebody else's with such a name.
-                    log = open_log(
-                        disk,
-                        partition,
-                        name,
-                        options_for(partition.topic) if options_for else TopicOptions(),
-                        start_offset=starts.get(partition, Offset(0)),
-                        recovery_point=recovery_points.get(partition, Offset(0)),
-                        clean=directory.clean_start,
-                        now_ms=now_ms,
-                        cleaned=cleaned.get(partition),
-                    )
-                    directory._adopt(log)
+        if names.SCRUBS in entries:
+            marks = checkpoints.read_scrubs(disk.read_file(names.SCRUBS))
+            directory.scrubs = {partition: ScrubMark(*mark) for partition, mark in marks.items()}
+        directory._clear(entries)
+        closed = [
+            ClosedLog(
+                disk,
+                partition,
+                name,
+                options_for(partition.topic) if options_for else TopicOptions(),
+                start_offset=starts.get(partition, Offset(0)),
+                recovery_point=recovery_points.get(partition, Offset(0)),
+                clean=directory.clean_start,
+                now_ms=now_ms,
+                cleaned=cleaned.get(partition),
+            )
+            for name in entries
+            if (partition := names.partition_of(name)) is not None
+        ]
+        for log in (open_logs or _one_after_the_other)(closed):
+            if log is not None:
+                directory._adopt(log)
         named = {partition for offsets in (recovery_points, directory.high_watermarks) for partition, offset in offsets.items() if offset}
         directory.vanished = frozenset(named - set(directory.logs))
         if not directory.clean_start or any(log.recovered is not None for log in directory.logs.values()):
             directory.write_checkpoints(kinds=("recovery_points", "log_starts"))
         return directory
 
+    def _clear(self, entries: Sequence[str]) -> None:
+        """Removes what an earlier process left half done, and notes the logs that were set aside."""
+        self._taken = frozenset(name for name in entries if name.endswith((names.DELETE_DIRECTORY, names.STRAY_DIRECTORY)))
+        for name in entries:
+            if name.endswith(names.DELETE_DIRECTORY):
+                self.disk.remove_tree(name)
+            elif name.endswith(names.STRAY_DIRECTORY):
+                if self.disk.exists(note := f"{name}/{names.STRAY_NOTE}"):
+                    self.strays[name] = self.disk.mtime_ms(note)
+            elif name.endswith(names.TEMPORARY):
+                self.disk.unlink(name)
+
     def _adopt(self, log: Log) -> None:
         log.recovery_point_lowered = self._recovery_point_lowered
         self.logs[log.partition] = log
+        self._numbers.setdefault(log.partition.topic, {})[log.partition.partition] = None
 
     def create(
         self,
@@ -155,36 +189,40 @@ class LogDirectory:
         ``in_place_of_lost``: there was one with records, which is gone; that is durably noted when this returns.
         Raises: PartitionExists, OSError; after ENOSPC nothing is left of it.
         """
-        name = str(partition)
-        if partition in self.logs or self.disk.exists(name):
+        if partition in self.logs:
             raise PartitionExists(partition)
-        if partition in self._named and not self.write_checkpoints():
+        if self.is_named(partition) and not self.write_checkpoints():
             raise OSError(ENOSPC, f"no room for the checkpoints of {self.root}")
-        log = Log(self.disk, partition, name, topic_id, options)
-        try:
-            self.disk.mkdir(name)
-            log.segments = [log.new_segment(0, now_ms)]
-            metadata = self.disk.open(f"{name}/{names.PARTITION_METADATA}", create=True)
-            metadata.append(checkpoints.partition_metadata_file(topic_id))
-            self.disk.open(f"{name}/{names.LEADER_EPOCHS}", create=True).close()
-            if options.compacts:
-                holes = self.disk.open(f"{name}/{names.HOLES}", create=True)
-                holes.append(checkpoints.holes_file(0))
-                log.pending.file(holes)
-            if in_place_of_lost:
-                log.note_missing(0)
-                self.disk.sync_dir()
-        except OSError as error:
-            if error.errno == ENOSPC:
-                self.disk.remove_tree(name)
-            raise
-        log.bases = [Offset(0)]
-        log.pending.file(metadata)
-        log.pending.directory("")
-        log.pending.directory(name)
-        self._adopt(log)
-        self.high_watermarks[partition] = Offset(high_watermark)
+        new = NewLog(partition, topic_id, options)
+        new.carry_out(self.disk)
+        log = self.add(new, now_ms, high_watermark)
+        if in_place_of_lost:
+            log.note_missing(0)
+            self.disk.sync_dir()
         return log
+
+    def add(self, new: NewLog, now_ms: int, high_watermark: int = 0) -> Log:
+        """Takes in a log whose files were just created. Does no I/O. Its names become durable with its first flush plan."""
+        assert new.partition not in self.logs, "a partition has one log in a directory"
+        log = Log(self.disk, new.partition, new.name, new.topic_id, new.options)
+        log.begin(now_ms)
+        self._adopt(log)
+        self.high_watermarks[new.partition] = Offset(high_watermark)
+        return log
+
+    def is_named(self, partition: TopicPartition) -> bool:
+        """Whether a checkpoint on disk may name this partition. A new log of it must not inherit what is said of the old one."""
+        return partition in self._named
+
+    def renew_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> list[tuple[str, bytes]]:
+        """(path, content) of all checkpoints, which name no partition but those of present logs; to be written before a log is created."""
+        files = self.checkpoint_files(high_watermarks)
+        self._named = set(self.logs)
+        return files
+
+    def checkpoints_refused(self, partitions: Iterable[TopicPartition]) -> None:
+        """The disk was full: the checkpoints that were to be renewed may still name these."""
+        self._named.update(partitions)
 
     def settle(self, siblings: Sequence[bytes], generation: int, now_ms: int) -> None:
         """With these directories, this one among them, the broker serves from now on. Raises: OSError."""
@@ -200,24 +238,16 @@ class LogDirectory:
 
     def remove(self, partition: TopicPartition) -> str:
         """Takes a log out and renames its directory; the path, which the caller has removed when nobody sends from it any more."""
-        return self._take_out(partition, names.DELETE_DIRECTORY)
+        move = self.take_out(partition)
+        move.carry_out(self.disk)
+        return move.target
 
     def set_aside(self, partition: TopicPartition) -> str:
         """Takes a log out and leaves it to an operator, under another name, which is returned. Raises: OSError."""
         self.logs[partition].close()
-        return self._take_out(partition, names.STRAY_DIRECTORY)
-
-    def set_aside_for_a_while(self, partition: TopicPartition) -> str:
-        """Takes a log out under another name, until ``expired_strays`` gives it back; the path. Raises: OSError."""
-        path = self._take_out(partition, names.STRAY_DIRECTORY)
-        try:
-            self.disk.open(note := f"{path}/{names.STRAY_NOTE}", create=True).close()
-        except OSError as error:
-            if error.errno != ENOSPC:
-                raise
-        else:
-            self.strays[path] = self.disk.mtime_ms(note)
-        return path
+        move = self.take_out(partition, stray=True)
+        self.disk.rename(move.source, move.target)
+        return move.target
 
     def expired_strays(self, before_ms: int) -> tuple[str, ...]:
         """Directories that were set aside for a while, before this wall time; the caller has them removed."""
@@ -226,16 +256,29 @@ class LogDirectory:
             del self.strays[path]
         return expired
 
-    def _take_out(self, partition: TopicPartition, ending: str) -> str:
+    def take_out(self, partition: TopicPartition, *, stray: bool = False) -> Move:
+        """Takes a log out. Its directory stays where it is until the caller has the move carried out. Does no I/O."""
         log = self.logs.pop(partition)
+        self._forget(partition)
         self.high_watermarks.pop(partition, None)
+        self.scrubs.pop(partition, None)
+        ending = names.STRAY_DIRECTORY if stray else names.DELETE_DIRECTORY
         path = ""
-        while not path or self.disk.exists(path):
+        while not path or path in self._taken:
             self._removed += 1
             unique = blake2b(self.directory_id + log.topic_id + f"{partition}/{self._removed}".encode(), digest_size=16).hexdigest()
             path = names.delete_directory_name(partition, unique, ending=ending)
-        self.disk.rename(log.directory, path)
-        return path
+        return Move(partition, log.directory, path)
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Partitions of a topic that have a log here."""
+        return [TopicPartition(topic, number) for number in self._numbers.get(topic, ())]
+
+    def _forget(self, partition: TopicPartition) -> None:
+        numbers = self._numbers[partition.topic]
+        del numbers[partition.partition]
+        if not numbers:
+            del self._numbers[partition.topic]
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int] | None = None, kinds: tuple[str, ...] = KINDS) -> bool:
         """Replaces the checkpoints of these kinds, waiting for the device. ``high_watermarks`` stand in for those known here.
@@ -269,10 +312,13 @@ class LogDirectory:
         if "log_starts" in kinds:
             # Also where the first segment begins there: a crash can bring back the segments that were dropped before it.
             offsets = {partition: log.start_offset for partition, log in self.logs.items() if log.start_offset > 0}
-            files.append((names.LOG_STARTS, checkpoints.offsets_file(offsets)))
+            files.append((names.LOG_STARTS, checkpoints.offsets_file(offsets, has_checksum=True)))
         if "high_watermarks" in kinds:
             offsets = {partition: offset for partition, offset in self.high_watermarks.items() if partition in self.logs}
             files.append((names.HIGH_WATERMARKS, checkpoints.offsets_file(offsets)))
+        if "scrubs" in kinds and self.scrubs:
+            marks = {partition: (mark.offset, mark.done_ms) for partition, mark in self.scrubs.items() if partition in self.logs}
+            files.append((names.SCRUBS, checkpoints.scrubs_file(marks)))
         if "cleaner_offsets" in kinds:
             offsets = {partition: log.clean_checkpoint for partition, log in self.logs.items() if log.clean_checkpoint is not None}
             if offsets or self._cleans:
@@ -342,6 +388,10 @@ def _finish(log: Log, plans: dict[TopicPartition, FlushPlan]) -> bool:
     if plan is not None:
         plans[log.partition] = plan
     return written
+
+
+def _one_after_the_other(closed: Sequence[ClosedLog]) -> Iterable[Log | None]:
+    return (log.open() for log in closed)
 
 
 def _identity(disk: Disk, broker_id: int, cluster_id: str, directory_id: bytes | None, now_ms: int) -> MetaProperties:

@@ -1,5 +1,7 @@
 """What a log asks to have on disk, and how a fetch names bytes of a log file without reading them."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import ENOSPC
 
@@ -15,7 +17,7 @@ class FlushPlan:
     """
 
     upto: Offset
-    files: tuple[File, ...]
+    files: tuple["File | NamedFile", ...]
     #: Relative to the disk's root, which is "".
     directories: tuple[str, ...] = ()
     #: (path, content) of small files to replace atomically and durably.
@@ -26,11 +28,12 @@ class FlushPlan:
     def carry_out(self, disk: Disk) -> None:
         """Waits for the device; runs in a thread, or wherever nothing else waits.
 
-        A directory that is gone belongs to a partition that was removed meanwhile, and needs nothing.
+        A file or directory that is gone belongs to a partition that was removed meanwhile, and needs nothing.
         Raises: OSError, after which the directory is not to be trusted.
         """
         for file in self.files:
-            file.sync()
+            with suppress(FileNotFoundError):
+                file.sync()
         for path, data in self.replacements:
             try:
                 disk.replace_file(path, data)
@@ -40,11 +43,28 @@ class FlushPlan:
                 if error.errno != ENOSPC:
                     raise
                 self.postponed.append(path)
-        for directory in self.directories:
-            try:
+        for directory in self.unsynced_directories():
+            with suppress(FileNotFoundError):
                 disk.sync_dir(directory)
-            except FileNotFoundError:
-                continue
+
+    def unsynced_directories(self) -> Iterator[str]:
+        """Directories that are still to be synced once the small files are replaced, which syncs the directories they are in."""
+        synced = {path.rpartition("/")[0] for path, _ in self.replacements if path not in self.postponed}
+        return (directory for directory in self.directories if directory not in synced)
+
+
+class NamedFile:
+    """A small file to be synced once, which nobody has open."""
+
+    __slots__ = ("_disk", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+
+    def sync(self) -> None:
+        """Raises: FileNotFoundError when its partition was removed meanwhile."""
+        self._disk.sync_file(self.path)
 
 
 class Slice:

@@ -24,15 +24,15 @@ import msgspec
 from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk, File
 from ottla.base.units import INT32_MAX
-from ottla.log import looking, trimming
+from ottla.log import damage, looking, trimming
 from ottla.log.aborted import AbortedTransaction
 from ottla.log.checkpoints import holes_file, missing_file
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.errors import OffsetOutOfRange
-from ottla.log.flush import FlushPlan, Slice
+from ottla.log.flush import FlushPlan, NamedFile, Slice
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
 from ottla.log.looking import TimedOffset
-from ottla.log.names import HOLES, MISSING
+from ottla.log.names import HOLES, MISSING, PARTITION_METADATA
 from ottla.log.options import TopicOptions
 from ottla.log.pending import Pending
 from ottla.log.producers import Duplicate, Producers
@@ -129,6 +129,8 @@ class Log:
         self.missing_below: Offset | None = None
         #: Whether that is written down.
         self._missing_noted = False
+        #: Whether there may be a damage-checkpoint.
+        self.damage_noted = False
         #: How often the log was cut at its end: what was read of it before may have been replaced since.
         self.truncations = 0
         #: Where the log was cut since the last plan, which then tells nothing about offsets above; None when it was not.
@@ -270,11 +272,25 @@ class Log:
 
     def new_segment(self, base_offset: int, now_ms: int) -> Segment:
         """An empty segment on disk, not yet part of the log."""
+        interval_bytes = self.options.index_interval_bytes
+        segment = Segment.create(self.disk, self.directory, base_offset, interval_bytes=interval_bytes, now_ms=now_ms)
+        return self._with_jitter(segment)
+
+    def begin(self, now_ms: int) -> None:
+        """The log was just created: it has one empty segment, whose files exist. Does no I/O."""
+        interval_bytes = self.options.index_interval_bytes
+        segment = Segment.empty(self.disk, self.directory, 0, interval_bytes=interval_bytes, now_ms=now_ms)
+        self.segments, self.bases = [self._with_jitter(segment)], [Offset(0)]
+        for name in (PARTITION_METADATA, *((HOLES,) if self.options.compacts else ())):
+            self.pending.file(NamedFile(self.disk, f"{self.directory}/{name}"))
+        self.pending.directory("")
+        self.pending.directory(self.directory)
+
+    def _with_jitter(self, segment: Segment) -> Segment:
         options = self.options
-        segment = Segment.create(self.disk, self.directory, base_offset, interval_bytes=options.index_interval_bytes, now_ms=now_ms)
         if options.segment_jitter_ms > 0:
             # A hash spreads the partitions as chance would, and a replay of this run comes to the same.
-            digest = blake2b(f"{self.partition}@{base_offset}".encode(), digest_size=8).digest()
+            digest = blake2b(f"{self.partition}@{segment.base_offset}".encode(), digest_size=8).digest()
             segment.jitter_ms = int.from_bytes(digest, "big") % min(options.segment_jitter_ms, options.segment_ms)
         return segment
 
@@ -318,7 +334,10 @@ class Log:
             position = self.segments[index].position_of(offset)
         segment = self.segments[index]
         following = self.bases[index + 1] if index + 1 < len(self.bases) else end_offset
-        end = segment.size if limit >= following else segment.position_of(limit)
+        if segment.damages:
+            end: int | None = segment.sound_end(position, min(limit, following))
+        else:
+            end = segment.size if limit >= following else segment.position_of(limit)
         size = (segment.size if end is None else end) - position
         if size > max_bytes:
             first = segment.batch_size_at(position)
@@ -397,6 +416,7 @@ class Log:
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self._room = None
         self.pending.void()
+        damage.save(self)
         return removed
 
     def restart_at(self, offset: int, now_ms: int) -> tuple[str, ...]:
@@ -407,7 +427,13 @@ class Log:
         self._room = None
         self.pending.void()
         self.clean_offset = self._clean_durable = None
+        damage.save(self)
         return removed
+
+    @property
+    def damages(self) -> list[damage.Damage]:
+        """Damage that is known and stays, in the order of offsets."""
+        return [one for segment in self.segments for one in segment.damages]
 
     def note_missing(self, below: int) -> None:
         """Records below this offset were here and are gone; on disk when this returns, unless the disk is full.
@@ -458,6 +484,10 @@ class Log:
     def expire_producers(self, now_ms: int, after_ms: int) -> int:
         """Forgets silent producers without an open transaction; how many."""
         return self.producers.expire(now_ms, after_ms)
+
+    def forget_oldest_producers(self, count: int) -> int:
+        """Forgets producers that were silent for longest and have no transaction open; how many."""
+        return self.producers.forget_oldest(count)
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
         return self.epochs.epoch_at(offset)

@@ -8,6 +8,7 @@
     log-start-offset-checkpoint             where each log begins
     replication-offset-checkpoint           high watermarks
     cleaner-offset-checkpoint               offsets up to which each compacted log holds one record per key
+    scrub-checkpoint                        how far each log was scrubbed, and when; Ottla's own
     orders-3/                               a partition: topic, hyphen, number
         00000000000000000042.log            record batches from offset 42 on
         00000000000000000042.index          offset -> position, sparse
@@ -18,6 +19,7 @@
         partition.metadata                  id of the topic
         holes-checkpoint                    offset below which compaction may have left holes; Ottla's own, Kafka passes over it
         missing-checkpoint                  offset below which records are missing that were here; also Ottla's own
+        damage-checkpoint                   damaged parts of the log that no other replica could heal; also Ottla's own
     orders-3.<32 hex digits>-delete/        a partition on its way out
     orders-3.<32 hex digits>-stray/         an older copy of a partition, or what is left of a topic that is gone, set aside
         set-aside                           there for a while only; the file's time is the beginning
@@ -37,6 +39,8 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 HOLES = "holes-checkpoint"
 MISSING = "missing-checkpoint"
+DAMAGE = "damage-checkpoint"
+SCRUBS = "scrub-checkpoint"
 
 LOG = ".log"
 OFFSET_INDEX = ".index"

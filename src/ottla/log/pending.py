@@ -8,7 +8,7 @@ from ottla.base.ids import Offset, TopicId
 from ottla.base.ports import File
 from ottla.log import checkpoints
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.flush import FlushPlan
+from ottla.log.flush import FlushPlan, NamedFile
 from ottla.log.names import LEADER_EPOCHS, PARTITION_METADATA
 from ottla.log.segment import Segment
 
@@ -32,7 +32,7 @@ class Pending:
 
     def __init__(self) -> None:
         self._stamp = 0
-        self._files: list[tuple[int, File]] = []
+        self._files: list[tuple[int, File | NamedFile]] = []
         self._directories: dict[str, int] = {}
         #: Closed segments with index files to sync: (stamp, end offset, segment).
         self._rolled: list[tuple[int, Offset, Segment]] = []
@@ -65,7 +65,7 @@ class Pending:
         """Whether to flush even if no record waits for it."""
         return self.any or (epochs.dirty and epochs.version != self._epochs_postponed)
 
-    def file(self, file: File) -> None:
+    def file(self, file: File | NamedFile) -> None:
         """A file with content that must last."""
         self._stamp += 1
         self._files.append((self._stamp, file))
@@ -99,7 +99,7 @@ class Pending:
     def plan(self, upto: Offset, logs: list[File], directory: str, epochs: LeaderEpochs) -> FlushPlan:
         """The plan for everything up to now."""
         self.unwritten = [segment for segment in self.unwritten if not segment.finish()]
-        files = {file.path: file for file in logs}
+        files: dict[str, File | NamedFile] = {file.path: file for file in logs}
         files.update((file.path, file) for _, file in self._files)
         for _, _, segment in self._rolled:
             if segment not in self.unwritten:

@@ -24,12 +24,15 @@ Transactions, on the line of offsets::
     `- open: LSO 5     `- t1 is decided, and once the high watermark has passed its marker (13 > 12): LSO 8, where t2 began
 """
 
-from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from struct import Struct
 from typing import NamedTuple
 
 import msgspec
 
 from ottla.base.ids import NO_OFFSET, Offset, ProducerId
+from ottla.base.units import MINUTE_MS
 from ottla.log.aborted import AbortedTransaction
 from ottla.log.errors import InvalidTransactionState, OutOfOrderSequence, StaleCoordinatorEpoch, StaleProducerEpoch
 from ottla.records.batch import BatchHeader
@@ -38,6 +41,10 @@ BATCHES_KEPT = 5
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 _SEQUENCES = 1 << 31
+#: A PastBatch in memory: there may be hundreds of thousands of producers, and a tuple of numbers takes eight times as much.
+_PAST = Struct("<iqiq")
+#: By how much the clock may have been set back between two batches without the order of last use being wrong.
+_CLOCK_SLACK_MS = MINUTE_MS
 
 
 class PastBatch(NamedTuple):
@@ -67,8 +74,8 @@ class Duplicate(msgspec.Struct, gc=False):
     timestamp_ms: int
 
 
-class Producer(msgspec.Struct):
-    """One producer as this partition knows it."""
+class Producer(msgspec.Struct, gc=False):
+    """One producer as this partition knows it: about 450 bytes with five batches."""
 
     #: -1 until a batch or marker told it.
     epoch: int = NO_EPOCH
@@ -79,14 +86,32 @@ class Producer(msgspec.Struct):
     transaction_from: int = NO_OFFSET
     #: By our clock; decides on expiry, so that a producer that sends old timestamps keeps its state. -1 until known.
     seen_ms: int = -1
-    #: Newest last; all of the present epoch.
-    batches: deque[PastBatch] = msgspec.field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    #: ``batches``, packed.
+    packed: bytes = b""
+
+    @property
+    def batches(self) -> list[PastBatch]:
+        """The last batches, newest last; all of the present epoch."""
+        return [PastBatch(*fields) for fields in _PAST.iter_unpack(self.packed)]
+
+    @property
+    def last_sequence(self) -> int | None:
+        """That of the newest batch; None without one."""
+        return _PAST.unpack_from(self.packed, len(self.packed) - _PAST.size)[0] if self.packed else None
+
+    def remember(self, batch: PastBatch) -> None:
+        """One more batch; the oldest goes where there are too many."""
+        self.packed = self.packed[-(BATCHES_KEPT - 1) * _PAST.size :] + _PAST.pack(*batch)
+
+    def replace_batches(self, batches: Iterable[PastBatch]) -> None:
+        """These, of which the newest are kept, and no others."""
+        self.packed = b"".join(_PAST.pack(*batch) for batch in batches)[-BATCHES_KEPT * _PAST.size :]
 
     def enter(self, epoch: int) -> None:
         """A newer epoch starts its sequences anew."""
         if epoch != self.epoch:
             self.epoch = epoch
-            self.batches.clear()
+            self.packed = b""
 
 
 class Producers:
@@ -95,6 +120,7 @@ class Producers:
     __slots__ = ("_decided", "_open", "by_id", "end_offset", "snapshot_offset")
 
     def __init__(self) -> None:
+        #: In the order of last use, silent for longest first.
         self.by_id: dict[int, Producer] = {}
         #: Batches below this offset are accounted for.
         self.end_offset = Offset(0)
@@ -114,7 +140,7 @@ class Producers:
         if producer is None:
             return None
         epoch, first = header.producer_epoch, header.base_sequence
-        if first != NO_SEQUENCE and epoch == producer.epoch:
+        if first != NO_SEQUENCE and epoch == producer.epoch and first != _next(producer):
             last = header.last_sequence
             for past in producer.batches:
                 if past.last_sequence == last and past.first_sequence == first:
@@ -133,10 +159,9 @@ class Producers:
         first = header.base_sequence
         if header.producer_epoch != producer.epoch:
             expected = first if producer.epoch == NO_EPOCH else 0
-        elif producer.batches:
-            expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCES
         else:
-            expected = first if producer.epoch == NO_EPOCH else 0
+            after = _next(producer)
+            expected = after if after is not None else first if producer.epoch == NO_EPOCH else 0
         if first != expected:
             raise OutOfOrderSequence(
                 f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {first} came where {expected} is due"
@@ -156,25 +181,29 @@ class Producers:
 
     def data_appended(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """A batch with a producer id, no marker, was appended at ``base_offset``."""
-        producer = self.by_id.get(header.producer_id)
-        if producer is None:
-            producer = self.by_id[header.producer_id] = Producer()
+        producer = self._used(header.producer_id)
         producer.enter(header.producer_epoch)
         delta = header.last_offset_delta
-        producer.batches.append(PastBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        producer.remember(PastBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
         producer.timestamp_ms = header.max_timestamp
         producer.seen_ms = now_ms
         if header.is_transactional and producer.transaction_from == NO_OFFSET:
             producer.transaction_from = base_offset
             self._open[base_offset] = header.producer_id
 
+    def _used(self, producer_id: int) -> Producer:
+        """The producer, or a new one, as the last in the order of use."""
+        producer = self.by_id.pop(producer_id, None)
+        if producer is None:
+            producer = Producer()
+        self.by_id[producer_id] = producer
+        return producer
+
     def marker_appended(
         self, header: BatchHeader, offset: int, *, commit: bool, coordinator_epoch: int, timestamp_ms: int, now_ms: int
     ) -> AbortedTransaction | None:
         """A transaction marker was appended; what it adds to the transaction index: something only if it aborts a transaction with data."""
-        producer = self.by_id.get(header.producer_id)
-        if producer is None:
-            producer = self.by_id[header.producer_id] = Producer()
+        producer = self._used(header.producer_id)
         producer.enter(header.producer_epoch)
         producer.coordinator_epoch = coordinator_epoch
         producer.timestamp_ms = timestamp_ms
@@ -210,11 +239,20 @@ class Producers:
 
     def expire(self, now_ms: int, after_ms: int) -> int:
         """Forgets producers that were silent for ``after_ms`` and have no transaction open; how many. Source: KIP-98."""
-        gone = [
-            producer_id
-            for producer_id, producer in self.by_id.items()
-            if producer.transaction_from == NO_OFFSET and now_ms - producer.seen_ms >= after_ms
-        ]
+        gone = []
+        for producer_id, producer in self.by_id.items():
+            if now_ms - producer.seen_ms + _CLOCK_SLACK_MS < after_ms:
+                break
+            if producer.transaction_from == NO_OFFSET and now_ms - producer.seen_ms >= after_ms:
+                gone.append(producer_id)
+        return self._forget(gone)
+
+    def forget_oldest(self, count: int) -> int:
+        """Forgets those that were silent for longest and have no transaction open; how many."""
+        idle = (producer_id for producer_id, producer in self.by_id.items() if producer.transaction_from == NO_OFFSET)
+        return self._forget(list(islice(idle, count)))
+
+    def _forget(self, gone: list[int]) -> int:
         for producer_id in gone:
             del self.by_id[producer_id]
         return len(gone)
@@ -225,3 +263,9 @@ class Producers:
         self._decided = {}
         self._open = dict(sorted((p.transaction_from, pid) for pid, p in producers.items() if p.transaction_from != NO_OFFSET))
         self.end_offset = Offset(offset)
+
+
+def _next(producer: Producer) -> int | None:
+    """The sequence that follows the producer's last batch; None without one."""
+    last = producer.last_sequence
+    return None if last is None else (last + 1) % _SEQUENCES

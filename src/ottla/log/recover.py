@@ -34,18 +34,21 @@ directory, before the recovery point is: ``missing-checkpoint``. It stays until 
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from errno import ENOSPC
 
-from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from ottla.base.ids import NO_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk
 from ottla.base.units import INT64_MAX
-from ottla.log import checkpoints
+from ottla.log import checkpoints, damage
 from ottla.log.aborted import read_entries
+from ottla.log.damage import Damage, read_damage
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.errors import CorruptLog
 from ottla.log.log import Log, Recovered
 from ottla.log.names import (
     CLEANED,
+    DAMAGE,
     DELETED,
     HOLES,
     INDEXES,
@@ -61,11 +64,51 @@ from ottla.log.names import (
 )
 from ottla.log.options import TopicOptions
 from ottla.log.replay import note_batch, rebuild_producers, snapshot_offsets
+from ottla.log.scrub import next_sound
 from ottla.log.segment import Segment, timestamp_of
 from ottla.log.trimming import begin_anew
 from ottla.log.walk import headers, whole_batches
 from ottla.records.batch import ATTRIBUTES_AT
 from ottla.records.checksum import crc32c
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLog:
+    """A log that is about to be opened, with what the checkpoints of its log directory say about it."""
+
+    disk: Disk
+    partition: TopicPartition
+    #: Path of the partition's directory.
+    directory: str
+    options: TopicOptions
+    #: Offsets from the checkpoints; 0 without one.
+    start_offset: Offset
+    recovery_point: Offset
+    #: Whether the last stop was clean.
+    clean: bool
+    now_ms: int
+    #: The log was compacted below this offset, by the checkpoint; None when it never was.
+    cleaned: Offset | None
+
+    def open(self) -> Log | None:
+        """Opens the log, and recovers it if needed. None for a file that has the name of a partition's directory.
+
+        Uses no file outside the partition's directory, so several threads can open logs of one disk at the same time.
+        Raises: OSError.
+        """
+        with suppress(NotADirectoryError):
+            return open_log(
+                self.disk,
+                self.partition,
+                self.directory,
+                self.options,
+                start_offset=self.start_offset,
+                recovery_point=self.recovery_point,
+                clean=self.clean,
+                now_ms=self.now_ms,
+                cleaned=self.cleaned,
+            )
+        return None
 
 
 def open_log(
@@ -98,15 +141,18 @@ def open_log(
     if not log.segments:
         log.segments.append(log.new_segment(start_offset, now_ms))
         log.bases.append(Offset(start_offset))
+    if DAMAGE in names:
+        damage.recall(log, read_damage(disk.read_file(f"{directory}/{DAMAGE}")))
     epochs = _read_epochs(disk, directory, names)
     log.epochs = LeaderEpochs(epochs)
     first_flaw = _flawed_transaction_index(disk, directory, names)
     try:
         if not clean or first_flaw is not None:
             raise CorruptLog("not to be trusted")
-        _open_clean(log)
+        _open_clean(log, recovery_point)
     except CorruptLog:
-        _scan(log, recovery_point if first_flaw is None else min(recovery_point, first_flaw + 1), now_ms, holes_below=holes_below)
+        doubtful = recovery_point if first_flaw is None else min(recovery_point, first_flaw + 1)
+        _Scan(log, doubtful, now_ms, holes_below=holes_below).run()
     replayed = log.recovered is not None
     _look_for_missing(log, names, recovery_point)
     _settle_offsets(log, start_offset, now_ms)
@@ -154,73 +200,121 @@ def _segment(log: Log, base_offset: int, now_ms: int) -> Segment:
     return segment
 
 
-def _open_clean(log: Log) -> None:
-    """Trusts the files. Raises: CorruptLog when the last segment does not end with a batch after all."""
+def _open_clean(log: Log, recovery_point: int) -> None:
+    """Trusts the files. Raises: CorruptLog when the last segment does not end with the batch that the stop left there."""
     active = log.active
     log.end_offset = active.load() if active.size else active.base_offset
+    if recovery_point and log.end_offset != recovery_point:
+        raise CorruptLog(f"{log.directory} was stopped at offset {recovery_point}, and its last batch ends at {log.end_offset}")
     log.epochs.end_offset = log.recovery_point = log.end_offset
 
 
-def _scan(log: Log, recovery_point: int, now_ms: int, *, holes_below: int) -> None:
-    """Reads all that may be in doubt, cuts the log at the first flaw, and makes indexes and producer state anew."""
-    found = log.recovered = Recovered()
-    first = log.segment_of(max(recovery_point - 1, 0))
-    log.recovery_point = log.end_offset = log.bases[first]
-    log.epochs.truncate_end(log.bases[first])
-    rebuild_producers(log, log.bases[first], now_ms)
-    for index in range(first, len(log.segments)):
-        segment = log.segments[index]
-        end = log.end_offset
-        if not follows(segment.base_offset, end, holes_below):
-            _remove_from(log, index, found)
-            break
-        if _scan_segment(log, segment, found, now_ms, holes_below=holes_below):
-            _remove_from(log, index + 1, found)
-            break
-    for segment in log.segments[first:-1]:
-        segment.freeze()
-    log.epochs.end_offset = log.producers.end_offset = log.end_offset
-    log.pending.directory(log.directory)
+class _Scan:
+    """Reads all that may be in doubt, cuts the log at the first flaw, and makes indexes and producer state anew.
 
+    A flaw below the recovery point is damage and no torn tail if sound batches follow it that were on disk, too. Then what can be read
+    stays, and the damage is noted.
+    """
 
-def _scan_segment(log: Log, segment: Segment, found: Recovered, now_ms: int, *, holes_below: int) -> bool:
-    """Takes in the batches of one segment; whether a flaw was found, behind which the file is cut."""
-    file = segment.file
-    file.drop_cache()
-    size = file.size
-    segment.reset()
-    segment.reset_aborted()
-    expected = segment.base_offset
-    epoch = -1
-    for position, header, chunk, at in whole_batches(file, 0, size):
-        base_offset, _, leader_epoch, _, crc, _, delta, _, _, producer_id, _, _, _ = header
-        if base_offset != expected and not follows(base_offset, expected, holes_below):
-            break
-        last_offset = base_offset + delta
-        end = at + header.size
-        if delta < 0 or not segment.takes(last_offset) or not crc_fits(chunk[at:end], crc):
-            break
-        if leader_epoch >= 0 and leader_epoch != epoch:
-            if leader_epoch < epoch:
+    def __init__(self, log: Log, recovery_point: int, now_ms: int, *, holes_below: int) -> None:
+        self._log, self._recovery_point, self._now_ms, self._holes_below = log, recovery_point, now_ms, holes_below
+        self._found = log.recovered = Recovered()
+        #: The epoch table as it was on disk: complete below the recovery point.
+        self._known = LeaderEpochs(log.epochs.entries)
+        #: Of the segment that is being read: the offset that is due, the latest epoch, and the damage in it.
+        self._expected, self._epoch = 0, -1
+        self._damages: list[Damage] = []
+
+    def run(self) -> None:
+        log = self._log
+        first = log.segment_of(max(self._recovery_point - 1, 0))
+        log.recovery_point = log.end_offset = log.bases[first]
+        log.epochs.truncate_end(log.bases[first])
+        rebuild_producers(log, log.bases[first], self._now_ms)
+        for index in range(first, len(log.segments)):
+            segment = log.segments[index]
+            if not follows(segment.base_offset, log.end_offset, self._holes_below):
+                _remove_from(log, index, self._found)
                 break
-            epoch = leader_epoch
-            if epoch > log.epochs.latest:
-                log.epochs.end_offset = Offset(base_offset)
-                log.epochs.assign(epoch, base_offset)
-        segment.note(position, end - at, base_offset, last_offset, timestamp_of(header))
-        if producer_id >= 0:
-            note_batch(log.producers, header, chunk, at, now_ms, segment)
-        expected = Offset(last_offset + 1)
-    log.end_offset = expected
-    found.scanned_bytes += segment.size
-    if not segment.finish():
-        log.pending.unwritten.append(segment)
-    log.pending.file(file)
-    if segment.size == size:
-        return False
-    found.cut_bytes += size - segment.size
-    file.truncate(segment.size)
-    return True
+            if self._segment(segment, self._bound(index)):
+                _remove_from(log, index + 1, self._found)
+                break
+        for segment in log.segments[first:-1]:
+            segment.freeze()
+        log.epochs.end_offset = log.producers.end_offset = log.end_offset
+        log.pending.directory(log.directory)
+
+    def _bound(self, index: int) -> int:
+        """Where sound batches of a segment end at the latest that were on disk."""
+        bases = self._log.bases
+        return min(bases[index + 1], self._recovery_point) if index + 1 < len(bases) else self._recovery_point
+
+    def _segment(self, segment: Segment, bound: int) -> bool:
+        """Takes in the batches of one segment; whether a flaw was found, behind which the file is cut."""
+        log, file = self._log, segment.file
+        file.drop_cache()
+        size = file.size
+        segment.reset()
+        segment.reset_aborted()
+        self._expected, self._epoch, self._damages = segment.base_offset, -1, []
+        position: int | None = 0
+        while position is not None:
+            position = self._behind(segment, self._batches(segment, position, size), size, bound)
+        log.end_offset = Offset(self._expected)
+        if self._damages:
+            damage.note(log, segment.base_offset, self._damages)
+        self._found.scanned_bytes += segment.size
+        if not segment.finish():
+            log.pending.unwritten.append(segment)
+        log.pending.file(file)
+        if segment.size == size:
+            return False
+        self._found.cut_bytes += size - segment.size
+        file.truncate(segment.size)
+        return True
+
+    def _batches(self, segment: Segment, position: int, size: int) -> int:
+        """Takes in batches from ``position`` on; the position of the first flaw, or of the end."""
+        log = self._log
+        for at, header, chunk, inside in whole_batches(segment.file, position, size):
+            base_offset, _, leader_epoch, _, crc, _, delta, _, _, producer_id, _, _, _ = header
+            if not follows(base_offset, self._expected, self._holes_below):
+                return at
+            last_offset = base_offset + delta
+            end = inside + header.size
+            if delta < 0 or not segment.takes(last_offset) or not crc_fits(chunk[inside:end], crc):
+                return at
+            if leader_epoch >= 0 and leader_epoch != self._epoch:
+                if leader_epoch < self._epoch or self._is_strange(base_offset, leader_epoch):
+                    return at
+                self._epoch = leader_epoch
+                if leader_epoch > log.epochs.latest:
+                    log.epochs.end_offset = Offset(base_offset)
+                    log.epochs.assign(leader_epoch, base_offset)
+            segment.note(at, end - inside, base_offset, last_offset, timestamp_of(header))
+            if producer_id >= 0:
+                note_batch(log.producers, header, chunk, inside, self._now_ms, segment)
+            self._expected, position = last_offset + 1, at + header.size
+        return position
+
+    def _is_strange(self, base_offset: int, leader_epoch: int) -> bool:
+        """Whether the epoch table, which is complete below the recovery point, has another epoch for the offset."""
+        known = self._known.epoch_at(base_offset) if base_offset < self._recovery_point else NO_EPOCH
+        return known not in (NO_EPOCH, leader_epoch)
+
+    def _behind(self, segment: Segment, position: int, size: int, bound: int) -> int | None:
+        """The position of the next sound batch behind a flaw that is damage; None where the log ends, or is cut."""
+        expected = self._expected
+        if position >= size or expected >= bound:
+            return None
+        limit = max(bound, expected + 1)
+        for found in next_sound(segment.file, position, size, expected=expected, base_offset=segment.base_offset, bound=limit):
+            if not isinstance(found, int):
+                after, self._expected = found
+                reason = "no sound batch was found here by recovery"
+                self._damages.append(Damage(segment.base_offset, position, after, expected, self._expected, reason))
+                return after
+        return None
 
 
 def follows(base_offset: int, expected: int, holes_below: int) -> bool:
@@ -347,7 +441,8 @@ def _cover(disk: Disk, directory: str, name: str) -> tuple[int, int]:
     """First offset of a swap file, and the offset behind its last batch."""
     base = end = offset_of(name) or 0
     file = disk.open(f"{directory}/{name}")
-    for _, header in headers(file, 0, file.size):
-        end = header.last_offset + 1
+    with suppress(CorruptLog):  # Damage in the new file must not keep the log shut.
+        for _, header in headers(file, 0, file.size):
+            end = header.last_offset + 1
     file.close()
     return base, end

@@ -11,7 +11,7 @@ from ottla.log.producers import BATCHES_KEPT, NO_SEQUENCE, PastBatch, Producers
 from ottla.log.segment import Segment
 from ottla.log.snapshots import read_snapshot
 from ottla.log.walk import batch_at, headers
-from ottla.records.batch import BatchHeader
+from ottla.records.batch import BatchHeader, crc_ok
 from ottla.records.checksum import Buffer
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 
@@ -71,6 +71,9 @@ def _replay_segment(log: "Log", segment: Segment, first: int, upto: int, now_ms:
             return
         if header.has_producer:
             batch = batch_at(segment.file, at, segment.size) if header.is_control else b""
+            if header.is_control and not crc_ok(batch):
+                # Damage may have made a control batch of it. The scrub finds it.
+                continue
             note_batch(log.producers, header, batch, 0, now_ms, None)
 
 
@@ -111,9 +114,9 @@ def _refill(log: "Log", end_offset: int) -> None:
             past.setdefault(header.producer_id, []).append(batch)
     for producer_id, batches in past.items():
         producer = log.producers.by_id[producer_id]
-        if producer.batches and batches[-1].last_offset == producer.batches[-1].last_offset:
-            producer.batches.clear()
-            producer.batches.extend(batches[-BATCHES_KEPT:])
+        known = producer.batches
+        if known and batches[-1].last_offset == known[-1].last_offset:
+            producer.replace_batches(batches[-BATCHES_KEPT:])
 
 
 def _last_bytes(log: "Log", end_offset: int) -> list[tuple[Segment, int]]:

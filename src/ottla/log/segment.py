@@ -14,16 +14,19 @@ built anew by walking the headers.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import suppress
 from errno import ENOSPC
 
 from ottla.base.ids import Offset
 from ottla.base.ports import Buffer, Disk, File
 from ottla.base.units import INT32_MAX, KiB
 from ottla.log.aborted import AbortedTransaction, read_entries
+from ottla.log.damage import Damage
 from ottla.log.errors import CorruptLog
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 from ottla.log.names import DELETED, LOG, OFFSET_INDEX, SEGMENT_FILES, TIME_INDEX, TXN_INDEX, segment_name
-from ottla.log.walk import headers
+from ottla.log.walk import HEADER_CHUNK, headers
 from ottla.records.batch import HEADER_SIZE, BatchHeader
 
 NO_TIMESTAMP = -1
@@ -54,6 +57,7 @@ class Segment:
         "_times",
         "base_offset",
         "created_ms",
+        "damages",
         "directory",
         "disk",
         "interval_bytes",
@@ -73,6 +77,8 @@ class Segment:
         self.interval_bytes = interval_bytes
         self.created_ms = now_ms
         self.suffix = suffix
+        #: Damage that is known and stays, in the order of positions; reads go around it.
+        self.damages: tuple[Damage, ...] = ()
         #: Taken off segment.ms.
         self.jitter_ms = 0
         self._file: File | None = None
@@ -100,6 +106,16 @@ class Segment:
         segment.reset()
         segment.offsets.file()
         segment.times.file()
+        return segment
+
+    @classmethod
+    def empty(cls, disk: Disk, directory: str, base_offset: int, *, interval_bytes: int, now_ms: int) -> "Segment":
+        """An empty segment whose files exist and are empty. Does no I/O: files are opened when the first batch comes."""
+        segment = cls(disk, directory, base_offset, size=0, interval_bytes=interval_bytes, now_ms=now_ms)
+        segment._offsets = SparseIndex(disk, segment.path(OFFSET_INDEX), OFFSET_ENTRY, fresh=True)
+        segment._times = SparseIndex(disk, segment.path(TIME_INDEX), TIME_ENTRY, fresh=True)
+        segment._aborted = []
+        segment._max_timestamp = (NO_TIMESTAMP, segment.base_offset)
         return segment
 
     def path(self, suffix: str) -> str:
@@ -136,9 +152,9 @@ class Segment:
     def first_timestamp(self) -> int:
         """Largest timestamp of the first batch, which decides when the segment is too old to grow; -1 in an empty segment."""
         if self._first_timestamp is None and self.size:
-            for _, header in headers(self.file, 0, self.size, chunk_bytes=LOOKUP_CHUNK):
-                self._first_timestamp = timestamp_of(header)
-                break
+            self._first_timestamp = NO_TIMESTAMP
+            with suppress(CorruptLog):  # A damaged header must not keep the log from growing.
+                self._first_timestamp = timestamp_of(next(headers(self.file, 0, self.size, chunk_bytes=LOOKUP_CHUNK))[1])
         return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
 
     @property
@@ -194,14 +210,15 @@ class Segment:
 
         Raises: CorruptLog.
         """
+        behind = self._behind_damage(offset) if self.damages else 0
         if self._recent_offsets and offset >= self._recent_from:
             slot = bisect_left(self._recent_offsets, offset)
             return self._recent_positions[slot] if slot < len(self._recent_positions) else None
         try:
-            found = self._walk_to(offset)
+            found = self._walk_to(offset, behind)
         except CorruptLog:
             self.rebuild()  # The index led astray; if it was not the index, this raises CorruptLog again.
-            found = self._walk_to(offset)
+            found = self._walk_to(offset, behind)
         return None if found is None else found[0]
 
     def header_of(self, offset: int) -> tuple[int, BatchHeader] | None:
@@ -215,10 +232,42 @@ class Segment:
         """Bytes of the batch that begins there. Raises: CorruptLog."""
         return next(headers(self.file, position, self.size, chunk_bytes=HEADER_SIZE))[1].size
 
-    def _walk_to(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The batch that holds ``offset`` or the next one. Raises: CorruptLog, also when an index entry does not fit the log."""
+    def _behind_damage(self, offset: int) -> int:
+        """The position behind the last known damage below ``offset``. Raises: CorruptLog for an offset that is damaged."""
+        behind = 0
+        for one in self.damages:
+            if one.first <= offset < one.end:
+                raise CorruptLog(f"{self.path(LOG)} is damaged: {one}")
+            if one.end <= offset:
+                behind = max(behind, one.end_position)
+        return behind
+
+    def _headers(self, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK) -> Iterator[tuple[int, BatchHeader]]:
+        """As ``walk.headers``, around known damage."""
+        for one in self.damages:
+            if one.end_position > position and one.position < end:
+                yield from headers(self.file, position, one.position, chunk_bytes=chunk_bytes)
+                position = one.end_position
+        yield from headers(self.file, position, end, chunk_bytes=chunk_bytes)
+
+    def sound_end(self, position: int, limit: int) -> int:
+        """Where a read from ``position`` ends that goes up to offset ``limit`` and must not touch known damage."""
+        end = min((one.position for one in self.damages if one.position > position), default=self.size)
+        with suppress(CorruptLog):
+            found = self.position_of(limit)
+            end = end if found is None else min(end, found)
+        return end
+
+    def _walk_to(self, offset: int, behind: int = 0) -> tuple[int, BatchHeader] | None:
+        """The batch that holds ``offset`` or the next one, at position ``behind`` or later.
+
+        Raises: CorruptLog, also when an index entry does not fit the log.
+        """
         entry = self.offsets.lookup(offset - self.base_offset)
-        for position, header in headers(self.file, self._start(entry), self.size, chunk_bytes=LOOKUP_CHUNK):
+        start = self._start(entry)
+        if start < behind:
+            entry, start = None, behind
+        for position, header in headers(self.file, start, self.size, chunk_bytes=LOOKUP_CHUNK):
             if entry is not None:
                 self._compare(entry, header)
                 entry = None
@@ -255,9 +304,11 @@ class Segment:
         indexed_at = self._start(entry)
         end = self.base_offset
         latest = NO_TIMESTAMP
-        for position, header in headers(self.file, indexed_at, self.size, chunk_bytes=LOOKUP_CHUNK):
+        for position, header in self._headers(indexed_at, self.size, chunk_bytes=LOOKUP_CHUNK):
             if entry is not None and position == indexed_at:
                 self._compare(entry, header)
+            if not end <= header.base_offset <= header.last_offset or not self.takes(header.last_offset):
+                raise CorruptLog(f"{self.path(LOG)} says offset {header.base_offset} at {position}, behind {end - 1}")
             if position - indexed_at > self.interval_bytes:
                 raise CorruptLog(f"{offsets.path} has no entry for {position}")
             end = Offset(header.last_offset + 1)
@@ -294,11 +345,14 @@ class Segment:
         Raises: CorruptLog, and the indexes stay as they are: what they still lead to behind the damage remains in reach.
         """
         size = self.size if end_position is None else end_position
-        for _ in headers(self.file, 0, size):
-            pass
+        end = self.base_offset
+        for position, header in self._headers(0, size):
+            if not end <= header.base_offset <= header.last_offset or not self.takes(header.last_offset):
+                raise CorruptLog(f"{self.path(LOG)} says offset {header.base_offset} at {position}, behind {end - 1}")
+            end = Offset(header.last_offset + 1)
         self.reset()
         end = self.base_offset
-        for position, header in headers(self.file, 0, size):
+        for position, header in self._headers(0, size):
             end = Offset(header.last_offset + 1)
             self.note(position, header.size, header.base_offset, header.last_offset, timestamp_of(header))
         self.finish()

@@ -36,7 +36,8 @@ def snapshot_file(producers: dict[int, Producer]) -> bytes:
     """The content of a snapshot."""
     data = bytearray(_HEAD.pack(_VERSION, 0, len(producers)))
     for producer_id, producer in producers.items():
-        last = producer.batches[-1] if producer.batches else _NO_BATCH
+        batches = producer.batches
+        last = batches[-1] if batches else _NO_BATCH
         data += _ENTRY.pack(
             producer_id, producer.epoch, last.last_sequence, last.last_offset, last.offset_delta,
             producer.timestamp_ms, producer.coordinator_epoch, producer.transaction_from,
@@ -56,7 +57,7 @@ def read_snapshot(data: bytes, now_ms: int) -> dict[int, Producer] | None:
     for producer_id, epoch, sequence, offset, delta, timestamp_ms, coordinator_epoch, first in _ENTRY.iter_unpack(data[_HEAD.size :]):
         producer = producers[producer_id] = Producer(epoch, coordinator_epoch, timestamp_ms, first, now_ms)
         if offset >= 0:
-            producer.batches.append(PastBatch(sequence, offset, delta, timestamp_ms))
+            producer.remember(PastBatch(sequence, offset, delta, timestamp_ms))
     return producers
 
 

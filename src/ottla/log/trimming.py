@@ -9,10 +9,11 @@ from errno import ENOSPC
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import Offset
-from ottla.log.errors import OffsetOutOfRange
+from ottla.log.errors import CorruptLog, OffsetOutOfRange
 from ottla.log.names import DELETED, SNAPSHOT, segment_name
 from ottla.log.replay import rebuild_producers
-from ottla.log.segment import Segment
+from ottla.log.segment import NO_TIMESTAMP, Segment
+from ottla.log.walk import headers, sound_upto
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -41,7 +42,11 @@ def retain(log: "Log", now_ms: int, high_watermark: int) -> tuple[str, ...]:
     if log.options.retention_ms >= 0:
 
         def too_old(segment: Segment) -> bool:
-            timestamp = segment.max_timestamp[0]
+            try:
+                timestamp = segment.max_timestamp[0]
+            except CorruptLog:
+                # A header is damaged. The time of the file decides, as for batches without timestamps.
+                timestamp = NO_TIMESTAMP
             newest = timestamp if timestamp >= 0 else log.disk.mtime_ms(segment.file.path)
             return now_ms - newest > log.options.retention_ms
 
@@ -58,18 +63,11 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
         removed = begin_anew(log, offset, now_ms)
     else:
         index = log.segment_of(offset)
-        segment = log.segments[index]
-        found = segment.header_of(offset)
         removed = []
         for gone in log.segments[index + 1 :]:
             removed += _rename(log, gone)
         del log.segments[index + 1 :], log.bases[index + 1 :]
-        if found is not None:
-            position, header = found
-            _cut(log, segment, position, min(offset, header.base_offset))
-            log.end_offset = Offset(min(offset, header.base_offset))
-        else:
-            log.end_offset = Offset(offset)
+        log.end_offset = _cut(log, log.segments[index], offset)
     log.epochs.end_offset = log.end_offset
     log.epochs.truncate_end(log.end_offset)
     log.start_offset = min(log.start_offset, log.end_offset)
@@ -105,13 +103,31 @@ def restart_at(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def _cut(log: "Log", segment: Segment, position: int, end_offset: int) -> None:
-    """Cuts the last segment at a batch; it is active from now on."""
+def _cut(log: "Log", segment: Segment, offset: int) -> Offset:
+    """Cuts the last segment at the batch that holds ``offset``, or at the first damaged header before it; returns the new end offset.
+
+    The cut position comes from what lies before it, so what is cut may be damaged. The segment is active from now on.
+    """
+    file = segment.file
+    start, expected = 0, int(segment.base_offset)
+    for one in segment.damages:
+        if one.first < offset:
+            # Known damage stays, and so does what lies between it and the cut. A cut inside of it is one before it.
+            start, expected = (one.end_position, one.end) if one.end <= offset else (one.position, one.first)
+    position, end_offset, sound = sound_upto(file, start, segment.size, expected=expected, below=offset, holes_below=log.holes_below)
+    if sound and position < segment.size:
+        # The batch at the cut may begin before ``offset``; compaction may have left a hole before it.
+        end_offset = min(offset, next(headers(file, position, segment.size))[1].base_offset)
+    elif sound and offset <= log.holes_below:
+        end_offset = offset
     log.pending.forget(segment)
-    segment.file.truncate(position)
+    segment.damages = tuple(one for one in segment.damages if one.end_position <= position)
+    if position < file.size:
+        file.truncate(position)
     segment.reset_aborted(end_offset)
     segment.rebuild(position)
-    log.pending.file(segment.file)
+    log.pending.file(file)
+    return Offset(end_offset)
 
 
 def _raise_start(log: "Log", offset: int) -> None:

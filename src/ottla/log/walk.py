@@ -5,6 +5,7 @@ what it has no need of; ``whole_batches`` reads everything, in chunks large enou
 """
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from ottla.base.ports import File
 from ottla.base.units import KiB, MiB
@@ -14,6 +15,17 @@ from ottla.records.errors import RecordsError
 
 HEADER_CHUNK = 64 * KiB
 BATCH_CHUNK = MiB
+
+
+class Readable(Protocol):
+    """A file as far as it is only read."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, position: int, size: int) -> bytes: ...
+
+    def close(self) -> None: ...
 
 
 def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK) -> Iterator[tuple[int, BatchHeader]]:
@@ -40,7 +52,7 @@ def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CH
 
 
 def whole_batches(
-    file: File, position: int, end: int, *, chunk_bytes: int = BATCH_CHUNK
+    file: Readable, position: int, end: int, *, chunk_bytes: int = BATCH_CHUNK
 ) -> Iterator[tuple[int, BatchHeader, memoryview, int]]:
     """(position, header, chunk, position in the chunk) of each batch that is wholly in ``position..end``.
 
@@ -68,6 +80,36 @@ def whole_batches(
                 return
         yield position, header, chunk, inside
         position += size
+
+
+def sound_upto(file: File, position: int, end: int, *, expected: int, below: int, holes_below: int) -> tuple[int, int, bool]:
+    """Walks headers from ``position``, where offset ``expected`` is due.
+
+    Stops at the batch that holds offset ``below``, or at the first header that makes no sense.
+
+    Returns the position there, the offset behind the last batch before it, and whether that batch is sound or the file ends.
+    Nothing behind that batch is needed, so a log can be cut where it is damaged.
+    """
+    reached = position
+    #: (position, offset) before a batch that does not follow its neighbour, while the next header may still contradict it.
+    doubt: tuple[int, int] | None = None
+    wanted: tuple[int, int] | None = None
+    try:
+        for at, header in headers(file, position, end):
+            base, last_offset = header.base_offset, header.last_offset
+            if base < expected or last_offset < base or (base > expected and base > holes_below):
+                return *(doubt or (at, expected)), False
+            if wanted is not None:
+                return *wanted, True
+            doubt = (at, expected) if base > expected else None
+            if last_offset >= below:
+                wanted = at, expected
+                if doubt is None:
+                    return *wanted, True
+            expected, reached = last_offset + 1, at + header.size
+    except CorruptLog:
+        return *(wanted or (reached, expected)), wanted is not None
+    return *(wanted or (reached, expected)), True
 
 
 def batch_at(file: File, position: int, end: int) -> bytes:

@@ -29,6 +29,8 @@ class Limits:
     idle_ms: int = 10 * MINUTE_MS
     read_timeout_ms: int = 30 * SECOND_MS
     write_buffer_bytes_max: int = MiB
+    #: In all connections together.
+    answer_bytes_max: int = 256 * MiB
     write_timeout_ms: int = 30 * SECOND_MS
 
 
@@ -53,6 +55,15 @@ class Timed(Protocol):
 
     def expire(self) -> None:
         """The deadline is over."""
+        ...
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Answer bytes that wait in memory for the peer to take them."""
+        ...
+
+    def cut(self, kind: str) -> None:
+        """Closes at once."""
         ...
 
     def check_progress(self, now: float) -> bool:
@@ -121,4 +132,17 @@ class Commons:
         for connection in list(self.writing):
             if not connection.check_progress(now):
                 self.writing.pop(connection, None)
+        self._bound_answers()
         self._sweep = self._loop.call_later(self._sweep_interval_s, self._swept)
+
+    def _bound_answers(self) -> None:
+        """Closes those connections for which most waits, while all of them together have too much."""
+        waiting = {connection: connection.waiting_bytes for connection in self.writing}
+        total = sum(waiting.values())
+        if total <= self.limits.answer_bytes_max:
+            return
+        for connection in sorted(waiting, key=lambda each: waiting[each], reverse=True):
+            connection.cut("too many answers wait")
+            total -= waiting[connection]
+            if total <= self.limits.answer_bytes_max:
+                return

@@ -247,7 +247,14 @@ class Connection(asyncio.BufferedProtocol):
     # What the clock calls.
 
     def expire(self) -> None:
-        self.close("slow request" if self._frame is not None or self._held else "idle")
+        self.cut("slow request" if self._frame is not None or self._held else "idle")
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def cut(self, kind: str) -> None:
+        self.close(kind)
         self._transport.abort()
 
     def check_progress(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Compactions in threads of their own, below a common limit of bytes per second.
+"""Compactions and scrubs in threads of their own, compactions and scrubs each below a common limit of bytes per second.
 
 The work touches only files that nobody else writes, through a ``RealDisk`` of its own: descriptors that the log's owner keeps stay the
 owner's. It goes piece by piece, and between two pieces it rests: as long as the limit demands, and always long enough for the event loop to
@@ -13,8 +13,10 @@ from errno import ENOSPC
 
 from ottla.base.ports import Disk
 from ottla.broker import effects, events
+from ottla.log import scrub
 from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.errors import CorruptLog
+from ottla.log.scrub import Scrubbed
 from ottla.server.disk import RealDisk
 from ottla.server.observe import Counters
 
@@ -47,6 +49,7 @@ class Cleaners:
         self._counters = counters
         self._threads: ThreadPoolExecutor | None = None
         self._throttle = Throttle()
+        self._scrub_throttle = Throttle()
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -59,14 +62,39 @@ class Cleaners:
         """Carries out a compaction. Raises: OSError when the directory failed."""
         if self._stopping.is_set():
             return events.Cleaned(partition=effect.partition)
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="ottla-cleaner")
-        done = await asyncio.get_running_loop().run_in_executor(self._threads, self._work, effect, disk)
+        done = await asyncio.get_running_loop().run_in_executor(self._pool(), self._work, effect, disk)
         if done.result is not None:
             self._counters.compactions += 1
             self._counters.compaction_read_bytes += done.result.read_bytes
             self._counters.compaction_written_bytes += done.result.written_bytes
         return done
+
+    async def scrub(self, effect: effects.Scrub, disk: Disk) -> events.Scrubbed:
+        """Carries out a scrub. Raises: OSError when the directory failed."""
+        if self._stopping.is_set():
+            return events.Scrubbed(partition=effect.partition)
+        done = await asyncio.get_running_loop().run_in_executor(self._pool(), self._scrub, effect, disk.root)
+        if done.result is not None:
+            self._counters.scrubbed_bytes += done.result.read_bytes
+            self._counters.scrub_damages += len(done.result.damages)
+        return done
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="ottla-cleaner")
+        return self._threads
+
+    def _scrub(self, effect: effects.Scrub, root: str) -> events.Scrubbed:
+        try:
+            for step in scrub.carry_out(RealDisk(root, descriptors_max=DESCRIPTORS_MAX), effect.plan):
+                if isinstance(step, Scrubbed):
+                    return events.Scrubbed(partition=effect.partition, result=step)
+                if self._stopping.wait(max(self._scrub_throttle.pause_s(step, effect.bytes_per_second), REST_S)):
+                    break
+        except FileNotFoundError:
+            # The segment was removed meanwhile.
+            pass
+        return events.Scrubbed(partition=effect.partition)
 
     def _work(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
         try:

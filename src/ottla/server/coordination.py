@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from base64 import urlsafe_b64encode
@@ -16,14 +17,18 @@ from ottla.broker.configs import ServerOptions
 from ottla.server.addresses import only_listener
 from ottla.server.directory import STORE, CannotStart
 from ottla.store import layout
-from ottla.store.embedded import EmbeddedStore, StoreFileError
+from ottla.store.embedded import EmbeddedStore
+from ottla.store.store_copies import copy_paths, remedy
+from ottla.store.store_file import StoreDamaged, StoreFileError, StoreForeign
 
 if TYPE_CHECKING:
     # Where it is used it is imported: a process that keeps its own store needs none of it.
     from ottla.store.zookeeper import Connect, ZooKeeperSession
 
-#: How long a store that answers nothing for the moment is waited for.
-PATIENCE_S = 30.0
+log = logging.getLogger("ottla.server")
+
+#: How often a start that waits for the store says so.
+TOLD_EVERY_S = 3.0
 #: Registered by a broker that listens everywhere, it would lead others nowhere.
 ANYWHERE = ("", "0.0.0.0", "::")
 
@@ -48,9 +53,17 @@ class Embedded:
         path = data_dir / STORE
         try:
             path.parent.mkdir(exist_ok=True)
-            self.store = EmbeddedStore(path, failed=lambda reason: failed(f"the coordination store failed: {reason}"))
-        except (OSError, StoreFileError) as error:
+            self.store = EmbeddedStore(path, failed=lambda reason: failed(f"{reason}. Look at the disk, then start again for what to do"))
+        except StoreDamaged as error:
+            raise CannotStart(f"{error}. {remedy(path, data_dir, now_s=time.time())}") from None
+        except StoreForeign as error:
+            damaged = f". If it is damaged: {remedy(path, data_dir, now_s=time.time())}" if copy_paths(path) else ""
+            raise CannotStart(f"{error}{damaged}") from None
+        except StoreFileError as error:
             raise CannotStart(str(error)) from None
+        except OSError as error:
+            reason = "it is not a directory" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+            raise CannotStart(f"cannot use {path.parent} for the coordination store: {reason}") from None
 
     async def session(self) -> Store:
         return self.store.session()
@@ -68,7 +81,7 @@ class ZooKeeper:
         self._sessions: list[ZooKeeperSession] = []
 
     async def session(self) -> Store:
-        from ottla.store.zookeeper import ZooKeeperUnavailable, open_session
+        from ottla.store.zookeeper_opening import ZooKeeperUnavailable, open_session
 
         try:
             opened = await open_session(self._connect, failed=self._failed)
@@ -99,7 +112,7 @@ def connection(options: ServerOptions) -> Connect:
         connect = Connect.parse(
             options.zookeeper_connect,
             session_timeout_ms=options.zookeeper_session_timeout_ms,
-            connection_timeout_ms=waits_ms if waits_ms > 0 else options.zookeeper_session_timeout_ms,
+            connection_timeout_ms=waits_ms if waits_ms >= 0 else None,
         )
     except ValueError as error:
         raise ConfigError("zookeeper.connect", str(error)) from None
@@ -111,21 +124,22 @@ def connection(options: ServerOptions) -> Connect:
 
 
 async def submitted(session: Store, *ops: Op) -> StoreResult:
-    """The outcome of a multi, once everything before it was told; a store that cannot be reached is waited for. Raises: CannotStart."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    """The outcome of a multi, once everything before it was told. Waits for a store that cannot be reached; can be cancelled."""
+    began_s = told_s = time.monotonic()
     while True:
         answer: asyncio.Future[StoreResult] = asyncio.get_running_loop().create_future()
         session.submit(ops, answer.set_result)
         result = await answer
         if result.error != "unavailable":
             return result
-        if time.monotonic() > deadline_s:
-            raise CannotStart(f"the coordination store does not answer within {PATIENCE_S:.0f} s")
+        if time.monotonic() - told_s >= TOLD_EVERY_S:
+            told_s = time.monotonic()
+            log.warning("waiting for the coordination store, which has not answered for %.0f s", told_s - began_s)
         await asyncio.sleep(0.1)
 
 
 async def read(session: Store, prefix: str, seen: Callable[[NodeState], object]) -> None:
-    """Shows every node below a path as it stands now, and as it changes. Raises: CannotStart."""
+    """Shows every node below a path as it stands now, and as it changes."""
 
     def changed(state: NodeState) -> None:
         seen(state)

@@ -13,6 +13,10 @@ class CannotStart(Exception):
     """Why a server does not start, in one line for the operator, with the remedy."""
 
 
+class StoppedWhileStarting(CannotStart):
+    """The process was asked to stop before it served."""
+
+
 class UnusableDirectory(CannotStart):
     """The disk refuses; a server with other log directories starts without this one."""
 

@@ -3,8 +3,12 @@
 A log directory can hold many more files than a process may have open. A ``RealFile`` opens its descriptor when it is used and may lose it
 again: when more than ``descriptors_max`` are open, the tenth that was used least recently is closed. A descriptor that another thread is
 using (``sync``, ``read``) is pinned meanwhile; a thread that finds none opens one for itself. Everything but ``sync``, ``read`` and
-``sync_dir`` belongs to the thread that made the disk, which alone opens and closes the descriptors that files keep: a number that it
+``sync_dir`` belongs to the disk's owner, which alone opens and closes the descriptors that files keep: a number that it
 holds cannot become another file's under its hands.
+
+While logs are opened, the owner waits and several threads use the disk, each with files of its own. They open and create files as the
+owner does, but they close no descriptor of another file: a file that such a thread opens above ``descriptors_max`` keeps none. So no
+thread touches a file of another thread.
 
 Appends go to the position where the file ends, known without asking; a short write is continued, a failed one undone by cutting the file
 back. Directories are synced by opening them, which Linux and macOS allow.
@@ -14,17 +18,21 @@ back. Directories are synced by opening them, which Linux and macOS allow.
 
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from errno import EIO, ENOENT
 from pathlib import Path
 from threading import RLock, get_ident
 from weakref import ref
+from zlib import crc32
 
 from ottla.base.ports import Buffer
 
 #: Buffers that one call may write; Linux and macOS allow 1024.
 _IOV_MAX = 1024
 _MODE = 0o644
+#: Small files of different paths that can be replaced at the same time: more than there are threads that do so.
+REPLACED_AT_ONCE = 64
 
 
 class RealFile:
@@ -55,7 +63,7 @@ class RealFile:
 
     def append(self, *chunks: Buffer) -> int:
         position = self.size
-        descriptor = self.fileno()
+        descriptor, own = self._borrow()
         try:
             if len(chunks) == 1:
                 (chunk,) = chunks
@@ -67,6 +75,8 @@ class RealFile:
         except OSError:
             os.ftruncate(descriptor, position)
             raise
+        finally:
+            self._give_back(descriptor, own)
         self.size = position + size
         return position
 
@@ -84,7 +94,11 @@ class RealFile:
             self._give_back(descriptor, own)
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self.fileno(), size)
+        descriptor, own = self._borrow()
+        try:
+            os.ftruncate(descriptor, size)
+        finally:
+            self._give_back(descriptor, own)
         self.size = size
 
     def sync(self) -> None:
@@ -98,7 +112,11 @@ class RealFile:
     def drop_cache(self) -> None:
         """Clean pages are dropped; the kernel keeps dirty ones, which are still to be written."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            descriptor, own = self._borrow()
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                self._give_back(descriptor, own)
 
     def close(self) -> None:
         """Gives the descriptor back. The file can be used again, which opens it anew."""
@@ -175,9 +193,10 @@ class RealDisk:
         self._prefix = f"{self._root}/"
         self._descriptors_max = descriptors_max
         self.lock = RLock()
-        #: The thread that made the disk. It alone opens and closes the descriptors that files keep, so its own calls need no lock.
+        #: The thread that made the disk, or took it over. It alone closes descriptors of other files, so its own calls need no lock.
         self.owner = get_ident()
-        self._one_at_a_time = RLock()
+        #: A path is replaced by one thread at a time; its checksum chooses the lock.
+        self._replacing = tuple(RLock() for _ in range(REPLACED_AT_ONCE))
         #: Grows with each use of a file.
         self.clock = 0
         #: Files with a descriptor, by identity.
@@ -215,6 +234,12 @@ class RealDisk:
             excess = len(self.opened) - self._descriptors_max
             if excess <= 0:
                 return
+            if get_ident() != self.owner:
+                # Other files belong to other threads.
+                os.close(file._descriptor)
+                file._descriptor = -1
+                self.opened.pop(id(file), None)
+                return
             idle = [other for entry in list(self.opened.values()) if (other := entry()) is not None and other is not file]
             idle.sort(key=lambda other: other._used)
             for other in idle[: max(excess, self._descriptors_max // 10)]:
@@ -238,6 +263,24 @@ class RealDisk:
     def mkdir(self, path: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(self._prefix + path)
+
+    def create_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
+        with suppress(FileExistsError):
+            os.mkdir(self._prefix + directory)
+        for name, data in files:
+            descriptor = os.open(f"{self._prefix}{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+            try:
+                if data:
+                    _write(descriptor, data, 0)
+            finally:
+                os.close(descriptor)
+
+    def sync_file(self, path: str) -> None:
+        descriptor = self.descriptor(path)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._prefix + old, self._prefix + new)
@@ -279,7 +322,8 @@ class RealDisk:
             return file.read()
 
     def replace_file(self, path: str, data: bytes) -> None:
-        with self._one_at_a_time:  # A checkpoint may be written by the owner while a thread still writes the one before.
+        # A checkpoint may be written by the owner while a thread still writes the one before.
+        with self._replacing[crc32(path.encode()) % REPLACED_AT_ONCE]:
             self._replace_file(path, data)
 
     def _replace_file(self, path: str, data: bytes) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from threading import get_ident
 from typing import Protocol
 
 from ottla.base.ports import Disk
@@ -35,13 +36,17 @@ class Watch(Protocol):
 
 
 class Cleaning(Protocol):
-    """Who carries out compactions."""
+    """Who carries out compactions and scrubs."""
 
     def stop(self) -> None:
         """Compactions under way end soon."""
         ...
 
     async def clean(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
+        """Raises: OSError when the directory failed."""
+        ...
+
+    async def scrub(self, effect: effects.Scrub, disk: Disk) -> events.Scrubbed:
         """Raises: OSError when the directory failed."""
         ...
 
@@ -67,6 +72,10 @@ class Ground(Protocol):
 
     def disk(self, path: Path, *, descriptors_max: int) -> Disk:
         """The disk under a log directory. Raises: OSError."""
+        ...
+
+    def take_over(self, disk: Disk) -> None:
+        """The calling thread owns a disk from now on that another thread has used to open the logs."""
         ...
 
     def coordination(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
@@ -126,6 +135,10 @@ class OperatingSystem:
 
     def disk(self, path: Path, *, descriptors_max: int) -> Disk:
         return RealDisk(path, descriptors_max=descriptors_max)
+
+    def take_over(self, disk: Disk) -> None:
+        assert isinstance(disk, RealDisk), "the operating system's disks are real"
+        disk.owner = get_ident()
 
     def coordination(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
         return coordination(options, data_dir, failed)

@@ -10,9 +10,11 @@ from typing import Any
 
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import HANDLERS
+from ottla.broker.isolation import refusal
 from ottla.net.server import Connection
 from ottla.wire import framing
 from ottla.wire.compile import decode
+from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import KafkaError, UnsupportedVersion
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
@@ -48,6 +50,35 @@ def read_request(connection: Connection, frame: memoryview) -> RequestArrived | 
         host=connection.host,
         local=connection.local,
     )
+
+
+def unread_request(connection: Connection, frame: memoryview) -> RequestArrived | None:
+    """A request whose body could not be decoded, with an empty body; None when its header cannot be read, or its API is not served."""
+    try:
+        (api_key, version, correlation_id, client_id), _ = framing.decode_request_header(frame)
+    except MalformedMessage:
+        return None
+    served = HANDLERS.get(api_key)
+    if served is None:
+        return None
+    return RequestArrived(
+        connection=connection.number,
+        correlation_id=correlation_id,
+        ticket=connection.ticket,
+        api_key=api_key,
+        api_version=version,
+        client_id=client_id,
+        body=served.request(),
+        host=connection.host,
+    )
+
+
+def refused_unread(request: RequestArrived) -> list[Any]:
+    """The chunks of an answer with UNKNOWN_SERVER_ERROR for a whole request. Raises: ValueError, where the API has no such answer."""
+    answer = refusal(request)
+    if answer is None:
+        raise ValueError("this API has no error for a whole request")
+    return framing.encode_response(answer, request.api_version, request.correlation_id)
 
 
 def refused(request: RequestArrived, error: KafkaError) -> list[Any]:

@@ -7,7 +7,8 @@ import asyncio
 import ctypes
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from errno import ENOSPC
 from functools import partial
@@ -78,7 +79,9 @@ class Performer:
             )
             for root, disk in disks.items()
         }
-        #: Small files that wait to be replaced, by path, while others of their directory are.
+        #: By log directory: changes of files that are carried out one after the other. There while one is under way.
+        self._changes: dict[str, deque[Callable[[], Awaitable[None]]]] = {}
+        #: By log directory: the last of them, while it waits and replaces small files, by path. More files can still join it.
         self._replacing: dict[str, dict[str, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring: asyncio.TimerHandle | None = None
@@ -89,16 +92,18 @@ class Performer:
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
         return {
-            effects.Respond: self._respond,
+            effects.Respond: self.respond,
             effects.Release: self._release,
             effects.Close: self._close,
             effects.Settle: self._settle,
             effects.Flush: self._flush,
             effects.StartWriteback: self._start_writeback,
             effects.ReadLog: self._read_log,
+            effects.ChangeLogs: self._change_logs,
             effects.Remove: self._remove,
             effects.ReplaceFiles: self._replace_files,
             effects.Clean: self._clean,
+            effects.Scrub: self._scrub,
             effects.StoreSubmit: self._store_submit,
             effects.Ask: self._ask,
             effects.Warn: self._warn,
@@ -128,7 +133,8 @@ class Performer:
 
     # Answers.
 
-    def _respond(self, effect: effects.Respond) -> None:
+    def respond(self, effect: effects.Respond) -> None:
+        """Encode an answer and hand it to its connection. Raises: what encoding raises."""
         connection = self.connections.get(effect.connection)
         if connection is not None:
             connection.respond(encode_response(effect.message, effect.api_version, effect.correlation_id), effect.ticket)
@@ -233,16 +239,43 @@ class Performer:
         waiting = self._replacing.get(effect.directory)
         if waiting is not None:
             waiting.update(effect.files)
-        elif effect.directory not in self._failed:
-            self._replacing[effect.directory] = dict(effect.files)
-            self._begin(self._replace(effect.directory))
+            return
+        files = dict(effect.files)
+        self._in_turn(effect.directory, partial(self._replace, effect.directory, files))
+        self._replacing[effect.directory] = files
 
-    async def _replace(self, directory: str) -> None:
-        disk = self._disks[directory]
-        while files := self._replacing[directory]:
-            self._replacing[directory] = {}
-            await self._act(directory, partial(_replace_all, disk, files))
-        del self._replacing[directory]
+    async def _replace(self, directory: str, files: dict[str, bytes]) -> None:
+        if self._replacing.get(directory) is files:
+            del self._replacing[directory]
+        await self._act(directory, partial(_replace_all, self._disks[directory], files))
+
+    def _change_logs(self, effect: effects.ChangeLogs) -> None:
+        # Checkpoints that are asked for later say more than those of this change, so they must not join others before it.
+        self._replacing.pop(effect.directory, None)
+        self._in_turn(effect.directory, partial(self._carry_out_changes, effect))
+
+    async def _carry_out_changes(self, effect: effects.ChangeLogs) -> None:
+        try:
+            refused = await self._in_thread(effect.changes.carry_out, self._disks[effect.directory])
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+        else:
+            self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
+
+    def _in_turn(self, directory: str, change: Callable[[], Awaitable[None]]) -> None:
+        waiting = self._changes.get(directory)
+        if waiting is not None:
+            waiting.append(change)
+        else:
+            self._changes[directory] = deque((change,))
+            self._begin(self._take_turns(directory))
+
+    async def _take_turns(self, directory: str) -> None:
+        waiting = self._changes[directory]
+        while waiting and directory not in self._failed:
+            await waiting.popleft()()
+        del self._changes[directory]
+        self._replacing.pop(directory, None)
 
     def _clean(self, effect: effects.Clean) -> None:
         if effect.directory not in self._failed:
@@ -255,6 +288,18 @@ class Performer:
             self._directory_failed(effect.directory, error)
             cleaned = events.Cleaned(partition=effect.partition)
         self.hear(cleaned)
+
+    def _scrub(self, effect: effects.Scrub) -> None:
+        if effect.directory not in self._failed:
+            self._begin(self._scrub_segment(effect))
+
+    async def _scrub_segment(self, effect: effects.Scrub) -> None:
+        try:
+            scrubbed = await self._cleaners.scrub(effect, self._disks[effect.directory])
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+            scrubbed = events.Scrubbed(partition=effect.partition)
+        self.hear(scrubbed)
 
     async def _act(self, directory: str, act: Callable[[], None]) -> None:
         try:

@@ -47,7 +47,6 @@ MEANINGLESS = {
     "inter.broker.protocol.version": "there is one version",
     "log.message.format.version": "there is one record format",
     "log.message.downconversion.enable": "there is one record format",
-    "num.recovery.threads.per.data.dir": "logs are recovered one after the other",
     "log.flush.scheduler.interval.ms": "flushes are not polled for",
     "log.flush.start.offset.checkpoint.interval.ms": "all checkpoints are written together: log.flush.offset.checkpoint.interval.ms",
     "log.preallocate": "segments are never preallocated",

@@ -26,6 +26,8 @@ from ottla.wire.messages.fetch import FetchResponse
 FRAME_KEPT_BYTES = 16 * KiB
 #: Of one that is larger.
 BEGINNING_BYTES = 256
+#: Records of failed requests, of one broker, in its data directory.
+REQUEST_RECORDS_KEPT = 10
 #: Rough cost of an entry beside the bytes it holds.
 ENTRY_BYTES = 256
 
@@ -87,9 +89,16 @@ class FlightRecorder:
                 if gone.state.data is not None:
                     self._nodes[gone.state.path] = gone.state
 
-    def write(self, directory: Path, *, broker_id: int, settings: Mapping[str, str], error: BaseException) -> Path:
+    def write_request(self, directory: Path, *, broker_id: int, settings: Mapping[str, str], error: BaseException) -> Path:
+        """Writes the record of a request that failed; of each broker the latest ``REQUEST_RECORDS_KEPT`` are kept. Raises: OSError."""
+        kept = sorted(directory.glob(f"flight-*-broker-{broker_id}-request*.jsonl"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        for old in kept[: max(0, len(kept) + 1 - REQUEST_RECORDS_KEPT)]:
+            old.unlink(missing_ok=True)
+        return self.write(directory, broker_id=broker_id, settings=settings, error=error, kind=f"-request-{time.monotonic_ns()}")
+
+    def write(self, directory: Path, *, broker_id: int, settings: Mapping[str, str], error: BaseException, kind: str = "") -> Path:
         """Writes the record; returns its path. ``settings`` are those the broker was started with. Raises: OSError."""
-        path = directory / f"flight-{time.strftime('%Y%m%d-%H%M%S')}-broker-{broker_id}.jsonl"
+        path = directory / f"flight-{time.strftime('%Y%m%d-%H%M%S')}-broker-{broker_id}{kind}.jsonl"
         encoder = msgspec.json.Encoder(enc_hook=repr)
         failure = {
             "broker_id": broker_id,

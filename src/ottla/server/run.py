@@ -23,113 +23,65 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ottla.base.ids import BrokerId
-from ottla.base.options import ConfigError
 from ottla.base.ports import Disk, NodeState, Op, SessionState, Store
 from ottla.broker import events
-from ottla.broker.configs import ServerOptions, Settings, topic_options
+from ottla.broker.configs import Settings, topic_options
 from ottla.broker.image import NO_LEADER, Image
+from ottla.broker.isolation import root_of
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
-from ottla.net.commons import DUPLICATES_MAX, Commons, Limits
-from ottla.net.listener import Listener, bound_socket
-from ottla.server.addresses import Address, address_text, listener_text, only_listener
-from ottla.server.coordination import Coordination, cluster_id, connection, read, submitted
-from ottla.server.directory import CannotStart, UnusableDirectory
+from ottla.log.options import TopicOptions
+from ottla.net.commons import Commons
+from ottla.net.listener import Listener
+from ottla.server.addresses import Address
+from ottla.server.coordination import TOLD_EVERY_S, Coordination, cluster_id, connection, read, submitted
+from ottla.server.directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.ground import Ground, OperatingSystem, Watch
 from ottla.server.observe import Counters
 from ottla.server.peers import Peers
 from ottla.server.perform import Performer
+from ottla.server.plan import Bound, Plan, limits
 from ottla.server.recorder import FlightRecorder
+from ottla.server.recovery import open_in_threads
 from ottla.server.shell import Shell
+from ottla.server.trim import Trimmer, started
 from ottla.store import layout
 
 #: Exit codes: stopped as asked, cannot go on, our own mistake (BSD's EX_SOFTWARE).
 STOPPED, FAILED, BROKEN = 0, 1, 70
 log = logging.getLogger("ottla.server")
 
+T = TypeVar("T")
+STOPPED_WHILE_STARTING = "stopped while starting"
 #: How long a start waits for its brokers to lead what they should.
 READY_S = 60.0
 #: How long a stop waits for clients to take their last answers.
 PATIENCE_S = 1.0
-#: Descriptors kept for everything that is neither a connection nor a log file.
-SPARE_DESCRIPTORS = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to run. ``texts`` are settings by Kafka's names; those of one broker are made from them."""
-
-    data_dir: Path
-    texts: dict[str, str] = field(default_factory=dict)
-    brokers: int = 1
-
-    def options(self) -> ServerOptions:
-        """Those that hold for the whole process. Raises: ConfigError."""
-        return Settings(self.texts).options
-
-    def listen(self) -> list[Address]:
-        """Where each broker listens: on ports in a row, or each on a free one. Raises: ConfigError."""
-        host, port = only_listener(self.options().listeners, name="listeners")
-        if port and port + self.brokers > 65536:
-            raise ConfigError("listeners", f"{self.brokers} brokers from port {port} on need ports above 65535")
-        return [(host, port + number if port else 0) for number in range(self.brokers)]
-
-    def broker_texts(self, number: int, address: Address) -> dict[str, str]:
-        """Settings of the ``number``-th broker, which listens at ``address``. Raises: ConfigError."""
-        options = self.options()
-        texts = {**self.texts, "broker.id": str(options.broker_id + number), "listeners": listener_text(address)}
-        texts["log.dirs"] = ",".join(map(str, self.log_dirs(number)))
-        if options.advertised_listeners:
-            host, port = only_listener(options.advertised_listeners, name="advertised.listeners")
-            texts["advertised.listeners"] = listener_text((host, port + number if port else address[1]))
-        return texts
-
-    def log_dirs(self, number: int) -> list[Path]:
-        options = self.options()
-        name = f"broker-{options.broker_id + number}"
-        if not options.log_dirs:
-            return [self.data_dir / name]
-        return [Path(path) / name if self.brokers > 1 else Path(path) for path in options.log_dirs]
 
 
 class Broker:
     """One broker and all that is its own."""
 
-    def __init__(self, process: "Process", number: int, address: Address, session: Store) -> None:
-        """Raises: ConfigError, CannotStart."""
-        plan = process.plan
-        try:
-            self.socket = bound_socket(*address)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise CannotStart(f"cannot listen on {address_text(address)}: {reason}; choose another --listen HOST:PORT") from None
-        try:
-            #: Where it listens, and where it says it does.
-            self.address: Address = (address[0] or "0.0.0.0", self.socket.getsockname()[1])
-            settings = Settings(plan.broker_texts(number, self.address))
-            options = settings.options
-            told = options.advertised_listeners
-            advertised = only_listener(told, name="advertised.listeners") if told else self.address
-            self.id = BrokerId(options.broker_id)
-            self.directories = process.open_all(options.log_dirs, settings)
-        except BaseException:
-            self.socket.close()
-            raise
+    def __init__(self, process: "Process", bound: Bound, directories: list[LogDirectory], session: Store) -> None:
+        settings = bound.settings
+        options = settings.options
+        self.address = bound.address
+        self.id = BrokerId(options.broker_id)
+        self.directories = directories
         self.node = Node(
             broker_id=self.id,
             cluster_id=process.cluster_id,
             settings=settings,
             directories=self.directories,
             rng=random.Random(secrets.randbits(64)),
-            address=advertised,
+            address=bound.advertised,
             now_ms=process.now_ms(),
             wall_ms=process.wall_ms(),
         )
@@ -154,12 +106,13 @@ class Broker:
             recorder=FlightRecorder(options.recorder_bytes),
             counters=process.counters,
             crashed=process.crash,
+            record=process.record_request,
             session=session,
             # The last sign of life may have been sent a third of the timeout before the pause.
             pause_max_ms=options.zookeeper_session_timeout_ms // 2 if options.zookeeper_connect else 0,
         )
         self.performer.hear = self.shell.hear
-        self.listener = Listener(self.socket, process.commons, process.ground.door(self.shell))
+        self.listener = Listener(bound.socket, process.commons, process.ground.door(self.shell))
         self._wall_ms = process.wall_ms
 
     def watch(self) -> None:
@@ -185,12 +138,18 @@ class Broker:
                 directory.close(
                     node.partitions.high_watermarks(directory),
                     self._wall_ms(),
-                    broker_epoch=node.epoch if node.epoch is not None else -1,
+                    broker_epoch=self._epoch_at_stop(directory),
                     clean_since=node.standing.clean_since,
                     carry_out=self.performer.flushers[directory.root].carry_out,
                 )
             except OSError as error:
                 say(f"log directory {directory.root} was not left in order: {error}")
+
+    def _epoch_at_stop(self, directory: LogDirectory) -> int:
+        """The registration under which nothing was lost. One that stops while it starts adds nothing to what the last stop left."""
+        if self.node.epoch is not None:
+            return self.node.epoch
+        return directory.last_broker_epoch if directory.clean_start and not self.node.started else -1
 
 
 class Process:
@@ -233,17 +192,14 @@ class Process:
     async def start(self) -> list[Address]:
         """Opens everything and serves; returns where. To be followed by ``stop``, whatever it raises: ConfigError, CannotStart."""
         self.coordination = self.ground.coordination(self.plan.options(), self.plan.data_dir, self.halt)
-        session = await self.coordination.session()
-        self.cluster_id = await cluster_id(session)
-        await read(session, "/", self._image.apply)
+        session = await self._unless_stopped(self.coordination.session())
+        self.cluster_id = await self._unless_stopped(cluster_id(session))
+        await self._unless_stopped(read(session, "/", self._image.apply))
         session.close()
         for number, address in enumerate(self._listen):
-            broker = Broker(self, number, address, await self.coordination.session())
-            self.brokers.append(broker)
-            self.shells[broker.id] = broker.shell
-            broker.watch()
+            await self._open_broker(self.coordination, Bound(self.plan, number, address))
         for broker in self.brokers:
-            await submitted(broker.session, Op("check", layout.BROKERS))
+            await self._unless_stopped(submitted(broker.session, Op("check", layout.BROKERS)))
         self._started = True
         for broker in self.brokers:
             broker.performer.measure()
@@ -262,8 +218,35 @@ class Process:
         self._watchdog = self.ground.watch(self.counters)
         return [broker.address for broker in self.brokers]
 
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """What this gives, unless the process is asked to stop first. Raises: StoppedWhileStarting, and what ``work`` raises."""
+        task = asyncio.get_running_loop().create_task(work)
+        await asyncio.wait((task, self._end), return_when=asyncio.FIRST_COMPLETED)
+        if self.stopping:
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled() and task.exception() is None:
+                log.info("a step of the start was done when the process was asked to stop")
+            raise StoppedWhileStarting(STOPPED_WHILE_STARTING)
+        return task.result()
+
+    async def _open_broker(self, coordination: Coordination, bound: Bound) -> None:
+        """Opens the logs, off the loop, and makes a broker that hears the store. Raises: CannotStart."""
+        try:
+            session = await self._unless_stopped(coordination.session())
+            # Last: logs that were all opened belong to a broker, which leaves them in order.
+            directories = await self._open_all(bound.settings)
+        except BaseException:
+            bound.socket.close()
+            raise
+        broker = Broker(self, bound, directories, session)
+        self.brokers.append(broker)
+        self.shells[broker.id] = broker.shell
+        broker.watch()
+
     async def _readiness(self) -> None:
         deadline_s = time.monotonic() + READY_S
+        told_s = time.monotonic()
         while True:
             looked_s = time.monotonic()
             if all(broker.node.ready for broker in self.brokers):
@@ -271,10 +254,22 @@ class Process:
             # Where there are thousands of partitions to look at, what they wait for has the most of the time.
             pause_s = max(0.001, 5 * (time.monotonic() - looked_s))
             if self.stopping:
-                raise CannotStart("stopped while starting")
+                raise StoppedWhileStarting(STOPPED_WHILE_STARTING)
+            if not all(broker.node.standing.connected for broker in self.brokers):
+                deadline_s = time.monotonic() + READY_S
+                told_s = self._tell_waiting(told_s)
             if time.monotonic() > deadline_s:
                 raise CannotStart(f"the brokers do not lead their partitions after {READY_S:.0f} s")
             await asyncio.sleep(pause_s)
+
+    @staticmethod
+    def _tell_waiting(told_s: float) -> float:
+        """Says every few seconds that the store is away; when that was said last."""
+        now_s = time.monotonic()
+        if now_s - told_s < TOLD_EVERY_S:
+            return told_s
+        log.warning("waiting for the coordination store, which the brokers cannot reach at the moment")
+        return now_s
 
     def _tell_absent(self, image: Image) -> None:
         """Partitions that nobody can lead: an earlier start had brokers that this one has not."""
@@ -364,6 +359,7 @@ class Process:
 
     def crash(self, shell: Shell, error: BaseException) -> NoReturn:
         """A promise of our own is broken: nothing more is written but the flight record."""
+        error = root_of(error)
         frame = traceback.extract_tb(error.__traceback__)[-1]
         try:
             record = str(self._record(shell, error))
@@ -378,24 +374,53 @@ class Process:
         node = shell.node
         return shell.recorder.write(self.plan.data_dir, broker_id=node.broker_id, settings=node.settings.texts, error=error)
 
-    def open_all(self, paths: Sequence[str], settings: Settings) -> list[LogDirectory]:
-        """Opens a broker's log directories; those that a disk refuses are left out, but not all of them. Raises: CannotStart."""
+    def record_request(self, shell: Shell, error: BaseException) -> Path:
+        """Writes the flight record of a request that failed. Raises: OSError."""
+        node = shell.node
+        return shell.recorder.write_request(self.plan.data_dir, broker_id=node.broker_id, settings=node.settings.texts, error=error)
+
+    async def _open_all(self, settings: Settings) -> list[LogDirectory]:
+        """Opens a broker's log directories, each in a thread; those that a disk refuses are left out, but not all of them.
+
+        Raises: CannotStart.
+        """
+        loop = asyncio.get_running_loop()
+        opening = [loop.run_in_executor(self.sync_threads, self._open_logs, Path(path), settings) for path in settings.options.log_dirs]
+        # A thread cannot be cancelled: it ends by itself at the next log, and until then nobody else may use the directory.
+        outcomes = await asyncio.gather(*opening, return_exceptions=True)
         opened: list[LogDirectory] = []
         refused: list[UnusableDirectory] = []
-        for path in paths:
-            try:
-                opened.append(self.open_logs(Path(path), settings))
-            except UnusableDirectory as error:
-                refused.append(error)
+        for outcome in outcomes:
+            if isinstance(outcome, UnusableDirectory):
+                refused.append(outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                opened.append(outcome)
         if not opened:
             raise refused[0]
+        for directory in opened:
+            self.ground.take_over(self.disks[directory.root])
         for refusal in refused:
             log.warning("%s; the broker starts without it", refusal)
         return opened
 
-    def open_logs(self, path: Path, settings: Settings) -> LogDirectory:
-        """Opens a log directory and recovers what needs it. Raises: CannotStart."""
+    def _check_not_stopped(self) -> None:
+        """Raises: StoppedWhileStarting."""
+        if self.stopping:
+            raise StoppedWhileStarting(STOPPED_WHILE_STARTING)
+
+    def _open_logs(self, path: Path, settings: Settings) -> LogDirectory:
+        """Opens a log directory and recovers what needs it. Runs in a thread. Raises: CannotStart."""
         broker_id = settings.options.broker_id
+
+        def options_for(topic: str) -> TopicOptions:
+            return topic_options(settings, self._image, topic, broker_id)
+
+        open_logs = partial(
+            open_in_threads, threads=settings.options.num_recovery_threads, check=self._check_not_stopped, pool=self.ground.threads
+        )
+
         if path.parent != self.plan.data_dir:
             self._held.append(self.ground.hold(path))
         try:
@@ -405,34 +430,20 @@ class Process:
                 broker_id=broker_id,
                 cluster_id=self.cluster_id,
                 now_ms=self.wall_ms(),
-                options_for=lambda topic: topic_options(settings, self._image, topic, broker_id),
+                options_for=options_for,
                 directory_id=secrets.token_bytes(16),
+                open_logs=open_logs,
             )
         except OSError as error:
             raise UnusableDirectory(f"cannot open the log directory {path}: {error}") from None
         except LogError as error:
-            raise CannotStart(f"cannot open the log directory {path}: {error}") from None
+            raise CannotStart(f"cannot open the log directory {error}") from None
         self.disks[directory.root] = disk
         for partition, held in directory.logs.items():
             if held.recovered is not None and held.recovered.lost_records:
                 lost, root = held.recovered.lost_records, directory.root
                 log.warning("%s in %s lost %d records that were on disk: the medium has changed them", partition, root, lost)
         return directory
-
-
-def limits(options: ServerOptions, descriptors: int) -> Limits:
-    """What the options allow; of connections, no more than there are descriptors for, beside those of log files."""
-    return Limits(
-        frame_bytes_max=options.socket_request_max_bytes,
-        first_frame_bytes_max=min(options.first_request_max_bytes, options.socket_request_max_bytes),
-        request_memory_bytes=options.queued_max_request_bytes,
-        connections_max=min(options.max_connections, max(descriptors // 2 - DUPLICATES_MAX - SPARE_DESCRIPTORS, 16)),
-        connections_per_host_max=options.max_connections_per_ip,
-        idle_ms=options.connections_max_idle_ms,
-        read_timeout_ms=options.request_read_timeout_ms,
-        write_buffer_bytes_max=options.write_buffer_max_bytes,
-        write_timeout_ms=options.write_timeout_ms,
-    )
 
 
 def say(line: str) -> None:
@@ -442,16 +453,23 @@ def say(line: str) -> None:
 async def serve(plan: Plan, ready: Callable[[list[Address]], None]) -> int:
     """Runs until SIGTERM or SIGINT, or until it cannot go on; the exit code. Raises: ConfigError, CannotStart."""
     process = Process(plan)
+    trimmer: Trimmer | None = None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_asked_to_stop, process))
     loop.add_signal_handler(signal.SIGUSR1, lambda: say(f"{process.counters.snapshot()} {process.commons.traffic}"))
     try:
-        addresses = await process.start()
+        try:
+            addresses = await process.start()
+        except StoppedWhileStarting:
+            return await process.ended()
         settle_memory()
+        trimmer = started(plan.options().memory_trim_interval_ms)
         ready(addresses)
         return await process.ended()
     finally:
+        if trimmer is not None:
+            trimmer.stop()
         await process.stop()
 
 

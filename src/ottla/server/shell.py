@@ -8,9 +8,10 @@
 
 Steps do not nest: whatever performing an effect causes is heard in a later turn of the loop.
 
-What a step raises is our mistake. A broken promise (AssertionError), and anything raised while no client can be blamed, ends the process
-with a flight record, since nothing in memory can be trusted then. Any other error during a request costs that client its connection,
-so that one malformed message that we did not foresee does not take the broker from all others.
+What a step raises is our mistake: it ends the process with a flight record, since nothing in memory can be trusted then. An unexpected
+exception in a request does not leave the step (``broker/isolation.py``): the request is answered UNKNOWN_SERVER_ERROR, and the shell logs,
+counts and records it (``failures.py``). An answer that cannot be encoded, and a request that cannot be decoded for a reason that we did not
+foresee, cost the client the same and no more.
 
 A process that stood still for long (a machine that was suspended, a debugger) may have lost its session with the store before anybody
 tells it. So after such a pause the broker is first told that its session is suspended, and leads again once the store has answered.
@@ -19,15 +20,21 @@ tells it. So after such a pause the broker is first told that its session is sus
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ottla.base.ids import ConnectionId
 from ottla.base.ports import Op, Store, StoreResult
 from ottla.broker import effects, events
+from ottla.broker.isolation import refusal
 from ottla.broker.node import PEER, Node
 from ottla.net.server import Connection
-from ottla.server.intake import Refused, read_request
+from ottla.server.failures import Failures
+from ottla.server.intake import Refused, read_request, refused_unread, unread_request
 from ottla.server.observe import Counters
 from ottla.server.perform import Performer
 from ottla.server.recorder import FlightRecorder
@@ -53,10 +60,12 @@ class Shell:
         recorder: FlightRecorder,
         counters: Counters,
         crashed: Callable[["Shell", BaseException], None],
+        record: Callable[["Shell", BaseException], Path],
         session: Store | None = None,
         pause_max_ms: int = 0,
     ) -> None:
-        """``crashed`` is told of an error after which the process cannot go on, and does not return.
+        """``crashed`` is told of an error after which the process cannot go on, and does not return. ``record`` writes the flight record
+        of a request that failed.
 
         After a pause of more than ``pause_max_ms`` the ``session`` is doubted; 0: never, since it lives as long as the process.
         """
@@ -64,6 +73,8 @@ class Shell:
         self.performer = performer
         self.recorder = recorder
         self.counters = counters
+        self.failures = Failures(counters, partial(record, self))
+        performer.acts[effects.RequestFailed] = self._request_failed
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._crashed = crashed
@@ -116,7 +127,7 @@ class Shell:
         try:
             asked = self.node.step(event, now_ms)
         except Exception as error:
-            self._failed(event, error)
+            self._crashed(self, error)
         else:
             if asked:
                 self._carry_out(asked)
@@ -130,7 +141,7 @@ class Shell:
         pause_ms, self._heard_ms = now_ms - self._heard_ms, now_ms
         if self._session is None or self._tick is None:
             return
-        log.warning("the process stood still for %d ms; the session with the store is looked after first", pause_ms)
+        log.warning("no event was handled for %d ms; the broker leads nothing until the store confirms its session", pause_ms)
 
         def answered(result: StoreResult) -> None:
             # Otherwise the session itself tells what has become of it.
@@ -146,6 +157,7 @@ class Shell:
             return
         self._tick_ms = (1 << 62) if self._tick is None else self._tick_ms
         self._ticked_ms = self._now_ms()
+        self.failures.tick(self._ticked_ms)
         self.hear(events.Ticked(wall_ms=self._wall_ms()))
         due_ms = self.node.next_deadline_ms()
         latest_ms = self._ticked_ms + TICK_MS
@@ -166,6 +178,9 @@ class Shell:
             request = read_request(connection, frame)
         except (Refused, MalformedMessage) as error:
             connection.close("malformed request", str(error))
+            return
+        except Exception as error:
+            self._undecodable(connection, frame, error)
             return
         if not connection.trusted:
             connection.trust()
@@ -201,16 +216,36 @@ class Shell:
             try:
                 acts[type(effect)](effect)
             except Exception as error:
-                self._failed(effect, error)
+                if isinstance(effect, effects.Respond):
+                    self._unanswered(effect, error)
+                else:
+                    self._crashed(self, error)
 
-    def _failed(self, cause: events.Event | effects.Effect, error: Exception) -> None:
-        """A step, or an effect, raised."""
-        if isinstance(cause, (events.RequestArrived, effects.Respond)) and not isinstance(error, AssertionError):
-            self.counters.failed_requests += 1
-            log.error("a request on connection %d failed", cause.connection, exc_info=error)
-            self.performer.hang_up(cause.connection, "failed request", repr(error))
-        else:
-            self._crashed(self, error)
+    def _request_failed(self, effect: effects.RequestFailed) -> None:
+        self.failures.note(effect.call, effect.what, effect.error, self._now_ms())
+
+    def _unanswered(self, effect: effects.Respond, error: Exception) -> None:
+        """An answer could not be encoded or handed on: the client gets a refusal in its place, or loses its connection."""
+        call = effect.call
+        self.failures.note(call, f"the answer on connection {effect.connection}", error, self._now_ms())
+        message = None if call is None else refusal(call)
+        try:
+            if message is None or message == effect.message:
+                raise ValueError("this API cannot say that the request failed")
+            self.performer.respond(msgspec.structs.replace(effect, message=message))
+        except Exception as hopeless:
+            self.performer.hang_up(effect.connection, "failed request", repr(hopeless))
+
+    def _undecodable(self, connection: Connection, frame: memoryview, error: Exception) -> None:
+        """Decoding met an error of ours: the client is told, where its API can say so without the request, else its connection closes."""
+        call = unread_request(connection, frame)
+        self.failures.note(call, "decoding the request", error, self._now_ms())
+        try:
+            if call is None:
+                raise ValueError("the header of the request cannot be read")
+            connection.respond(refused_unread(call), connection.ticket)
+        except Exception as hopeless:
+            connection.close("failed request", repr(hopeless))
 
 
 def _unheard(event: events.Event, frame: memoryview | None = None) -> None:

@@ -5,11 +5,15 @@ Faults overlap, of the same broker too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op
 from ottla.base.units import MINUTE_MS
 from ottla.broker import effects
+from ottla.log.checkpoints import read_offsets
+from ottla.log.errors import LogError
+from ottla.log.names import RECOVERY_POINTS
 from ottla.sim.cluster_machine import STORE_MS, ClusterMachine
 from ottla.sim.links import Links, Way
 from ottla.sim.network import Network
@@ -88,6 +92,8 @@ class ClusterFaults:
         self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
         self._at_rest = at_rest
         self._gentle = gentle
+        #: The one broker whose disk rots: others have all that it had then.
+        self._rotting: ClusterMachine | None = None
         #: How many there were.
         self.count = 0
         self.over = False
@@ -124,6 +130,7 @@ class ClusterFaults:
             "fsync fails": lambda machine: machine.disk.fail("sync"),
             "slow disk": self._slow_disk,
             "full disk": self._full_disk,
+            "bit rot": lambda machine: self._rot(),
             "broken connections": lambda machine: self._bad_network(loss=self._rng.choice((0.02, 0.2))),
             "late requests": lambda machine: self._bad_network(slow=0.3, loss=self._rng.choice((0.02, 0.2)), lateness=1.0),
         }
@@ -136,7 +143,7 @@ class ClusterFaults:
         if self.over:
             return
         kind, machine = self._rng.choice(self._kinds), self._rng.choice(list(self._machines.values()))
-        waits = kind == "disk lost" or (self._gentle and kind in ENDINGS)
+        waits = kind in ("disk lost", "bit rot") or (self._gentle and kind in ENDINGS)
         if not waits or self._at_rest():
             self.count += 1
             self._world.note(f"fault: {kind}, {machine.broker_id}")
@@ -351,6 +358,31 @@ class ClusterFaults:
             machine.disk.capacity_bytes = 1 << 40
 
         self._later((200, 2_000), room)
+
+    def _rot(self) -> None:
+        """A bit of a batch is another one from now on. The epoch is left out: where it is wrong by little, a new copy cannot tell."""
+        rng = self._still
+        machine = self._rotting = self._rotting or rng.choice(list(self._machines.values()))
+        node = machine.node
+        logs = [replica.log for replica in node.partitions.replicas() if replica.log.size] if node is not None else []
+        if not logs:
+            return
+        log = rng.choice(logs)
+        # Compaction leaves holes, into which a base offset may point.
+        places = [*range(8 if log.options.compacts else 0, 12), *range(16, 70)]
+        # Behind the recorded recovery point a start cannot tell rot from a torn tail, and cuts both.
+        recorded = read_offsets(machine.disk.read_file(RECOVERY_POINTS)) if machine.disk.exists(RECOVERY_POINTS) else None
+        end_offset = log.end_offset if log.options.write_caching else (recorded or {}).get(log.partition, 0)
+        if end_offset <= log.start_offset:
+            return
+        offset = rng.randrange(log.start_offset, end_offset)
+        with suppress(LogError):
+            found = log.locate(offset, max_bytes=1, upto=log.end_offset)
+            at = rng.choice(places)
+            if found is not None and at < found.size:
+                machine.rotten.add(log.partition)
+                machine.disk.flip_bit(found.file.path, found.position + at, rng.randrange(8))
+                self._world.note(f"bit rot: {log.partition} of {machine.broker_id}, byte {at} of the batch at {offset}")
 
 
 def both(one: BrokerId, other: BrokerId) -> list[Way]:

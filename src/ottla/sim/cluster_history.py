@@ -36,6 +36,9 @@ GROWTH, PASSING, MOVE, ELECTION, LATE = "topic grows", "topic comes or goes", "p
 CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE, ELECTION)
 #: Those that come beside the others in so many histories of ten.
 BESIDE, BESIDE_IN_TEN = ("office hard to reach", "wish in doubt", LATE), 3
+#: In so many histories of ten bits rot on one broker's disk, and its logs are scrubbed often.
+ROT, ROT_IN_TEN, SCRUBBED = "bit rot", 2, {"ottla.log.scrub.interval.ms": "2000", "log.flush.offset.checkpoint.interval.ms": "500"}
+SCRUB_PASS_MS = 6_000
 RACKS = ("a", "b", "c")
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 #: A follower is out of sync soon, so that histories see it.
@@ -73,6 +76,8 @@ class ClusterHistory:
         self.links = Links(self.world)
         self.machines: dict[BrokerId, ClusterMachine] = {}
         texts = {**SETTINGS, "num.replica.fetchers": str(rng.choice((1, 1, 2)))}
+        self.rots = rots = ROT in kinds or (kinds is CLUSTER_KINDS and self.world.rng("rot").random() * 10 < ROT_IN_TEN)
+        texts |= SCRUBBED if rots else {}
         #: Brokers are in racks, and readers in a rack read from a replica there.
         self.racks = self.world.rng("racks").random() < 0.3
         for number in range(1, (brokers or rng.choice((3, 3, 3, 4, 5))) + 1):
@@ -90,6 +95,8 @@ class ClusterHistory:
         beside = self.world.rng("besides")
         if kinds is CLUSTER_KINDS and beside.random() * 10 < BESIDE_IN_TEN:
             chosen.append(beside.choice(BESIDE))
+        if rots and ROT not in chosen:
+            chosen.append(ROT)
         if self.gentle:
             chosen = [kind for kind in chosen if kind not in ("power cut of some", "power cut everywhere")] or ["power cut"]
         if "clock jumps" in chosen:
@@ -136,6 +143,9 @@ class ClusterHistory:
         self.faults.heal()
         self.world.await_sleepers(self.faults.asleep_until_ms)
         self._wait(SETTLED_BY_MS, lambda: all(topic.done for topic in self.topics), "producers did not finish after the faults")
+        if self.rots:
+            # Each log is scrubbed once more, so that all that rotted is found.
+            self.world.run(self.world.now_ms + SCRUB_PASS_MS)
         self._settle("after the faults")
         for machine in self.machines.values():
             if self.gentle:
@@ -242,6 +252,9 @@ class ClusterHistory:
                 copies, replicas = self._copies(partition), self.witness.replicas(partition)
                 if sorted(copies) != sorted(replicas):
                     return f"{partition} has copies at {list(copies)}, and the replicas {replicas}"
+                damaged = [broker for broker, log in copies.items() if log.damages]
+                if damaged:
+                    return f"the copies of {partition} at {damaged} are damaged"
                 ends = [(log.end_offset, log.end_offset if self.caching else log.recovery_point) for log in copies.values()]
                 if len(set(ends)) != 1:
                     return f"the copies of {partition} end at {ends}"

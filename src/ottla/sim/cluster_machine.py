@@ -13,7 +13,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.node import PEER
@@ -78,6 +78,8 @@ class ClusterMachine(Machine):
         #: Whether users reach it.
         self.open_to_users = True
         self.paused_until_ms = 0
+        #: Partitions of which bits have rotted on its disk; what its logs of them say is not held against it before the end.
+        self.rotten: set[TopicPartition] = set()
         #: When the broker heard something last.
         self._heard_ms = 0
         #: Whether its session is heard, as far as the broker was told.

@@ -98,6 +98,7 @@ class ClusterTopic:
         reader = Reader(self._world, self._network, entrance, self.reports, number=partition, partition=partition, topic=self.name)
         reader.leader_epoch = lambda: self._epoch(where)
         reader.rack = self._rng.choice(self._racks)
+        reader.dense = not self.compacted
         own, state = self._entrance(partition), lambda: self._witness.state(where)
         Lister(self._world, self._network, own, where, state, self.latest, self._witness.leader_of)
 

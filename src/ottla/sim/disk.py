@@ -12,7 +12,7 @@ Faults are set on purpose: ``capacity_bytes`` (ENOSPC), ``fail`` (EIO on the n-t
 raises PowerCut instead of performing the n-th step that changes anything. All randomness comes from the ``Random`` given to ``crash``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from errno import EIO, ENOSPC
 from random import Random
@@ -276,6 +276,18 @@ class SimDisk:
         if name not in directory:
             self.step("mkdir", path)
             directory.change((name, Directory()))
+
+    def create_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
+        self.mkdir(directory)
+        for name, data in files:
+            file = self.open(f"{directory}/{name}", create=True)
+            if file.size:
+                file.truncate(0)
+            if data:
+                file.append(data)
+
+    def sync_file(self, path: str) -> None:
+        self.open(path).sync()
 
     def rename(self, old: str, new: str) -> None:
         directory, name = self._parent(old)

@@ -22,11 +22,13 @@ from ottla.broker import effects, events
 from ottla.broker.configs import Settings, topic_options
 from ottla.broker.image import Image
 from ottla.broker.node import Node
+from ottla.log import scrub
 from ottla.log.cleaning import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import CorruptLog
 from ottla.log.flush import FlushPlan, Slice
 from ottla.log.options import TopicOptions
+from ottla.log.scrub import Scrubbed
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
 from ottla.sim.world import EPOCH_MS, Gate, World
@@ -56,6 +58,10 @@ class Performer:
     def clean(self, disk: SimDisk, effect: effects.Clean) -> Iterator[int | Cleaned]:
         """Write the compacted segments, synced before they are called done."""
         return carry_out(disk, effect.plan)
+
+    def scrub(self, disk: SimDisk, effect: effects.Scrub) -> Iterator[int | Scrubbed]:
+        """Compare a segment with its checksums."""
+        return scrub.carry_out(disk, effect.plan)
 
     def doubt_session(self, doubt: Callable[[], None]) -> None:
         """The process stood still for long: the session with the store is looked after before anything else is heard."""
@@ -111,6 +117,12 @@ class Machine:
         self._measured_ms = 0
         self._hands = self._table()
         self.halted = 0
+        #: Changes of files that wait for those before them.
+        self._changes: deque[Callable[[], None]] = deque()
+        #: When the last of them is carried out.
+        self._turn_ms = 0
+        #: How long they take; chance of its own, so that other histories stay as they are.
+        self._changes_rng = world.rng("log files")
         #: Each file operation off the loop takes most of a second.
         self.slow_disk = False
         #: Told of a process that is about to end.
@@ -174,6 +186,9 @@ class Machine:
         directory, node = self._directory, self.node
         marks = node.partitions.high_watermarks(directory)
         self._perform(node.stop(self.world.now_ms))
+        while self._changes and self.node is node:
+            # What a stopping process has begun in threads is waited for.
+            self._changes.popleft()()
         if self.node is node:
             try:
                 directory.close(marks, self._wall_ms(), broker_epoch=node.epoch or -1, clean_since=node.standing.clean_since)
@@ -194,6 +209,8 @@ class Machine:
         self.last_look(self.node)
         self.node = None
         self._directory = None
+        self._changes.clear()
+        self._turn_ms = 0
         if self._session is not None:
             self._session.close()
         for connection in list(self._connections.values()):
@@ -355,14 +372,17 @@ class Machine:
             effects.Close: self._close,
             effects.Settle: lambda effect: self._later(self._rng.choice((0, 0, 1)), self._settled),
             effects.Flush: self._flushes,
-            effects.ReplaceFiles: on_disk(self._replace),
+            effects.ReplaceFiles: lambda effect: self._in_turn(self._disk_ms(), partial(self._replace, effect)),
             effects.ReadLog: on_disk(self._read_log),
+            effects.ChangeLogs: lambda effect: self._in_turn(self._log_files_ms(), partial(self._change_logs, effect)),
             effects.Remove: on_disk(self._remove),
             effects.Clean: on_disk(self._begin_clean),
+            effects.Scrub: on_disk(self._begin_scrub),
             effects.StoreSubmit: self._submit,
             effects.StartWriteback: lambda effect: None,
             effects.Warn: lambda effect: self.world.note(f"warning: {effect.message}"),
             effects.Ask: self._ask,
+            effects.RequestFailed: _fail,
         }
 
     def _settled(self) -> None:
@@ -393,6 +413,9 @@ class Machine:
 
     def _disk_ms(self) -> int:
         return self._rng.choice((200, 700, 1500) if self.slow_disk else (0, 1, 1, 2, 5, 40))
+
+    def _log_files_ms(self) -> int:
+        return self._changes_rng.choice((200, 700, 1500) if self.slow_disk else (0, 0, 0, 0, 1, 5, 40))
 
     def _flush(self, partition: TopicPartition, plan: FlushPlan) -> None:
         try:
@@ -442,6 +465,40 @@ class Machine:
             self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
         self.hear(events.Cleaned(partition=effect.partition))
 
+    def _begin_scrub(self, effect: effects.Scrub) -> None:
+        """A scrub goes on piece by piece, as a compaction does."""
+        self._scrub_on(effect, self.performer.scrub(self.disk, effect))
+
+    def _scrub_on(self, effect: effects.Scrub, work: Iterator[int | Scrubbed]) -> None:
+        try:
+            step = next(work, None)
+        except FileNotFoundError:
+            step = None
+        except OSError as error:
+            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+            step = None
+        if isinstance(step, int):
+            self._later(self._disk_ms(), lambda: self._scrub_on(effect, work))
+        else:
+            self.hear(events.Scrubbed(partition=effect.partition, result=step))
+
+    def _in_turn(self, delay_ms: int, change: Callable[[], None]) -> None:
+        """Changes of a directory's files are carried out one after the other, each after a while."""
+        self._changes.append(change)
+        self._turn_ms = max(self._turn_ms, self.world.now_ms + delay_ms)
+        self._later(self._turn_ms - self.world.now_ms, self._next_change)
+
+    def _next_change(self) -> None:
+        self._changes.popleft()()
+
+    def _change_logs(self, effect: effects.ChangeLogs) -> None:
+        try:
+            refused = effect.changes.carry_out(self.disk)
+        except OSError as error:
+            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+        else:
+            self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
+
     def _remove(self, effect: effects.Remove) -> None:
         for path in effect.paths:
             self.disk.remove_tree(path)
@@ -454,3 +511,8 @@ class Machine:
             self._if_alive(incarnation, lambda: self.hear(events.StoreAnswered(ticket=ticket, result=result)))
 
         self._session.submit(effect.ops, answered)
+
+
+def _fail(effect: effects.RequestFailed) -> None:
+    """An unexpected exception costs a client of a real broker one request; here it fails the run."""
+    raise effect.error

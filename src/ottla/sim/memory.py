@@ -14,7 +14,9 @@ from typing import Any, Literal
 from ottla.base.ports import Disk, Store
 from ottla.broker import effects, events
 from ottla.broker.configs import ServerOptions
+from ottla.log import scrub
 from ottla.log.cleaning import Cleaned, carry_out
+from ottla.log.scrub import Scrubbed
 from ottla.net.server import Handler
 from ottla.server.coordination import Coordination
 from ottla.server.ground import Cleaning, Held, Watch, wall_ms
@@ -60,6 +62,18 @@ class CleanersOnTheLoop:
             if self._stopping:
                 break
         return events.Cleaned(partition=effect.partition)
+
+    async def scrub(self, effect: effects.Scrub, disk: Disk) -> events.Scrubbed:
+        try:
+            for step in scrub.carry_out(disk, effect.plan):
+                if isinstance(step, Scrubbed):
+                    return events.Scrubbed(partition=effect.partition, result=step)
+                await asyncio.sleep(0)
+                if self._stopping:
+                    break
+        except FileNotFoundError:
+            pass
+        return events.Scrubbed(partition=effect.partition)
 
 
 class _Nobody:
@@ -124,6 +138,9 @@ class Memory:
         if path not in self._disks:
             self._disks[path] = SimDisk(str(path), capacity_bytes=CAPACITY_BYTES, now_ms=self._calendar_ms)
         return self._disks[path]
+
+    def take_over(self, disk: Disk) -> None:
+        """Everything happens on the loop."""
 
     def coordination(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
         return _Sessions(self._store)

@@ -266,6 +266,8 @@ class Consumer:
         self.leader_epoch: Callable[[], int] = lambda: NO_EPOCH
         #: Where it is; empty for who does not say.
         self.rack = ""
+        #: Whether a jump in the offsets can only be damage. Clients of Kafka do not look; only the broker's scrub finds it then.
+        self.dense = False
         world.after(self._rng.randint(0, 100), self._ask)
 
     def _ask(self) -> None:
@@ -318,11 +320,15 @@ class Consumer:
 
     def _decoded(self, batches: memoryview) -> list[tuple[int, bytes]]:
         found = []
+        expected = self.position
         for place, header in headers(batches):
             if place + header.size > len(batches):
                 break
             if not crc_ok(batches, place):
                 raise RecordsError("checksum")
+            if self.dense and not header.base_offset <= expected <= header.last_offset:
+                raise RecordsError("offset")
+            expected = header.last_offset + 1
             read = records(batches, place)
             found += [(offset, value_of(value, extra)) for offset, _, _, value, extra in read if offset >= self.position]
             # Compaction may have left nothing at a batch's end, or of all of it.

@@ -28,7 +28,17 @@ from ottla.store.layout import PartitionState
 from ottla.store.memory import MemoryStore
 
 #: After these a broker may lead other partitions, or know of other high watermarks; and after what other brokers ask.
-TELLING = frozenset((events.Flushed, events.PeerAnswered, events.StoreChanged, events.StoreAnswered, events.SessionChanged))
+TELLING = frozenset(
+    (
+        events.Flushed,
+        events.LogsChanged,
+        events.PeerAnswered,
+        events.Scrubbed,
+        events.StoreChanged,
+        events.StoreAnswered,
+        events.SessionChanged,
+    )
+)
 #: What only the controller writes.
 CONTROLLED = (layout.TOPICS + "/", layout.CONFIG + "/", layout.CONTROLLER_EPOCH)
 
@@ -101,6 +111,10 @@ class Witness:
     def replica(self, broker: int, partition: TopicPartition) -> Leader | Follower | None:
         machine = self._machines.get(BrokerId(broker))
         return machine.node.partitions.replica(partition) if machine is not None and machine.node is not None else None
+
+    def is_rotten(self, broker: int, partition: TopicPartition) -> bool:
+        machine = self._machines.get(BrokerId(broker))
+        return machine is not None and partition in machine.rotten
 
     # What happens.
 

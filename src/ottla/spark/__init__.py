@@ -10,6 +10,12 @@ Names of options and columns are those of Spark's own Kafka source, so that a jo
     session.py java.py       a quiet local session | where Java is
     pipeline/                files, decoding, SQL steps, sinks, progress
 
+    registration.py          format("ottla") in every session of this process, whichever Python is on the PATH
+
 Nothing here is imported by the broker, the client or the command line's other commands. pyspark and pyarrow are imported by the modules
 that need them, so options and pipeline files can be checked without either.
 """
+
+from ottla.spark.registration import install
+
+install()

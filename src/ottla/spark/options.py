@@ -18,6 +18,8 @@ from typing import Any, Literal, overload
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
+from ottla.base.paths import NotLocal, local_path
+from ottla.client.options import address_problem
 from ottla.spark.loss import OnDataLoss
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetsError, from_json
 from ottla.spark.value_options import VALUE_OPTIONS, ValueOptions, value_options
@@ -154,7 +156,7 @@ class SourceOptions:
             ending=ending,
             unmatched_start=given.choice("startingOffsetsByTimestampStrategy", ("error", "latest")),
             on_data_loss=_on_data_loss(given),
-            loss_report_to=given.text("dataLossReportTo"),
+            loss_report_to=given.path("dataLossReportTo"),
             include_headers=given.boolean("includeHeaders", False),
             poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS,
             tasks_min=given.number("minPartitions"),
@@ -222,6 +224,14 @@ class _Given:
             raise OptionError(name, "is empty; give it a value or leave it out")
         return value.strip() if value is not None else None
 
+    def path(self, name: str) -> str | None:
+        """The path of a local file."""
+        value = self.text(name)
+        try:
+            return None if value is None else local_path(value)
+        except NotLocal as error:
+            raise OptionError(name, str(error)) from None
+
     def boolean(self, name: str, default: bool) -> bool:
         value = self.values.get(name.lower(), str(default)).strip().lower()
         if value not in ("true", "false"):
@@ -273,7 +283,10 @@ class _Given:
             raise OptionError("bootstrap.servers", "differs from kafka.bootstrap.servers; give only one of them")
         if not (plain or prefixed):
             raise OptionError("kafka.bootstrap.servers", "is missing; give the address of a broker, such as 127.0.0.1:9092")
-        return plain or prefixed or ""
+        servers = plain or prefixed or ""
+        if problem := address_problem(servers):
+            raise OptionError("kafka.bootstrap.servers" if prefixed else "bootstrap.servers", problem)
+        return servers
 
     def client_properties(self) -> dict[str, str]:
         """Raises: OptionError for what needs a listener that this client cannot use."""

@@ -53,7 +53,7 @@ class SinkOptions:
             topic=given.text("topic"),
             compression=_compression(given, client.pop("compression.type", None)),
             partitioner=_partitioner(given, client),
-            report_to=given.text("reportTo"),
+            report_to=given.path("reportTo"),
             client=client,
         )
         try:

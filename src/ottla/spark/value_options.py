@@ -51,6 +51,8 @@ class Given(Protocol):
 
     def text(self, name: str) -> str | None: ...
 
+    def path(self, name: str) -> str | None: ...
+
     def choice(self, name: str, choices: tuple[str, ...]) -> Any: ...
 
     def refuse(self, name: str, problem: str) -> Exception: ...
@@ -75,7 +77,7 @@ def value_options(given: Given) -> ValueOptions | None:
         subject=given.text("valueSubject"),
         separator=given.values.get("valueseparator", ","),
         null=given.values.get("valuenull", ""),
-        descriptor=given.text("valueDescriptor"),
+        descriptor=given.path("valueDescriptor"),
         message=given.text("valueMessage"),
     )
     if len(parsed.separator) != 1:

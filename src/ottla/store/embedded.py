@@ -10,15 +10,17 @@ more is believed: sessions are suspended, and the store answers ``unavailable``,
 is no reason for that, some room is kept beside the file (``Ballast``), and the write-ahead log is folded into the file before it outgrows
 that room.
 
-The file::
-
-    node(path, data, version, created_zxid)     one row per node that is not ephemeral
-    number(name, value)                         zxid: the last transaction; format: 1
+The file is checked completely before it is used (``store_file.py``); a damaged one is refused and not changed. Copies of it are made from
+the nodes in memory (``store_copies.py``): soon after a start, at most every two minutes while nodes change, and when the file turns out to
+be damaged while it is used, so that nothing is lost then.
 """
 
 import asyncio
+import contextlib
+import logging
+import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -28,42 +30,41 @@ from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.base.units import MiB
 from ottla.store.ballast import Ballast
 from ottla.store.layout import PERSISTENT_PATHS
+from ottla.store.store_copies import copy_paths, read_store, write_copy
+from ottla.store.store_file import (
+    Contents,
+    Row,
+    StoreDamaged,
+    StoreFile,
+    StoreFileError,
+    cannot_use,
+    read_contents,
+)
 from ottla.store.tree import Tree, below, creations
 
-FORMAT = 1
-#: Marks the file as ours in its header ("Ottl").
-APPLICATION_ID = 0x4F74746C
+log = logging.getLogger("ottla.store")
 
 #: Room kept for a full disk.
 BALLAST_BYTES = 2 * MiB
-#: Pages of 4 KiB in the write-ahead log at which it is folded into the file; less than the ballast has.
-CHECKPOINT_PAGES = 200
 #: Changes told in one turn of the loop: for a broker each may be a new log, and a topic can have thousands.
 TURN_CHANGES = 50
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS node(path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL, created_zxid INTEGER NOT NULL)
-WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS number(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-"""
+#: How long after the first write of a process a copy is made, and how long after each copy the next one at the earliest.
+FIRST_COPY_S, NEXT_COPY_S = 1.0, 120.0
 
 T = TypeVar("T")
-#: A changed node as it is written: path, and what it holds, or None when it is gone.
-Row = tuple[str, tuple[bytes, int, int] | None]
-
-
-class StoreFileError(Exception):
-    """The file cannot be used: it is another program's, another format's, damaged, or open in another process."""
 
 
 class EmbeddedStore:
     """The nodes, their file, and the sessions open on them. Everything but the writing happens on the loop that opened it."""
 
     def __init__(self, path: str | Path, *, failed: Callable[[str], None] | None = None) -> None:
-        """Opens or creates the file; before this returns its layout is complete and durable. Raises StoreFileError.
+        """Checks and opens the file, or creates it; before this returns its layout is complete and durable.
 
-        ``failed`` is told when the file can no longer be written.
+        Raises: StoreFileError, and StoreDamaged for a file whose contents are not what was written.
+
+        ``failed`` is called when the file can no longer be written.
         """
+        self.path = Path(path)
         self.tree = Tree()
         self._sessions: list[EmbeddedSession] = []
         self._last_session = 0
@@ -75,17 +76,23 @@ class EmbeddedStore:
         #: Why the file is no longer written; None while all is well.
         self.failure: str | None = None
         self._ballast = Ballast(Path(f"{path}-ballast"), size_bytes=BALLAST_BYTES)
+        found = self._read()
         try:
-            self._connection = self._with_room(lambda: _open(Path(path)))
-            self.tree.load(*_stored(self._connection))
+            self._file = self._with_room(lambda: StoreFile(self.path, is_new=found is None, found=found or Contents()))
+            self.tree.load(self._file.contents.nodes(), self._file.contents.zxid)
             self._written_zxid = self.tree.zxid
             _, changes = self.tree.apply(creations(self.tree, PERSISTENT_PATHS), 0)
             if changes:
                 self._write([_row(state) for state in changes], self.tree.zxid)
             self._ballast.lay_in_plenty()
         except sqlite3.Error as error:
-            raise StoreFileError(f"cannot use the coordination store {path}: {error}") from error
+            raise cannot_use(self.path, error) from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-store")
+        #: Checksum of the rows that the newest copy has; None before this process made one.
+        self._copied: int | None = None
+        self._copy_timer: asyncio.TimerHandle | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self._copy_thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-store-copy")
 
     def session(self) -> "EmbeddedSession":
         self._last_session += 1
@@ -120,10 +127,72 @@ class EmbeddedStore:
         for session in list(self._sessions):
             session.close()
         await self.settled()
+        if self._copy_timer is not None:
+            self._copy_timer.cancel()
+        if self._copying is not None:
+            await self._copying
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._thread, self._close_file)
+        if found is not None and self.failure is None:
+            log.error("%s", await loop.run_in_executor(self._thread, self._rescue, found))
+        self._copy_thread.shutdown()
         self._thread.shutdown()
-        self._connection.close()
         # The write-ahead log is gone now; what it took is kept for the next life rather than left to others.
         self._ballast.lay()
+
+    def _close_file(self) -> StoreFileError | None:
+        """Closes the file and reads it once more; why it cannot be used, or None."""
+        try:
+            self._file.close()
+            _checked(self.path, self._file.contents)
+        except sqlite3.Error as error:
+            return cannot_use(self.path, error)
+        except StoreFileError as error:
+            return error
+        return None
+
+    # Copies.
+
+    def _plan_copy(self) -> None:
+        """Has a copy made in a while, unless the newest one has all that there is."""
+        if self._copied == self._file.contents.rows_checksum or self._copy_timer is not None or self._copying is not None:
+            return
+        delay_s = FIRST_COPY_S if self._copied is None else NEXT_COPY_S
+        self._copy_timer = asyncio.get_running_loop().call_later(delay_s, self._begin_copy)
+
+    def _begin_copy(self) -> None:
+        self._copy_timer = None
+        self._copying = asyncio.get_running_loop().create_task(self._copy())
+
+    async def _copy(self) -> None:
+        loop = asyncio.get_running_loop()
+        contents = await loop.run_in_executor(self._thread, self._file.contents.copy)
+        self._copied = contents.rows_checksum
+        try:
+            await loop.run_in_executor(self._copy_thread, self._copy_in_plenty, contents)
+        except (sqlite3.Error, OSError, StoreFileError) as error:
+            log.warning("no copy of the coordination store %s could be made: %s; the last one stays", self.path, error)
+        self._copying = None
+        if self.failure is None and self._sessions:
+            # Nodes may have changed meanwhile.
+            self._plan_copy()
+
+    def _copy_in_plenty(self, contents: Contents) -> None:
+        """A copy must not take the room that the store itself needs on a full disk. Raises: sqlite3.Error, OSError, StoreFileError."""
+        newest = next(iter(copy_paths(self.path)), None)
+        if newest is not None and _has(newest, contents):
+            return
+        room = os.statvfs(self.path.parent)
+        if room.f_bavail * room.f_frsize >= 4 * BALLAST_BYTES + 2 * self.path.stat().st_size:
+            write_copy(self.path, contents)
+
+    def _rescue(self, error: StoreFileError) -> str:
+        """Makes a copy of all that was written, after the file turned out to be unusable; what happened, in words."""
+        try:
+            copy = write_copy(self.path, self._file.contents)
+        except (sqlite3.Error, OSError, StoreFileError) as failure:
+            return f"{error}; no copy of its nodes could be made: {failure}"
+        return f"{error}; all of its nodes were written to {copy}"
 
     def _queue(self, changes: Sequence[NodeState]) -> None:
         for state in changes:
@@ -144,7 +213,7 @@ class EmbeddedStore:
                 try:
                     await loop.run_in_executor(self._thread, self._write, rows, zxid)
                 except sqlite3.Error as error:
-                    self.failure = str(error)
+                    self.failure = await loop.run_in_executor(self._thread, self._rescue, cannot_use(self.path, error))
                     for session in self._sessions:
                         told += session.suspended()
                     if self._failed is not None:
@@ -155,22 +224,27 @@ class EmbeddedStore:
                 # Those callbacks run before this task goes on, and may have changed something.
                 await asyncio.sleep(0)
         self._writing = None
+        if self.failure is None and self._sessions:
+            self._plan_copy()
 
     def _write(self, rows: Sequence[Row], zxid: int) -> None:
         """Also for a change of ephemeral nodes alone, which has no rows: no zxid is given twice, or two lives of a broker had one epoch."""
-        self._with_room(lambda: self._transact(rows, zxid))
+        self._with_room(lambda: self._file.write(rows, zxid))
         self._written_zxid = zxid
         self._ballast.lay_in_plenty()
 
-    def _transact(self, rows: Sequence[Row], zxid: int) -> None:
-        with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            for path, content in rows:
-                if content is None:
-                    self._connection.execute("DELETE FROM node WHERE path = ?", (path,))
-                else:
-                    self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?)", (path, *content))
-            self._connection.execute("INSERT OR REPLACE INTO number VALUES ('zxid', ?)", (zxid,))
+    def _read(self) -> Contents | None:
+        """The contents of the file. To read a write-ahead log SQLite makes a file beside it, which takes room.
+
+        Raises: StoreFileError, StoreDamaged.
+        """
+        try:
+            return read_store(self.path)
+        except StoreFileError as error:
+            code = getattr(error.__cause__, "sqlite_errorcode", sqlite3.SQLITE_OK)
+            if code not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE) or not self._ballast.drop():
+                raise
+        return read_store(self.path)
 
     def _with_room(self, act: Callable[[], T]) -> T:
         """What ``act`` gives; on a full disk it is tried again once the ballast is dropped. Raises sqlite3.Error."""
@@ -238,36 +312,16 @@ def _row(state: NodeState) -> Row:
     return state.path, None if state.data is None else (state.data, state.version, state.created_zxid)
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """The file, locked for this process alone, with its tables in place. Raises StoreFileError and sqlite3.Error."""
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    try:
-        _prepare(connection, path)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _checked(path: Path, written: Contents) -> None:
+    """Whether a file that was closed holds what was written. Raises: StoreFileError."""
+    contents = read_contents(path)
+    if contents is None or contents.last != written.last:
+        raise StoreDamaged(path, "it does not hold what was written to it")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-    owner = connection.execute("PRAGMA application_id").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if owner not in (0, APPLICATION_ID) or (owner == 0 and tables):
-        raise StoreFileError(f"{path} is an SQLite file of another program")
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.executescript(SCHEMA)
-    connection.execute("INSERT OR IGNORE INTO number VALUES ('format', ?)", (FORMAT,))
-    found = connection.execute("SELECT value FROM number WHERE name = 'format'").fetchone()[0]
-    if found != FORMAT:
-        raise StoreFileError(f"{path} has format {found}; this version reads format {FORMAT}")
-
-
-def _stored(connection: sqlite3.Connection) -> tuple[Iterator[tuple[str, bytes, int, int]], int]:
-    """All nodes, parents before children (a path sorts after its prefix), and the last zxid."""
-    zxid = connection.execute("SELECT value FROM number WHERE name = 'zxid'").fetchone()
-    rows: Iterable[tuple[str, bytes, int, int]] = connection.execute("SELECT path, data, version, created_zxid FROM node ORDER BY path")
-    return iter(rows), zxid[0] if zxid else 0
+def _has(copy: Path, contents: Contents) -> bool:
+    """Whether a copy is good and has all the nodes."""
+    with contextlib.suppress(StoreFileError):
+        there = read_contents(copy)
+        return there is not None and there.rows_checksum == contents.rows_checksum
+    return False

@@ -207,6 +207,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     clean_since: int = -1
     #: Epoch of the controller that this broker cannot reach; -1 when it can, or does not know.
     unheard: int = -1
+    #: Most brokers could not reach this one when it was the controller: it leads nothing that another replica can lead, and joins no ISR.
+    fenced: bool = False
 
 
 class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,6 +283,7 @@ class _BrokerJson(msgspec.Struct):
     full_replicas: dict[str, tuple[int, ...]] = {}
     clean_since_epoch: int = -1
     unreachable_controller_epoch: int = -1
+    fenced: bool = False
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
@@ -309,6 +312,8 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
         content["clean_since_epoch"] = registration.clean_since
     if registration.unheard >= 0:
         content["unreachable_controller_epoch"] = registration.unheard
+    if registration.fenced:
+        content["fenced"] = True
     return msgspec.json.encode(content)
 
 
@@ -331,6 +336,7 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         full=read.full_replicas,
         clean_since=read.clean_since_epoch,
         unheard=read.unreachable_controller_epoch,
+        fenced=read.fenced,
     )
 
 

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,7 +26,6 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss, KazooException
 
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
-from ottla.store.layout import PERSISTENT_PATHS
 from ottla.store.shown import Shown
 from ottla.store.tree import below
 from ottla.store.zookeeper_requests import DELETED, AddWatch, Multi, ReadChildren, ReadNodes, WatchEvent, read_event
@@ -46,10 +45,6 @@ FOREIGN = "/zookeeper"
 STATES: dict[str, SessionState] = {KazooState.CONNECTED: "connected", KazooState.SUSPENDED: "suspended", KazooState.LOST: "lost"}
 
 
-class ZooKeeperUnavailable(Exception):
-    """No session could be had, in one line for the operator."""
-
-
 #: A session outlives this many servers that do not answer.
 TURNS_MIN = 3
 
@@ -61,11 +56,12 @@ class Connect:
     hosts: str
     chroot: str
     session_timeout_ms: int
-    connection_timeout_ms: int
+    #: Longest wait for a first session; None waits without limit.
+    connection_timeout_ms: int | None
     request_bytes_max: int = REQUEST_BYTES_MAX
 
     @classmethod
-    def parse(cls, text: str, *, session_timeout_ms: int, connection_timeout_ms: int) -> "Connect":
+    def parse(cls, text: str, *, session_timeout_ms: int, connection_timeout_ms: int | None) -> "Connect":
         """Raises: ValueError, with what is wrong."""
         hosts, slash, chroot = text.strip().partition("/")
         chroot = (slash + chroot).rstrip("/")
@@ -332,7 +328,7 @@ class ZooKeeperSession:
         item = _Item(None, ready=False)
         self._line.append(item)
         first = self._loop.create_future()
-        self._request(ReadNodes([watch.prefix], self._root), partial(_settle, first))
+        self._request(ReadNodes([watch.prefix], self._root), partial(settle, first))
         task = self._loop.create_task(self._read_all(watch, item, first, self._connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -381,7 +377,7 @@ class ZooKeeperSession:
         replies = []
         for first in range(0, len(paths), READ_NODES):
             reply = self._loop.create_future()
-            self._request(kind(paths[first : first + READ_NODES], self._root), partial(_settle, reply))
+            self._request(kind(paths[first : first + READ_NODES], self._root), partial(settle, reply))
             replies.append(reply)
         return [one for part in await asyncio.gather(*replies) for one in part]
 
@@ -428,45 +424,10 @@ def _quiet(kazoo: logging.Logger) -> logging.Logger:
     return kazoo
 
 
-def _settle(future: asyncio.Future[Any], reply: Any) -> None:
+def settle(future: asyncio.Future[Any], reply: Any) -> None:
     if future.done():
         return
     if isinstance(reply, BaseException):
         future.set_exception(reply)
     else:
         future.set_result(reply)
-
-
-async def open_session(connect: Connect, *, failed: Callable[[str], None] | None = None) -> ZooKeeperSession:
-    """A session, with the chroot and all nodes of our layout in place. Raises: ZooKeeperUnavailable."""
-    session = ZooKeeperSession(connect, failed=failed)
-    live = session.client.start_async()
-    if not await session._loop.run_in_executor(None, live.wait, connect.connection_timeout_ms / 1000):
-        session.close()
-        await session.closed()
-        raise ZooKeeperUnavailable(
-            f"no ZooKeeper answers at {connect.hosts} within {connect.connection_timeout_ms} ms; is it running? See zookeeper.connect"
-        )
-    parts = connect.chroot.split("/")
-    above: list[str] = ["/".join(parts[:depth]) for depth in range(2, len(parts) + 1)]
-    for root, paths in (("", above), (connect.chroot, PERSISTENT_PATHS)):
-        await _make(session, root, paths)
-    return session
-
-
-async def _make(session: ZooKeeperSession, root: str, paths: Iterable[str]) -> None:
-    """Creates what is missing. Raises: ZooKeeperUnavailable."""
-    replies = []
-    for path in paths:
-        reply = session._loop.create_future()
-        session._request(Multi([Op("create", path)], root), partial(_settle, reply))
-        replies.append(reply)
-    try:
-        results: list[StoreResult] = [result for reply in await asyncio.gather(*replies) for result in reply]
-    except KazooException as error:
-        session.close()
-        raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} hung up: {error or type(error).__name__}") from None
-    wrong = [result.error for result in results if result.error not in (None, "exists")]
-    if wrong:
-        session.close()
-        raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses to create nodes: {wrong[0]}")

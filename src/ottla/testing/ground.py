@@ -45,6 +45,9 @@ class Staged:
     def disk(self, path: Path, *, descriptors_max: int) -> Disk:
         return self._under.disk(path, descriptors_max=descriptors_max)
 
+    def take_over(self, disk: Disk) -> None:
+        self._under.take_over(disk)
+
     def coordination(self, options: Any, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
         return self._under.coordination(options, data_dir, failed)
 

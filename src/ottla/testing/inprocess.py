@@ -23,7 +23,8 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from ottla.client.loop_thread import LoopThread
 from ottla.server.ground import Ground, OperatingSystem
-from ottla.server.run import Plan, Process
+from ottla.server.plan import Plan
+from ottla.server.run import Process
 from ottla.sim.memory import Memory, Unsynced
 from ottla.testing.clock import PERIOD_MS, STEPS_MAX, Clock
 from ottla.testing.faults import Door, Fault, api_keys, door_of, error_of

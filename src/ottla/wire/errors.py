@@ -16,6 +16,17 @@ from typing import ClassVar
 NONE = 0
 
 
+#: Longest message of an error. A message quotes what a request named, and a name may have 32,767 bytes, as many as a whole string of an
+#: answer; one character has at most four bytes.
+MESSAGE_CHARS_MAX = 4_000
+
+
+def _bounded(message: str) -> str:
+    """The beginning and the end of a message: a name is quoted in the middle, and the advice comes last."""
+    begin, end = MESSAGE_CHARS_MAX * 3 // 4, MESSAGE_CHARS_MAX // 4
+    return f"{message[:begin]}... ({len(message) - begin - end} characters left out) ...{message[-end:]}"
+
+
 class KafkaError(Exception):
     """Any error that can cross the wire. `str()` gives the message if there is one, and else the sentence of its class."""
 
@@ -38,8 +49,10 @@ class KafkaError(Exception):
         BY_CODE[code] = cls
 
     def __init__(self, message: str | None = None) -> None:
+        if message is not None and len(message) > MESSAGE_CHARS_MAX:
+            message = _bounded(message)
         super().__init__(message or self.sentence)
-        #: What happened this time, if there is more to say than the sentence.
+        #: What happened this time, if there is more to say than the sentence; at most about ``MESSAGE_CHARS_MAX`` characters.
         self.message = message
 
 

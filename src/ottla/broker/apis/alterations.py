@@ -12,6 +12,9 @@ a live broker   those not read-only                    all of them INVALID_REQUE
 a group         those of the new group protocol        unknown setting, or not within the broker's INVALID_CONFIG
 ==============  =====================================  ==============================================================
 
+Names and values of one resource have at most ottla.config.overrides.max.bytes together: every broker keeps them in memory, and the store in
+one node. All of them together have at most ottla.config.max.bytes: anybody may give some to groups that do not exist.
+
 A broker's setting of a name that is not known is kept and has no effect, as in Kafka, where it may be a plugin's: tools that carry the
 settings of one cluster to another, or set what another version has, go on. ``ottla config`` asks back where the name looks mistyped.
 
@@ -26,15 +29,17 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.options import ConfigError, OptionSpec
 from ottla.base.ports import Op
 from ottla.broker.apis.writes import Writes
-from ottla.broker.configs import SPECS_BY_NAME, GroupOptions
+from ottla.broker.configs import SPECS_BY_NAME, GroupOptions, check_size
 from ottla.broker.controller.topics import check_name, check_overrides
 from ottla.broker.described import BROKER, GROUP, TOPIC
 from ottla.broker.events import RequestArrived
+from ottla.broker.image import entry_bytes
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.store.layout import DEFAULT_ENTITY
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
+from ottla.wire.source import STRING_BYTES_MAX
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -52,6 +57,7 @@ def alter(node: "Node", call: RequestArrived, changed: Changed, *, result_type: 
     """Change the overrides of every resource of the request, each by itself; ``response`` gets one ``result_type`` for each."""
     request = call.body
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    room = node.options.config_max_bytes - node.image.configs_bytes
     writes = Writes(node, call)
     for resource in request.resources:
         result = result_type(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None)
@@ -62,6 +68,11 @@ def alter(node: "Node", call: RequestArrived, changed: Changed, *, result_type: 
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise errors.InvalidRequest(f"resource {resource.resource_name!r} stands more than once in this request")
             ops = plan()
+            growth = _growth(node, resource, ops)
+            if growth > max(room, 0):
+                limit = node.options.config_max_bytes
+                raise errors.PolicyViolation(f"all settings in the store would exceed ottla.config.max.bytes, {limit}; delete some")
+            room -= growth
         except KafkaError as error:
             done(error)
             continue
@@ -87,6 +98,13 @@ def spec_of(entity: Entity, name: str) -> OptionSpec | None:
     return SPECS_BY_NAME.get(name)
 
 
+def _growth(node: "Node", resource: Any, ops: list[Op]) -> int:
+    """Memory that the overrides will take beyond what they take now."""
+    present = node.image.overrides(*_entity(node, resource)) if ops else {}
+    before = entry_bytes(ops[-1].path, layout.encode_config(present)) if present else 0
+    return sum(entry_bytes(op.path, op.data) - before for op in ops if op.kind in ("create", "set"))
+
+
 def _plan(node: "Node", resource: Any, changed: Changed) -> list[Op]:
     """What to write; nothing when the overrides already are as wished. Raises: KafkaError."""
     twice = [name for name, times in Counter(config.name for config in resource.configs).items() if times > 1]
@@ -95,7 +113,12 @@ def _plan(node: "Node", resource: Any, changed: Changed) -> list[Op]:
     entity = _entity(node, resource)
     present = node.image.overrides(*entity)
     wished = changed(entity, present, resource)
+    _check_lengths(entity, wished)
     _check(node, entity, {name: text for name, text in wished.items() if present.get(name) != text})
+    try:
+        check_size(node.options, entity[1], wished, present)
+    except ConfigError as error:
+        raise (errors.InvalidRequest if entity[0] == "brokers" else errors.InvalidConfig)(str(error)) from None
     path = layout.config(*entity)
     version = node.image.versions.get(path)
     if wished == present:
@@ -152,6 +175,14 @@ def _check(node: "Node", entity: Entity, changed: Mapping[str, str]) -> None:
             spec.parse(text)
         except ConfigError as error:
             raise errors.InvalidRequest(str(error)) from None
+
+
+def _check_lengths(entity: Entity, wished: Mapping[str, str]) -> None:
+    """APPEND can make a value longer than a string of an answer. Raises: InvalidRequest for a broker, else InvalidConfig."""
+    for name, text in wished.items():
+        if len(text.encode()) > STRING_BYTES_MAX:
+            wrong = errors.InvalidRequest if entity[0] == "brokers" else errors.InvalidConfig
+            raise wrong(f"{name} would have {len(text.encode())} bytes; a value has at most {STRING_BYTES_MAX}")
 
 
 def _check_group(node: "Node", changed: Mapping[str, str]) -> None:

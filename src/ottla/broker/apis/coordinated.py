@@ -22,3 +22,13 @@ def shard_of_members(node: "Node", group_id: str) -> "Shard[Groups]":
 def client_of(call: RequestArrived) -> Client:
     """Who asks, as Kafka shows it: the address has a slash before it."""
     return Client(call.client_id or "", f"/{call.host}")
+
+
+def check_answer(node: "Node", size: int) -> None:
+    """Refuse to describe one more group when those described so far have ``size`` bytes with it.
+
+    All groups of a broker, each named once, always fit. Raises: InvalidRequest.
+    """
+    limit = node.options.groups_max_bytes
+    if size > limit:
+        raise errors.InvalidRequest(f"the answer would have more than ottla.groups.max.bytes, {limit}; name fewer groups, and each once")

@@ -2,8 +2,9 @@
 
 Behaviour: exactly one batch of format 2 per partition. acks=1 answers once the batch is in the page cache; acks=-1 once it is on the disk
 of every in-sync replica, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND once there are too few of them; acks=0 never, and an error closes the
-connection. Each partition succeeds or fails alone. Below the disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message
-that says how many bytes are free. Internal topics take nothing from clients (INVALID_TOPIC_EXCEPTION).
+connection. Each partition succeeds or fails alone. If a request names a partition twice, only its last batch counts (``duplicates.py``).
+Below the disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message that says how many bytes are free. Internal topics
+take nothing from clients (INVALID_TOPIC_EXCEPTION).
 
 Versions: 0 to 2 are advertised, since librdkafka before 2.11 compresses only then (KAFKA-18659), and refused as in Kafka 4.
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker import effects
+from ottla.broker.apis.duplicates import by_topic
 from ottla.broker.apis.leaders import endpoints_of, leader_hint
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
@@ -66,11 +68,16 @@ def produce(node: "Node", call: RequestArrived) -> Any:
     if request.acks not in (-1, 0, 1):
         return refuse(call, errors.InvalidRequiredAcks(f"acks is {request.acks}; it must be -1, 0 or 1"))
     if request.transactional_id is not None:
+        if request.acks == 0:
+            return _closed(node, call, "a transaction")
         return refuse(call, errors.InvalidTxnState("transactions are not served by this broker"))
     written: list[Written] = []
     failed: list[TopicPartition] = []
     responses = []
-    for topic in request.topic_data:
+    topics = request.topic_data
+    if len(topics) != 1 or len(topics[0].partition_data) != 1:
+        topics = _distinct(topics)
+    for topic in topics:
         name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
         answers = [_append(node, call, name, topic, data, written) for data in topic.partition_data]
         failed += [TopicPartition(name or "", answer.index) for answer in answers if answer.error_code]
@@ -78,14 +85,25 @@ def produce(node: "Node", call: RequestArrived) -> Any:
     response = ProduceResponse(responses=responses)
     if request.acks == 0:
         if failed:
-            node.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {failed[0]}"))
-            return PARKED
+            return _closed(node, call, str(failed[0]))
         return SILENT
     if failed and call.api_version >= HINTS_SINCE:
         response.node_endpoints = endpoints_of(node, call, failed)
     if request.acks == -1 and not _committed(written):
         return _wait(node, call, response, written)
     return response
+
+
+def _closed(node: "Node", call: RequestArrived, what: str) -> Any:
+    """An error of a request that has no answer."""
+    node.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {what}"))
+    return PARKED
+
+
+def _distinct(topics: list[TopicProduceData]) -> list[TopicProduceData]:
+    """The topics with each partition once."""
+    last = by_topic(((topic.name, topic.topic_id), data.index, data) for topic in topics for data in topic.partition_data)
+    return [TopicProduceData(name=name, topic_id=topic_id, partition_data=list(data.values())) for (name, topic_id), data in last.items()]
 
 
 def _append(

@@ -57,6 +57,7 @@ BY_ID_SINCE = 13
 HINTS_SINCE = 16
 SESSIONS_SINCE = 7
 RACKS_SINCE = 11
+DIVERGENCE_SINCE = 12
 #: Of a request that wants no session.
 FINAL_EPOCH = -1
 #: A follower that asks for the same so many times may have been sent damaged bytes: they are looked at, and after as many times again.
@@ -83,6 +84,8 @@ class Reader:
     isolation_level: int
     #: A consumer that may be sent to a follower: it says where it is. Any other at a follower has to look for the leader.
     roams: bool
+    #: Whether the answer has a field for the epoch at which the logs diverge. A session may hold an epoch that a newer version named.
+    tells_divergence: bool
     #: Where to send it to a replica nearby; empty where this broker does not.
     rack: str
 
@@ -92,7 +95,14 @@ class Reader:
         replica = replica_of(request)
         roams = replica < 0 and call.api_version >= RACKS_SINCE and request.rack_id != ""
         near = roams and node.options.replica_selector_class in RACK_AWARE
-        return cls(replica, request.replica_state.replica_epoch, request.isolation_level, roams, request.rack_id if near else "")
+        return cls(
+            replica,
+            request.replica_state.replica_epoch,
+            request.isolation_level,
+            roams,
+            call.api_version >= DIVERGENCE_SINCE,
+            request.rack_id if near else "",
+        )
 
 
 @handles(FetchRequest, (4, 18), refuse=refuse)
@@ -147,7 +157,7 @@ def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
         node.purgatory.poke(leader.partition)
     standing = leader.insync.standings[replica]
     if standing.stuck % STUCK_EVERY == STUCK_AT and not _held_up(node, leader, replica):
-        node.inspections.begin(leader, ask.fetch_offset, whole=False)
+        node.scrubs.look_at(leader, ask.fetch_offset, whole=False)
     if replica not in leader.insync.maximal or standing.lost_records:
         node.isr_changes.look(leader)
 
@@ -245,7 +255,7 @@ def _read(node: "Node", reader: Reader, wanted: Wanted, left: int, *, at_least_o
             max_bytes=0 if nothing else min(ask.partition_max_bytes, left),
             at_least_one=at_least_one and not nothing,
             isolation_level=reader.isolation_level,
-            last_fetched_epoch=ask.last_fetched_epoch,
+            last_fetched_epoch=ask.last_fetched_epoch if reader.tells_divergence else -1,
             replica=reader.replica >= 0,
         )
     except errors.OffsetOutOfRange as error:
@@ -255,7 +265,7 @@ def _read(node: "Node", reader: Reader, wanted: Wanted, left: int, *, at_least_o
         return refused
     except KafkaError as error:
         if isinstance(error, errors.CorruptMessage):
-            node.inspections.begin(held, ask.fetch_offset, whole=False)
+            node.scrubs.look_at(held, ask.fetch_offset, whole=False)
         return _refused(ask.partition, error)
     wanted.quiet = read.records is None and read.diverging is None and near < 0 and ask.fetch_offset >= _end(held, reader)
     return _data(ask.partition, read, near)
@@ -337,6 +347,8 @@ def _response(node: "Node", call: RequestArrived, context: Context, found: Found
 
 def _wait(node: "Node", call: RequestArrived, reader: Reader, context: Context, found: Found) -> Any:
     """What comes to a partition is added to what the others have: only when that may be enough are all of them read again."""
+    if context.session is None and reader.replica < 0 and not node.sessions.waiting.admit(call.connection, len(found.answers)):
+        return _response(node, call, context, found)
     waiting = Waiting(node, call, reader, context, found)
     if context.session is not None:
         context.session.stirred = {}
@@ -393,6 +405,7 @@ class Waiting:
         return all_of_it.urgent or all_of_it.bytes >= enough
 
     def finish(self, expired: bool) -> None:
+        self._node.sessions.waiting.leave(self._call.connection)
         self._node.answer(self._call, _response(self._node, self._call, self._context, self._read_all()))
 
     def _read_all(self) -> Found:

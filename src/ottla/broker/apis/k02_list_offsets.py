@@ -22,6 +22,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.apis.duplicates import by_topic
 from ottla.broker.apis.settling import when_settled
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -67,16 +68,17 @@ def _answer(node: "Node", call: RequestArrived) -> ListOffsetsResponse:
     request: ListOffsetsRequest = call.body
     times = Counter((topic.name, ask.partition_index) for topic in request.topics for ask in topic.partitions)
     response = ListOffsetsResponse()
-    for topic in request.topics:
+    asked = by_topic((topic.name, ask.partition_index, ask) for topic in request.topics for ask in topic.partitions)
+    for topic, partitions in asked.items():
         answers = []
-        for ask in topic.partitions:
+        for ask in partitions.values():
             try:
-                if times[topic.name, ask.partition_index] > 1:
-                    raise errors.InvalidRequest(f"partition {topic.name}-{ask.partition_index} stands twice in this request")
-                answers.append(_look_up(node, call, topic.name, ask))
+                if times[topic, ask.partition_index] > 1:
+                    raise errors.InvalidRequest(f"the request names partition {topic}-{ask.partition_index} more than once")
+                answers.append(_look_up(node, call, topic, ask))
             except KafkaError as error:
                 answers.append(_refused(ask, error))
-        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        response.topics.append(ListOffsetsTopicResponse(name=topic, partitions=answers))
     return response
 
 

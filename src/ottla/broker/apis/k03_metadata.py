@@ -2,7 +2,8 @@
 
 Behaviour: version 0 means all topics by an empty list, later versions by null. A topic that does not exist is created if the client and
 auto.create.topics.enable allow it, and it was asked for by name; the answer says UNKNOWN_TOPIC_OR_PARTITION meanwhile. From version 12 on
-topics may be asked for by id. Brokers that listen everywhere and advertise nothing appear at the host that the client itself used.
+topics may be asked for by id. A topic that a request names twice is answered once. Brokers that listen everywhere and advertise nothing
+appear at the host that the client itself used.
 
 Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 """
@@ -49,7 +50,8 @@ def metadata(node: "Node", call: RequestArrived) -> MetadataResponse:
     if everything:
         topics = [_described(node, topic, request) for topic in node.image.topics.values()]
     else:
-        topics = [_asked(node, call, wanted) for wanted in request.topics or []]
+        distinct = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or []}
+        topics = [_asked(node, call, wanted) for wanted in distinct.values()]
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)

@@ -2,12 +2,15 @@
 
 Behaviour: a member names itself and its generation; without both, offsets are taken for a group without members, which comes into being
 with them. An unknown topic or partition is refused by itself, whoever sends it and whatever becomes of the others; so is a text longer
-than offset.metadata.max.bytes. All else is written as one batch and answered when that is committed. Versions: 2 to 4 may choose how
+than offset.metadata.max.bytes. If a request names a partition twice, each entry is answered by itself and the last one that is not refused
+counts. All else is written as one batch and answered when that is committed. Versions: 2 to 4 may choose how
 long the offsets are kept; 10 names topics by id.
 
 Source: KIP-211, KIP-320, KIP-345, KIP-848.
 """
 
+from collections.abc import Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicId
@@ -41,7 +44,7 @@ def offset_commit(node: "Node", call: RequestArrived) -> Any:
             found = node.image.topics_by_id.get(TopicId(topic.topic_id))
             topic.name = found.name if found is not None else ""
     missing = unknown(node.image, request)
-    if all((topic.name, partition.partition_index) in missing for topic in request.topics for partition in topic.partitions):
+    if len(missing) == sum(len(topic.partitions) for topic in request.topics):
         return _answer(call, missing, NONE)
 
     def refuse_others(call: RequestArrived, error: KafkaError) -> OffsetCommitResponse:
@@ -56,13 +59,14 @@ def offset_commit(node: "Node", call: RequestArrived) -> Any:
 
 
 def _answer(call: RequestArrived, refused: Refused, code: int) -> OffsetCommitResponse:
-    """``code`` is that of the partitions that are not refused by themselves."""
-    return OffsetCommitResponse(topics=[_answered(topic, refused, code) for topic in call.body.topics])
+    """``code`` is that of the entries that are not refused by themselves."""
+    numbers = count()
+    return OffsetCommitResponse(topics=[_answered(topic, refused, code, numbers) for topic in call.body.topics])
 
 
-def _answered(topic: OffsetCommitRequestTopic, refused: Refused, code: int) -> OffsetCommitResponseTopic:
+def _answered(topic: OffsetCommitRequestTopic, refused: Refused, code: int, numbers: Iterator[int]) -> OffsetCommitResponseTopic:
     partitions = [
-        OffsetCommitResponsePartition(partition_index=index, error_code=refused.get((topic.name, index), code))
-        for index in (partition.partition_index for partition in topic.partitions)
+        OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=refused.get(next(numbers), code))
+        for partition in topic.partitions
     ]
     return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)

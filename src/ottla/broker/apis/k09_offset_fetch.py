@@ -45,7 +45,7 @@ def refuse(call: RequestArrived, error: KafkaError) -> OffsetFetchResponse:
     return _response(call, [_refused(group, error) for group in _groups(call)])
 
 
-@handles(OffsetFetchRequest, (1, 10), refuse=refuse)
+@handles(OffsetFetchRequest, (1, 10), refuse=refuse, reads_groups=True)
 def offset_fetch(node: "Node", call: RequestArrived) -> Any:
     groups = _groups(call)
     answers: list[OffsetFetchResponseGroup] = []

@@ -36,5 +36,7 @@ def join_group(node: "Node", call: RequestArrived) -> Any:
         raise errors.InvalidSessionTimeout(f"a session timeout is {shortest} to {longest} ms, not {request.session_timeout_ms}")
     if call.api_version < REBALANCE_TIMEOUT_SINCE:
         request.rebalance_timeout_ms = request.session_timeout_ms
+    # Not used, and not kept while the request waits.
+    request.reason = None
     client = client_of(call)
     return shard.later(call, lambda reply: shard.machine.join(request, client, reply), of=request.group_id, refuse=refuse)

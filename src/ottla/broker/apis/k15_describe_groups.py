@@ -7,6 +7,7 @@ that comes without an error. Source: KIP-430, KIP-1043.
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.apis.coordinated import check_answer
 from ottla.broker.apis.operations import GROUP_OPERATIONS, NOT_ASKED
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
@@ -27,16 +28,20 @@ def refuse(call: RequestArrived, error: KafkaError) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(groups=[_refused(call, group_id, error) for group_id in call.body.groups])
 
 
-@handles(DescribeGroupsRequest, (0, 6), refuse=refuse)
+@handles(DescribeGroupsRequest, (0, 6), refuse=refuse, reads_groups=True)
 def describe_groups(node: "Node", call: RequestArrived) -> Any:
     request: DescribeGroupsRequest = call.body
     response = DescribeGroupsResponse()
     shards: list[tuple[Shard[Groups], str]] = []
+    size = 0
     for group_id in request.groups:
         try:
             shard = node.groups.shard_of(group_id)
             shards.append((shard, group_id))
-            described: DescribedGroup = shard.machine.find(group_id).described()
+            group = shard.machine.find(group_id)
+            size += group.footprint.bytes
+            check_answer(node, size)
+            described: DescribedGroup = group.described()
             if request.include_authorized_operations:
                 described.authorized_operations = GROUP_OPERATIONS
         except KafkaError as error:

@@ -23,7 +23,7 @@ def refuse(call: RequestArrived, error: KafkaError) -> ListGroupsResponse:
     return ListGroupsResponse(error_code=error.code)
 
 
-@handles(ListGroupsRequest, (0, 5), refuse=refuse)
+@handles(ListGroupsRequest, (0, 5), refuse=refuse, reads_groups=True)
 def list_groups(node: "Node", call: RequestArrived) -> ListGroupsResponse:
     request: ListGroupsRequest = call.body
     states = {name.strip().lower() for name in request.states_filter}

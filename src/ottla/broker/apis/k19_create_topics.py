@@ -12,6 +12,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.base.ports import Op
 from ottla.broker.apis.writes import Writes
 from ottla.broker.controller.topics import NewTopic, creation, plan_topic
 from ottla.broker.described import topic_entries
@@ -29,6 +30,9 @@ from ottla.wire.messages.create_topics import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
+#: The settings of topics as they are answered, by overrides: most topics of a request have the same.
+Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+
 
 def refuse(call: RequestArrived, error: KafkaError) -> CreateTopicsResponse:
     return CreateTopicsResponse(topics=[_refused(topic.name, error) for topic in call.body.topics])
@@ -40,6 +44,7 @@ def create_topics(node: "Node", call: RequestArrived) -> Any:
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatableTopicResult(name=name, error_message=None) for name in times}
     writes = Writes(node, call)
+    described: Described = {}
     planned = 0
     for wish in request.topics:
         result = results[wish.name]
@@ -51,7 +56,7 @@ def create_topics(node: "Node", call: RequestArrived) -> Any:
             _fail(result, error)
             continue
         planned += len(topic.replicas)
-        _describe(node, result, topic)
+        _describe(node, result, topic, described)
         if not request.validate_only:
             _write(node, writes, topic, result)
     return writes.answer_when_done(CreateTopicsResponse(topics=list(results.values())), request.timeout_ms)
@@ -62,20 +67,29 @@ def _write(node: "Node", writes: Writes, topic: NewTopic, result: CreatableTopic
         if error is not None:
             _fail(result, error)
 
-    write = partial(node.controller.topics.create, topic.name)
-    writes.add(creation(topic, node.image), done, exists=errors.TopicAlreadyExists, write=write)
+    def again() -> list[Op]:
+        """Another change was first: the settings that a deleted topic of this name left behind have changed or gone, say."""
+        if topic.name in node.image.topics:
+            raise errors.TopicAlreadyExists(f"topic {topic.name!r} already exists")
+        return creation(topic, node.image)
+
+    writes.add(creation(topic, node.image), done, again=again, write=partial(node.controller.topics.create, topic.name))
 
 
-def _describe(node: "Node", result: CreatableTopicResult, topic: NewTopic) -> None:
+def _describe(node: "Node", result: CreatableTopicResult, topic: NewTopic, described: Described) -> None:
     result.topic_id = topic.topic_id
     result.num_partitions = len(topic.replicas)
     result.replication_factor = len(topic.replicas[0])
-    result.configs = [
-        CreatableTopicConfigs(
-            name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source, is_sensitive=entry.sensitive
-        )
-        for entry in topic_entries(node, topic.overrides)
-    ]
+    overrides = tuple(sorted(topic.overrides.items()))
+    found = described.get(overrides)
+    if found is None:
+        found = described[overrides] = [
+            CreatableTopicConfigs(
+                name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source, is_sensitive=entry.sensitive
+            )
+            for entry in topic_entries(node, topic.overrides)
+        ]
+    result.configs = found
 
 
 def _fail(result: CreatableTopicResult, error: KafkaError) -> None:

@@ -1,16 +1,21 @@
 """DeleteTopics: at the controller, by name or, from version 6 on, by id.
 
 Behaviour: a topic goes whole; one of thousands of partitions takes several steps, and is marked meanwhile (``controller/stepwise.py``).
-delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic named twice, or by
-both name and id, is INVALID_REQUEST. Answers when the store and this broker's image no longer have the topic; the files go a little
-later.
+delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic that a request names more than
+once, whether by name or by id, is INVALID_REQUEST, answered once, and not deleted. Answers when the store and this broker's image no longer
+have the topic; the files go a little later.
 
 Source: KIP-4, KIP-322, KIP-516.
 """
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
+from ottla.base.ports import Op, StoreResult
+from ottla.broker.apis.alterations import note
 from ottla.broker.apis.writes import Writes
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -48,43 +53,44 @@ def delete_topics(node: "Node", call: RequestArrived) -> Any:
         kind = errors.TopicDeletionDisabled if call.api_version >= DISABLED_SINCE else errors.InvalidRequest
         return refuse(call, kind("delete.topic.enable is false on this broker"))
     writes = Writes(node, call)
-    results: list[DeletableTopicResult] = []
-    seen: set[str] = set()
-    for state in _states(call):
-        result = DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_message=None)
-        results.append(result)
+    refused: list[DeletableTopicResult] = []
+    #: By name: the topic, and how often the request names it.
+    wanted: dict[str, tuple[Topic, int]] = {}
+    for (name, topic_id), times in Counter((state.name, state.topic_id) for state in _states(call)).items():
         try:
-            topic = _found(node, state)
-            if topic.name in seen:
-                raise errors.InvalidRequest(f"topic {topic.name!r} stands twice in this request")
+            topic = _found(node, name, topic_id, times)
         except KafkaError as error:
-            result.error_code, result.error_message = error.code, str(error)
-            continue
-        seen.add(topic.name)
-        result.name, result.topic_id = topic.name, topic.topic_id
-        _write(node, writes, topic, result)
-    return writes.answer_when_done(DeleteTopicsResponse(responses=results), call.body.timeout_ms)
+            refused.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error)))
+        else:
+            wanted[topic.name] = topic, wanted.get(topic.name, (topic, 0))[1] + 1
+    results = []
+    for topic, times in wanted.values():
+        result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
+        results.append(result)
+        if times > 1:
+            note(result, errors.InvalidRequest(f"the request names topic {topic.name!r} by its name and by its id"))
+        else:
+            writes.add((), partial(note, result), write=partial(_delete, node, topic.name))
+    return writes.answer_when_done(DeleteTopicsResponse(responses=[*refused, *results]), call.body.timeout_ms)
 
 
-def _found(node: "Node", state: DeleteTopicState) -> Topic:
-    if state.name is None:
-        if state.topic_id == NO_TOPIC_ID:
+def _found(node: "Node", name: str | None, topic_id: bytes, times: int) -> Topic:
+    if times > 1:
+        raise errors.InvalidRequest(f"the request names this topic {times} times")
+    if name is None:
+        if topic_id == NO_TOPIC_ID:
             raise errors.InvalidRequest("a topic to delete has a name or an id")
-        topic = node.image.topics_by_id.get(TopicId(state.topic_id))
+        topic = node.image.topics_by_id.get(TopicId(topic_id))
         if topic is None:
             raise errors.UnknownTopicId("no topic has this id")
         return topic
-    if state.topic_id != NO_TOPIC_ID:
-        raise errors.InvalidRequest(f"topic {state.name!r} is named by name and by id; one of them is enough")
-    found = node.image.topics.get(state.name)
+    if topic_id != NO_TOPIC_ID:
+        raise errors.InvalidRequest(f"topic {name!r} is named by name and by id; one of them is enough")
+    found = node.image.topics.get(name)
     if found is None:
-        raise errors.UnknownTopicOrPartition(f"there is no topic {state.name!r}")
+        raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
     return found
 
 
-def _write(node: "Node", writes: Writes, topic: Topic, result: DeletableTopicResult) -> None:
-    def done(error: KafkaError | None) -> None:
-        if error is not None:
-            result.error_code, result.error_message = error.code, str(error)
-
-    writes.add((), done, write=lambda ops, written: node.controller.topics.delete(topic.name, written))
+def _delete(node: "Node", name: str, _ops: Sequence[Op], written: Callable[[StoreResult], None]) -> None:
+    node.controller.topics.delete(name, written)

@@ -3,7 +3,7 @@
 Behaviour: offset -1 stands for the high watermark; one below 0 or above the high watermark is OFFSET_OUT_OF_RANGE. A topic that is only
 compacted refuses with POLICY_VIOLATION, an internal one with INVALID_TOPIC_EXCEPTION. Answers the low watermark, which with one replica is
 the new log start; an offset at or below the present log start changes nothing. Readers below the new start are told at once.
-What is being flushed is waited for: ``settling.py``.
+What is being flushed is waited for: ``settling.py``. If a request names a partition twice, its last offset counts (``duplicates.py``).
 
 Differences from Kafka: the log start is written down right after the answer, not within a minute. Source: KIP-107, KIP-204.
 """
@@ -11,6 +11,7 @@ Differences from Kafka: the log start is written down right after the answer, no
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.apis.duplicates import by_topic
 from ottla.broker.apis.settling import when_settled
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
@@ -49,14 +50,15 @@ def delete_records(node: "Node", call: RequestArrived) -> Any:
 def _answer(node: "Node", call: RequestArrived) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
     changed: dict[str, LogDirectory] = {}
-    for topic in call.body.topics:
+    asked = by_topic((topic.name, ask.partition_index, ask) for topic in call.body.topics for ask in topic.partitions)
+    for topic, partitions in asked.items():
         results = []
-        for ask in topic.partitions:
+        for ask in partitions.values():
             try:
-                results.append(_delete(node, topic.name, ask, changed))
+                results.append(_delete(node, topic, ask, changed))
             except KafkaError as error:
                 results.append(_refused(ask, error))
-        response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        response.topics.append(DeleteRecordsTopicResult(name=topic, partitions=results))
     for directory in changed.values():
         node.upkeep.checkpoint(directory)
     return response

@@ -5,7 +5,9 @@ not its indexes. A failed directory is listed with KAFKA_STORAGE_ERROR and nothi
 before the first time.
 
 Versions: bytes of the volume from 4 on; 5 tells which directories are cordoned, which none is here. Nothing moves between directories,
-so no replica is a future one, and a leader does not lag. Source: KIP-113, KIP-784, KIP-827, KIP-1066.
+so no replica is a future one, and a leader does not lag. Known damage of a log is in a tagged field of Ottla's own.
+
+Source: KIP-113, KIP-784, KIP-827, KIP-1066.
 """
 
 from typing import TYPE_CHECKING
@@ -47,9 +49,13 @@ def _described(node: "Node", directory: LogDirectory, asked: set[TopicPartition]
     for partition, log in sorted(directory.logs.items()):
         if asked is None or partition in asked:
             topic = topics.setdefault(partition.topic, DescribeLogDirsTopic(name=partition.topic))
-            topic.partitions.append(DescribeLogDirsPartition(partition_index=partition.partition, partition_size=log.size))
-    described = DescribeLogDirsResult(log_dir=directory.root, topics=list(topics.values()))
+            described = DescribeLogDirsPartition(partition_index=partition.partition, partition_size=log.size)
+            replica = node.partitions.replica(partition)
+            if replica is not None and replica.log is log:
+                described.damage = node.unfit.state_of(partition)
+            topic.partitions.append(described)
+    result = DescribeLogDirsResult(log_dir=directory.root, topics=list(topics.values()))
     space = node.space.get(directory.root)
     if space is not None:
-        described.total_bytes, described.usable_bytes = space.total_bytes, space.free_bytes
-    return described
+        result.total_bytes, result.usable_bytes = space.total_bytes, space.free_bytes
+    return result

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId
+from ottla.base.ports import Op
 from ottla.broker.apis.writes import Writes
 from ottla.broker.controller.placement import place
 from ottla.broker.controller.reassignment import origin_of
@@ -54,7 +55,7 @@ def create_partitions(node: "Node", call: RequestArrived) -> Any:
             continue
         planned += len(added)
         if not request.validate_only:
-            _write(node, writes, topic, added, result)
+            _write(node, writes, wish, growth(topic, added, node.image), result)
     return writes.answer_when_done(CreatePartitionsResponse(results=list(results.values())), request.timeout_ms)
 
 
@@ -82,9 +83,15 @@ def _planned(node: "Node", wish: CreatePartitionsTopic, planned: int) -> tuple[T
     return topic, dict(enumerate(chosen, start=have))
 
 
-def _write(node: "Node", writes: Writes, topic: Topic, added: dict[int, tuple[BrokerId, ...]], result: CreatePartitionsTopicResult) -> None:
+def _write(node: "Node", writes: Writes, wish: CreatePartitionsTopic, ops: list[Op], result: CreatePartitionsTopicResult) -> None:
+    """The topic may be changed or deleted before the store has ``ops``; then the wish is checked and planned again."""
+
+    def again() -> list[Op]:
+        topic, added = _planned(node, wish, 0)
+        return growth(topic, added, node.image)
+
     def done(error: KafkaError | None) -> None:
         if error is not None:
             result.error_code, result.error_message = error.code, str(error)
 
-    writes.add(growth(topic, added, node.image), done, write=partial(node.controller.topics.create, topic.name))
+    writes.add(ops, done, again=again, write=partial(node.controller.topics.create, wish.name))

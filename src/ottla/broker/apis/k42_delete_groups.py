@@ -1,7 +1,8 @@
 """DeleteGroups: groups without members go, with their offsets.
 
 Behaviour: each group has its own answer: NON_EMPTY_GROUP with members, GROUP_ID_NOT_FOUND where there is none. The group without a name,
-for which old clients keep offsets, can be deleted like any other. Source: KIP-229.
+for which old clients keep offsets, can be deleted like any other.
+A group that a request names twice is deleted once and answered once. Source: KIP-229.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ def refuse(call: RequestArrived, error: KafkaError) -> DeleteGroupsResponse:
 def delete_groups(node: "Node", call: RequestArrived) -> Any:
     response = DeleteGroupsResponse()
     shards: list[tuple[Shard[Groups], str]] = []
-    for group_id in call.body.groups_names:
+    for group_id in dict.fromkeys(call.body.groups_names):
         result = DeletableGroupResult(group_id=group_id)
         try:
             shard = node.groups.shard_of(group_id)

@@ -43,9 +43,8 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> ElectLeadersResponse:
-    results = {}
-    for topic in call.body.topic_partitions or ():
-        results.update({TopicPartition(topic.topic, number): _result(number, error) for number in topic.partitions})
+    asked = ((topic.topic, number) for topic in call.body.topic_partitions or () for number in topic.partitions)
+    results = [(topic, _result(number, error)) for topic, number in asked]
     # Version 0 has no error of the whole request.
     return _response(results, error_code=error.code if call.api_version > 0 else 0)
 
@@ -70,7 +69,7 @@ def elect_leaders(node: "Node", call: RequestArrived) -> Any:
             result = _result(partition.partition, error)
         results[partition] = result
     writes = Writes(node, call)
-    response = _response(results)
+    response = _response(_in_order(request, results))
     names = list(wanted)
     for first in range(0, len(names), PORTION):
         _write(node, writes, {name: results[name] for name in names[first : first + PORTION]}, wanted, request.election_type)
@@ -140,9 +139,17 @@ def _result(number: int, error: KafkaError | None = None) -> PartitionResult:
     return PartitionResult(partition_id=number, error_code=error.code, error_message=str(error))
 
 
-def _response(results: dict[TopicPartition, PartitionResult], error_code: int = 0) -> ElectLeadersResponse:
+def _in_order(request: ElectLeadersRequest, results: dict[TopicPartition, PartitionResult]) -> Iterable[tuple[str, PartitionResult]]:
+    """Topic and result of each partition that the request names, as often as it names it."""
+    if request.topic_partitions is None:
+        return [(partition.topic, result) for partition, result in results.items()]
+    asked = (TopicPartition(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions)
+    return [(partition.topic, results[partition]) for partition in asked]
+
+
+def _response(results: Iterable[tuple[str, PartitionResult]], error_code: int = 0) -> ElectLeadersResponse:
     topics: dict[str, ReplicaElectionResult] = {}
-    for partition, result in results.items():
-        found = topics.setdefault(partition.topic, ReplicaElectionResult(topic=partition.topic, partition_result=[]))
+    for topic, result in results:
+        found = topics.setdefault(topic, ReplicaElectionResult(topic=topic, partition_result=[]))
         found.partition_result.append(result)
     return ElectLeadersResponse(error_code=error_code, replica_election_results=list(topics.values()))

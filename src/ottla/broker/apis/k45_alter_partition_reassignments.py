@@ -7,9 +7,8 @@ stands twice in a request is INVALID_REQUEST.
 
 Versions: from 1 on a request may refuse another replication factor (INVALID_REPLICATION_FACTOR).
 
-Differences from Kafka: a second wish starts from the replicas before the first, as under ZooKeeper, not from those of both.
-Source: KIP-455, KIP-860.
-"""
+Differences from Kafka: Kafka takes the last of two wishes for one partition. A second wish starts from the replicas before the first, as
+under ZooKeeper, not from those of both. Source: KIP-455, KIP-860."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any

@@ -29,11 +29,11 @@ def list_partition_reassignments(node: "Node", call: RequestArrived) -> ListPart
     request: ListPartitionReassignmentsRequest = call.body
     topics = node.image.topics
     if request.topics is None:
-        asked = {name: sorted({**topic.adding, **topic.removing}) for name, topic in topics.items()}
+        asked = [(name, sorted({**topic.adding, **topic.removing})) for name, topic in topics.items()]
     else:
-        asked = {topic.name: topic.partition_indexes for topic in request.topics}
+        asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
     response = ListPartitionReassignmentsResponse()
-    for name, numbers in asked.items():
+    for name, numbers in asked:
         topic = topics.get(name)
         if topic is None:
             continue

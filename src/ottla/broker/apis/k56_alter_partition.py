@@ -79,7 +79,7 @@ def _alter(
 
     path = layout.partition_state(topic.name, wish.partition_index)
     altering = Op("set", path, layout.encode_partition_state(state), version=wish.partition_epoch)
-    writes.add((*_joining(node, topic, topic.states[wish.partition_index], state), altering), done)
+    writes.add((*_joining(node, topic, topic.states[wish.partition_index], state), altering), done, changed=errors.InvalidUpdateVersion)
     return answer
 
 

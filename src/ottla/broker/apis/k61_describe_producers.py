@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.controller.topics import check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.wire.errors import KafkaError
+from ottla.wire.errors import InvalidRequest, KafkaError
 from ottla.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -32,12 +32,17 @@ def refuse(call: RequestArrived, error: KafkaError) -> DescribeProducersResponse
 @handles(DescribeProducersRequest, (0, 0), refuse=refuse)
 def describe_producers(node: "Node", call: RequestArrived) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
+    listed = 0
     for topic in call.body.topics:
         answers = []
         for number in topic.partition_indexes:
             try:
                 check_name(topic.name)
-                answers.append(_described(node, topic.name, number))
+                described = _described(node, topic.name, number)
+                listed += len(described.active_producers)
+                if listed > 2 * node.options.producer_ids_max:
+                    raise InvalidRequest("the answer would list more producers than a broker remembers; name each partition once")
+                answers.append(described)
             except KafkaError as error:
                 answers.append(_refused(number, error))
         response.topics.append(TopicResponse(name=topic.name, partitions=answers))
@@ -52,7 +57,7 @@ def _described(node: "Node", topic: str, number: int) -> PartitionResponse:
             ProducerState(
                 producer_id=producer_id,
                 producer_epoch=producer.epoch,
-                last_sequence=producer.batches[-1].last_sequence if producer.batches else -1,
+                last_sequence=-1 if producer.last_sequence is None else producer.last_sequence,
                 last_timestamp=producer.timestamp_ms,
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.transaction_from,

@@ -6,6 +6,7 @@ Source: KIP-848, KIP-1099.
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.apis.coordinated import check_answer
 from ottla.broker.apis.operations import GROUP_OPERATIONS
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
@@ -26,15 +27,18 @@ def refuse(call: RequestArrived, error: KafkaError) -> ConsumerGroupDescribeResp
     return ConsumerGroupDescribeResponse(groups=[_refused(group_id, error) for group_id in call.body.group_ids])
 
 
-@handles(ConsumerGroupDescribeRequest, (0, 1), refuse=refuse)
+@handles(ConsumerGroupDescribeRequest, (0, 1), refuse=refuse, reads_groups=True)
 def consumer_group_describe(node: "Node", call: RequestArrived) -> Any:
     request: ConsumerGroupDescribeRequest = call.body
     response = ConsumerGroupDescribeResponse()
     shards: list[tuple[Shard[Groups], str]] = []
+    size = 0
     for group_id in request.group_ids:
         try:
             shard = node.groups.shard_of(group_id)
             shards.append((shard, group_id))
+            size += shard.machine.find(group_id).footprint.bytes
+            check_answer(node, size)
             found = _described(shard, group_id)
             if request.include_authorized_operations:
                 found.authorized_operations = GROUP_OPERATIONS

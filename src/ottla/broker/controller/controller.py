@@ -84,14 +84,11 @@ class Controller:
             case ("controller", holder):
                 self.hearing.office_changed()
                 self._office_changed(holder)
-                return
-            case ("broker", _) if not self.active:
-                self.hearing.look()
+                self._node.isr_changes.controller_changed()
                 return
             case _ if not self.active:
                 return
             case ("broker", int() as broker):
-                self.hearing.look()
                 self.agenda.add(self._held_by(BrokerId(broker)))
             case ("log_dir_event", _):
                 self._take_notice()
@@ -115,7 +112,7 @@ class Controller:
     def tick(self) -> None:
         """Time passed: try again what the store did not answer, and do what is done by the clock."""
         self.hearing.tick()
-        if self._retry and self._node.now_ms >= self.hearing.hold_ms:
+        if self._retry and not self._holds_back():
             self._retry = False
             self.start()
             if self.active:
@@ -161,8 +158,7 @@ class Controller:
     def _campaign(self) -> None:
         if self._campaigning:
             return
-        if self._node.now_ms < self.hearing.hold_ms and len(self._node.image.brokers) > 1:
-            # Others did not reach this broker.
+        if self._holds_back():
             self._retry = True
             return
         self._campaigning = True
@@ -176,6 +172,10 @@ class Controller:
             raised = Op("set", layout.CONTROLLER_EPOCH, epoch, version=version)
         freed = () if node.image.controller is None else (Op("delete", layout.CONTROLLER),)
         node.submit((*freed, claim, raised), self._campaigned)
+
+    def _holds_back(self) -> bool:
+        """Whether this broker leaves the office to others, because they did not reach it."""
+        return (self._node.now_ms < self.hearing.hold_ms or self.hearing.fenced) and len(self._node.image.brokers) > 1
 
     def _campaigned(self, result: StoreResult) -> None:
         self._campaigning = False

@@ -14,6 +14,7 @@ stays                       some do not                         same leader and 
 stays, but is full          some that stay have room            first replica among these, epoch + 1, ISR of those that stay
 sound, about to stop        some stay                           first replica among these, epoch + 1, ISR of these
 sound, about to stop        none stays                          same leader and epoch, alone in the ISR
+fenced                      none stays, one is eligible         the first eligible one that is intact, epoch + 1, alone in the ISR
 gone, or registered anew    some sound                          first replica among those that stay, epoch + 1, ISR of these;
                                                                 where none stays, the first of the sound, alone in the ISR
 gone, or registered anew    none sound                          one that is intact: the last leader, else of the ISR, else
@@ -62,6 +63,11 @@ def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) 
     sound = [broker for broker in state.isr if case.sound(broker)]
     stay = [broker for broker in sound if not is_leaving(image, broker)]
     able = [broker for broker in stay if not case.full(broker)] or stay
+    if not stay and is_fenced(image, state.leader):
+        for broker in case.replicas:
+            since = state.eligible_since(broker)
+            if since >= 0 and not is_leaving(image, broker) and case.intact(broker, since):
+                return case.led_by(broker, [broker])
     if state.leader in able or (state.leader in sound and not stay):
         return case.unless_same(case.led_by(state.leader, stay or [state.leader], same_epoch=True))
     for broker in case.replicas:
@@ -141,6 +147,12 @@ def is_leaving(image: Image, broker: int) -> bool:
     """Whether a broker is about to stop."""
     found = image.brokers.get(BrokerId(broker))
     return found is not None and found.leaving
+
+
+def is_fenced(image: Image, broker: int) -> bool:
+    """Whether a broker is alive, but cannot be reached by most others. It counts as one that is about to stop, too."""
+    found = image.brokers.get(BrokerId(broker))
+    return found is not None and found.fenced
 
 
 def is_full(image: Image, partition: TopicPartition, broker: int) -> bool:

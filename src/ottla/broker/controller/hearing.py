@@ -1,22 +1,34 @@
-"""Whether the controller hears the brokers: one that is cut off from them, and not from the store, gives up its office.
+"""Whether the brokers reach the controller. One that most brokers cannot reach, although its store session lives, resigns and is fenced.
 
-A controller learns everything from the store and tells everything by it, so it need not reach anybody. But leaders must reach it, to have
-their ISRs changed, and so must whoever creates topics. A session with the store says nothing of that::
+A controller reads and writes the store, so it needs no broker. But leaders send it their ISR changes, and clients' admin requests go to it.
+A store session proves nothing about these links. So every broker sends the controller a request without content, as a heartbeat::
 
-    a change of an ISR is not answered, nor is anything that is asked after that, for UNHEARD_MS
-        ──▶ the leader's registration names the epoch of the controller that does not answer
-    the others read that, and ask for nothing themselves, in vain for UNHEARD_MS
-        ──▶ theirs name it too
-    most of the live brokers name the epoch of this office
-        ──▶ the controller resigns, and leaves the office to others for HOLD_MS
+    every HEARTBEAT_MS; every second while requests fail at once
+        │ no answer for UNHEARD_MS, to UNANSWERED_MIN requests at least
+        ▼
+    the broker's registration names the epoch of this controller (``unreachable_controller_epoch``)
+        │ most of the live brokers name it, for GRACE_TICKS ticks of the controller
+        ▼
+    the controller deletes /controller and sets ``fenced`` in its own registration, in one multi
+        │ the next controller moves leadership away from a fenced broker and removes it from ISRs, as for a controlled shutdown
+        ▼
+    who named the epoch goes on with heartbeats to the fenced broker, until that answers
+        │ most of the live brokers do not name the epoch any more
+        ▼
+    the broker removes ``fenced``; it may lead, join ISRs and be the controller again
 
-Most of the live brokers, the controller among them: so of two that do not reach each other none gives way, and a broker that is cut off
-itself does not change who is controller. Where nobody reaches anybody the office goes round, once in UNHEARD_MS at most; no other could
-do better then. From the first silence on the controller is asked for nothing every second, until it answers or is another: so what a
-registration says of it is as true as what was heard last. Kafka with ZooKeeper has nothing like it: such a controller stays until somebody
-stops it.
+**A starved broker proves nothing.** A broker that gets no CPU time misses answers which have arrived. So silence is counted in ticks that
+ran, one second for each at most, and ends with any answer, be it six seconds late. A controller that gets no CPU time answers the waiting
+heartbeats before GRACE_TICKS have passed; then the registrations name it no more.
+
+**Most of the live brokers**, the controller among them: of two brokers that do not reach each other neither resigns, and a broker that is
+cut off itself changes nothing. A minority of the live brokers may be fenced at a time. Where no broker reaches any other, the office passes
+from one to the next, and further ones resign without being fenced.
+
+Source: KIP-631 for fencing and heartbeats (broker.heartbeat.interval.ms=2000). Kafka with ZooKeeper has nothing like it.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId
@@ -29,10 +41,20 @@ from ottla.wire.messages.alter_partition import AlterPartitionRequest
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Without an answer for so long, the controller is not reached. A first try may have failed with the controller before.
-UNHEARD_MS = 10 * SECOND_MS
-#: The time for an answer to nothing.
-PATIENCE_MS = 5 * SECOND_MS
+#: Between two heartbeats to a controller that answers. Kafka's brokers send theirs as often.
+HEARTBEAT_MS = 2 * SECOND_MS
+#: A controller that does not answer for so long is not reached. A heartbeat waits as long for its answer: a late one counts, too.
+UNHEARD_MS = 6 * SECOND_MS
+#: Heartbeats that one broker may have left unanswered at a time.
+HEARTBEATS_MAX = 3
+#: One request may have failed with the controller before, or with its connection.
+UNANSWERED_MIN = 2
+#: What one tick counts at most; ticks come every second.
+TICK_MS = SECOND_MS
+#: Ticks for which most brokers must name the controller before it resigns, or must not name a fenced broker before it is fenced no more.
+GRACE_TICKS = 2
+#: A report on a controller that resigned is kept for so many ticks until its registration is seen to be fenced.
+FENCED_WITHIN_TICKS = 3
 VERSION = 3
 #: After a controller resigned, others have so long before it wants the office again.
 HOLD_MS = 5 * SECOND_MS
@@ -40,89 +62,177 @@ NOBODY = -1
 
 
 class Hearing:
-    """See the module's theory."""
+    """See the module's docstring."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        #: Epoch of the controller that does not answer, as our registration is to say.
+        #: Epoch of the controller that does not answer, for our registration; NOBODY while it answers.
         self.unheard = NOBODY
-        #: The controller that was asked in vain, and since when; None while it answers.
-        self._silent: tuple[BrokerId, int] | None = None
-        #: Another broker does not reach the controller: do we?
-        self._doubtful = False
-        self._asking = False
+        #: The broker that was controller in that epoch.
+        self._unreached = BrokerId(NOBODY)
+        #: Ticks since that broker was controller, while it is not registered as fenced.
+        self._unfenced_ticks = 0
+        #: How long the present controller has not answered, and how many requests to it have failed since its last answer.
+        self._silent_ms = 0
+        self._failed = 0
+        #: When the next heartbeat to the controller is due.
+        self._due_ms = 0
+        self._ticked_ms = node.now_ms
+        #: Heartbeats that wait for an answer, by broker.
+        self._waiting: Counter[BrokerId] = Counter()
+        #: Epoch of the office that this broker resigned from, while it is fenced; else NOBODY.
+        self.fenced_epoch = NOBODY
+        #: Whether most brokers name this broker as unreachable, and the number of ticks for which this has been so.
+        self._most = False
+        self._ticks = 0
+        #: What the registration says as far as the store has confirmed it; None when that is not known.
+        self._told: tuple[int, int] | None = (NOBODY, NOBODY)
         self._telling = False
-        #: As our registration says, as far as the store has confirmed it.
-        self._told = NOBODY
-        #: Until then the office is for others.
+        #: Until then this broker does not campaign.
         self.hold_ms = 0
         self._resigning = False
 
+    @property
+    def fenced(self) -> bool:
+        """Whether our registration has to say that this broker is fenced."""
+        return self.fenced_epoch != NOBODY
+
     def asked(self, controller: BrokerId, *, answered: bool) -> None:
         """A request to this controller was answered, or was not in its time."""
-        node = self._node
-        if controller == node.broker_id or controller != node.image.controller:
+        if controller == self._node.broker_id or controller != self._node.image.controller:
             return
-        self._doubtful = False
         if answered:
-            self._silent, self.unheard = None, NOBODY
-        elif self._silent is None or self._silent[0] != controller:
-            self._silent = (controller, node.now_ms)
-        elif node.now_ms - self._silent[1] >= UNHEARD_MS:
-            self.unheard = node.image.controller_epoch
-        self._tell()
+            self._silent_ms = self._failed = 0
+            if self._unreached == controller:
+                self.unheard = NOBODY
+                self._tell()
+        else:
+            self._failed += 1
 
     def tick(self) -> None:
-        """Time passed: ask a controller that did not answer whether it is there."""
+        """Time passed: send heartbeats, and decide by the answers and by what others have registered."""
+        node = self._node
+        ran_ms = min(node.now_ms - self._ticked_ms, TICK_MS)
+        self._ticked_ms = node.now_ms
+        if node.epoch is None or node.stopping or not node.standing.connected:
+            self._silent_ms = self._failed = self._ticks = 0
+            return
+        self._watch_controller(ran_ms)
+        self._watch_fenced()
+        self._count_reports()
+        self._tell()
+
+    def _watch_controller(self, ran_ms: int) -> None:
         node = self._node
         controller = node.image.controller
-        if controller is None or not (self._doubtful or self._silent) or self._asking or node.epoch is None or node.stopping:
+        if controller is None or controller == node.broker_id:
             return
-        self._asking = True
+        if self._failed or self._waiting[controller]:
+            self._silent_ms += ran_ms
+        if self._silent_ms >= UNHEARD_MS and self._failed + self._waiting[controller] >= UNANSWERED_MIN:
+            self.unheard, self._unreached = node.image.controller_epoch, controller
+        if self._failed or node.now_ms >= self._due_ms:
+            self._due_ms = node.now_ms + HEARTBEAT_MS
+            self._heartbeat(controller)
+
+    def _watch_fenced(self) -> None:
+        """Find out whether a broker that resigned, because we and others did not reach it, is reached again."""
+        node = self._node
+        if self.unheard == NOBODY or self._unreached == node.image.controller:
+            return
+        found = node.image.brokers.get(self._unreached)
+        self._unfenced_ticks = 0 if found is not None and found.fenced else self._unfenced_ticks + 1
+        if self._unfenced_ticks > FENCED_WITHIN_TICKS:
+            self.unheard = NOBODY
+        else:
+            self._heartbeat(self._unreached)
+
+    def _heartbeat(self, broker: BrokerId) -> None:
+        node = self._node
+        if self._waiting[broker] >= HEARTBEATS_MAX or node.epoch is None:
+            return
+        self._waiting[broker] += 1
 
         def answered(response: Any) -> None:
-            self._asking = False
-            self.asked(controller, answered=response is not None)
+            self._waiting[broker] -= 1
+            if broker == node.image.controller:
+                self.asked(broker, answered=response is not None)
+            elif response is not None and broker == self._unreached:
+                self.unheard = NOBODY
+                self._tell()
 
         nothing = AlterPartitionRequest(broker_id=node.broker_id, broker_epoch=node.epoch, topics=[])
-        node.ask(controller, nothing, version=VERSION, timeout_ms=PATIENCE_MS, done=answered)
+        node.ask(broker, nothing, version=VERSION, timeout_ms=UNHEARD_MS, done=answered)
 
     def registered(self) -> None:
         """A registration was made, which says what is so now."""
-        self._told = self.unheard
+        self._told = (self.unheard, self.fenced_epoch)
 
     def office_changed(self) -> None:
-        """Another broker is controller now, or nobody; what is known of the one before counts no more."""
-        self._silent, self.unheard, self._doubtful, self._resigning = None, NOBODY, False, False
-
-    def look(self) -> None:
-        """A registration changed: the controller may have to go."""
-        node, image = self._node, self._node.image
-        deaf = [broker for broker, found in image.brokers.items() if found.unheard == image.controller_epoch]
-        if not node.controller.active:
-            self._doubtful |= bool(deaf)
-        elif len(deaf) * 2 > len(image.brokers) and not self._resigning:
-            self._resigning = True
-            self.hold_ms = node.now_ms + HOLD_MS
-            node.effects.append(
-                effects.Warn(message=f"broker {node.broker_id} gives up the controller's office: brokers {deaf} cannot reach it")
-            )
-            node.controller.write((Op("delete", layout.CONTROLLER),), self._resigned)
-
-    def _resigned(self, result: StoreResult) -> None:
+        """Another broker is controller now, or no broker. What was reported of the one before stays until it answers."""
+        self._silent_ms = self._failed = self._ticks = self._unfenced_ticks = 0
         self._resigning = False
+        if self._unreached == self._node.image.controller:
+            # A new epoch of the same broker, which has to be found unreachable anew.
+            self.unheard = NOBODY
+
+    def _count_reports(self) -> None:
+        """Resign when most brokers have reported this controller for long enough; end the fencing when they do not any more."""
+        node = self._node
+        active = node.controller.active
+        if not active and not self.fenced:
+            return
+        epoch = node.image.controller_epoch if active else self.fenced_epoch
+        naming = [broker for broker, found in node.image.brokers.items() if found.unheard == epoch]
+        most = len(naming) * 2 > len(node.image.brokers)
+        self._ticks = self._ticks + 1 if most == self._most else 1
+        self._most = most
+        if self._ticks < GRACE_TICKS:
+            return
+        if active and most:
+            self._resign(naming)
+        elif self.fenced and not most:
+            self.fenced_epoch = NOBODY
+            node.effects.append(effects.Warn(message=f"broker {node.broker_id} is reached by most brokers again and not fenced any more"))
+
+    def _resign(self, naming: list[BrokerId]) -> None:
+        node, image = self._node, self._node.image
+        if self._resigning or self._telling:
+            # The next tick tries again.
+            return
+        self._resigning = True
+        self.hold_ms = node.now_ms + HOLD_MS
+        others = [broker for broker, found in image.brokers.items() if found.fenced and broker != node.broker_id]
+        if (len(others) + 1) * 2 < len(image.brokers):
+            self.fenced_epoch = image.controller_epoch
+        what = "resigns as controller and is fenced" if self.fenced else "resigns as controller"
+        node.effects.append(
+            effects.Warn(message=f"broker {node.broker_id} {what}: brokers {naming} cannot reach it; check their network links")
+        )
+        telling = (self.unheard, self.fenced_epoch)
+        described = node.standing.redescribed()
+
+        def resigned(result: StoreResult) -> None:
+            self._resigning = False
+            if result.error is None and described:
+                self._told = telling
+            elif result.error in ("unavailable", "session"):
+                # What the registration says is not known.
+                self._told = None
+
+        node.controller.write((Op("delete", layout.CONTROLLER), *described), resigned)
 
     def _tell(self) -> None:
-        ops = self._node.standing.redescribed() if self.unheard != self._told and not self._telling else ()
+        now = (self.unheard, self.fenced_epoch)
+        ops = self._node.standing.redescribed() if now != self._told and not self._telling and not self._resigning else ()
         if not ops:
             return
         self._telling = True
-        telling = self.unheard
 
         def told(result: StoreResult) -> None:
             self._telling = False
             if result.error is None:
-                self._told = telling
+                self._told = now
             if result.error in (None, "version"):
                 self._tell()
 

@@ -51,7 +51,7 @@ def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequest
         if found is None or found.epoch != member.broker_epoch:
             raise errors.IneligibleReplica(f"broker {member.broker_id} of epoch {member.broker_epoch} is not alive")
         if found.leaving and member.broker_id != broker:
-            raise errors.IneligibleReplica(f"broker {member.broker_id} is about to stop")
+            raise errors.IneligibleReplica(f"broker {member.broker_id} is about to stop, or fenced")
         if not is_fit(image, partition, state, member.broker_id):
             raise errors.IneligibleReplica(f"broker {member.broker_id} says itself that its replica of {name} is not fit")
     after = Case.of(image, topic, number, options).led_by(broker, members, same_epoch=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects
 from ottla.broker.controller.topics import deletion, first_states, stateless
+from ottla.broker.isolation import indivisible
 from ottla.store import layout
 
 if TYPE_CHECKING:
@@ -39,21 +40,27 @@ class Stepwise:
 
     # Creation and growth.
 
+    @indivisible
     def create(self, name: str, ops: Sequence[Op], done: Done) -> None:
         """Write ``ops``, which begin a topic or add to one; ``done`` hears when all its partitions have a state, or what went wrong."""
         self.growing.add(name)
         image = self._node.image
 
         def written(result: StoreResult, *, begun: bool = True) -> None:
-            topic = image.topics.get(name)
+            # What is being deleted grows no more: each of the two would undo the other's steps for ever.
+            topic = image.topics.get(name) if name not in self._deleting else None
             more: list[Op] = []
             if topic is not None and (result.error is None or (begun and _overtaken(result))):
                 more, result = first_states(name, stateless(topic), image), StoreResult()
+            elif begun and _overtaken(result):
+                # It was begun, and somebody has deleted it meanwhile.
+                result = StoreResult()
             if more:
                 self._node.controller.write(more, written)
             else:
                 self.growing.discard(name)
-                self._end(result, (done,))
+                # Clients come as soon as they are answered; and who creates thousands of topics goes on as fast as their logs are made.
+                self._node.partitions.files.when_opened(name, lambda: self._end(result, (done,)))
 
         self._node.controller.write(ops, partial(written, begun=False))
 
@@ -73,6 +80,7 @@ class Stepwise:
                 node.effects.append(effects.Warn(message=f"topic {name!r} is marked for deletion, but delete.topic.enable is false"))
             node.controller.write((Op("delete", layout.deleted_topic(name)),), lambda result: None)
 
+    @indivisible
     def delete(self, name: str, done: Done) -> None:
         """Make a topic go; ``done`` hears when it has gone, or what went wrong."""
         waiting = self._deleting.get(name)

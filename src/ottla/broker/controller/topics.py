@@ -19,7 +19,7 @@ from ottla.base.ids import BrokerId, TopicId
 from ottla.base.options import ConfigError
 from ottla.base.ports import Op
 from ottla.base.units import KiB
-from ottla.broker.configs import ClusterOptions
+from ottla.broker.configs import ClusterOptions, check_size
 from ottla.broker.controller.election import first_state
 from ottla.broker.controller.placement import place
 from ottla.broker.image import Image, Topic
@@ -94,6 +94,12 @@ def plan_topic(wish: CreatableTopic, image: Image, options: ClusterOptions, rng:
         raise errors.TopicAlreadyExists(f"topic {wish.name!r} already exists")
     _refuse_collision(wish.name, image)
     overrides = check_overrides({config.name: config.value for config in wish.configs})
+    try:
+        check_size(options, wish.name, overrides, {})
+    except ConfigError as error:
+        raise errors.InvalidConfig(str(error)) from None
+    if overrides and image.configs_bytes > options.config_max_bytes:
+        raise errors.PolicyViolation(f"the settings of all topics exceed ottla.config.max.bytes, {options.config_max_bytes}")
     if wish.assignments:
         replicas = _assigned(wish, image)
     else:
@@ -123,11 +129,9 @@ def new_topic_id(rng: Random) -> TopicId:
 
 
 def _refuse_collision(name: str, image: Image) -> None:
-    if "." in name or "_" in name:
-        plain = name.replace(".", "_")
-        for other in image.topics:
-            if other.replace(".", "_") == plain:
-                raise errors.InvalidTopic(f"topic {name!r} collides with {other!r}: metrics write '.' as '_'")
+    other = image.colliding(name)
+    if other is not None:
+        raise errors.InvalidTopic(f"topic {name!r} collides with {other!r}: metrics write '.' as '_'")
 
 
 def _assigned(wish: CreatableTopic, image: Image) -> dict[int, tuple[BrokerId, ...]]:

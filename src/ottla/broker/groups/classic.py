@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.units import MINUTE_MS
 from ottla.broker.coordinator import Record, Reply
+from ottla.broker.groups.classic_bounds import check_assignment, check_join
+from ottla.broker.groups.footprint import GROUP_BYTES, Footprint, text_bytes
 from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.members import Member, Members, Protocols, new_member_id
+from ottla.broker.groups.pending import PendingMembers
 from ottla.broker.groups.portions import tell_given, tell_joined
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
 from ottla.broker.groups.sessions import Sessions
@@ -45,6 +48,8 @@ EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 #: this long. Source: Kafka's group.new.member.join.timeout.
 NEW_MEMBER_MS = 5 * MINUTE_MS
 MEMBER_ID_FIRST_SINCE = 4
+#: The shortest time after which a join phase looks again for members, while all of them are static and absent.
+ABSENT_WAIT_MS = 100
 
 
 class ClassicGroup:
@@ -66,11 +71,11 @@ class ClassicGroup:
         self.leader: str | None = None
         #: Calendar time of the last record; None before one, and in those of old versions of Kafka.
         self.since_ms: int | None = None
-        self.members = Members()
+        #: Memory for the group, its members and the member ids given out; nothing while it only keeps offsets, which count by themselves.
+        self.footprint = Footprint(groups.footprint, own=GROUP_BYTES + text_bytes(group_id))
+        self.members = Members(self.footprint)
         self.sessions = Sessions(self._shard, self._lost)
-        #: Member ids given out that nobody has joined with yet, with the deadline for that. They count towards no limit, as in Kafka:
-        #: whoever asks again after a broken connection would be kept out by its former self.
-        self.pending: dict[str, Parked] = {}
+        self.pending = PendingMembers(self._shard, self.footprint, self._pending_due)
         #: Members of this generation that have not sent SyncGroup.
         self._unsynced: dict[str, None] = {}
         self._join_timer: Parked | None = None
@@ -152,6 +157,7 @@ class ClassicGroup:
             reply.give(join_refused(reply.version, errors.GroupMaxSizeReached(), ""))
             return
         self._check_protocols(request.protocol_type, protocols)
+        check_join(self, self._groups, request, client, protocols)
         if request.member_id:
             self._join_again(request, client, protocols, reply)
         else:
@@ -178,7 +184,7 @@ class ClassicGroup:
         member_id = new_member_id(client.client_id if instance_id is None else instance_id, self._shard.rng)
         assert member_id not in self.members.by_id and member_id not in self.pending, "a new member id is new"
         if instance_id is None and reply.version >= MEMBER_ID_FIRST_SINCE:
-            self.pending[member_id] = self._shard.after(request.session_timeout_ms, lambda: self._pending_due(member_id))
+            self.pending.add(member_id, request.session_timeout_ms)
             reply.give(join_refused(reply.version, errors.MemberIdRequired(), member_id))
             return
         present = self.members.by_instance.get(instance_id) if instance_id is not None else None
@@ -203,7 +209,7 @@ class ClassicGroup:
         self.leader = self.leader or member_id
         self._newcomers = self._newcomers or (self.state is PREPARING and self._initial)
         self.members.add(member)
-        self._shard.cancel(self.pending.pop(member_id, None))
+        self.pending.discard(member_id)
         self.sessions.alive(member, NEW_MEMBER_MS)
         self.rebalance()
 
@@ -242,7 +248,7 @@ class ClassicGroup:
     def _prepare(self) -> None:
         if self.state is COMPLETING:
             for member in self.members:
-                member.assignment = b""
+                self.members.assign(member, b"")
                 self.answer_sync(member, errors.RebalanceInProgress(f"group {self.group_id!r} has changed"))
         self._end_sync_phase()
         self._initial = self.state is EMPTY
@@ -290,7 +296,8 @@ class ClassicGroup:
             leader = next((member.member_id for member in self.members if member.joining is not None), None)
             if leader is None:
                 # Static members alone, and none of them is here: their sessions will tell.
-                self._await_join(self.members.rebalance_timeout_ms())
+                # A member may have said that it waits for no time at all, which would come round again at once.
+                self._await_join(max(self.members.rebalance_timeout_ms(), ABSENT_WAIT_MS))
                 return
             self.leader = leader
         self.generation += 1
@@ -326,10 +333,13 @@ class ClassicGroup:
             return
         self.answer_sync(member, errors.RebalanceInProgress("the member has asked again"))
         member.syncing = reply
+        assigned = {each.member_id: each.assignment for each in request.assignments}
+        # The request waits with its answer, and what it brought would wait with it.
+        request.assignments = []
         if member.member_id != self.leader:
             return
-        assigned = {each.member_id: each.assignment for each in request.assignments}
         try:
+            check_assignment(self, self._groups, assigned)
             self.write_generation({each.member_id: assigned.get(each.member_id, b"") for each in self.members})
         except KafkaError as error:
             for each in self.members:
@@ -385,7 +395,7 @@ class ClassicGroup:
 
     def _leave(self, named: MemberIdentity) -> None:
         if named.member_id in self.pending:
-            self._shard.cancel(self.pending.pop(named.member_id))
+            self.pending.discard(named.member_id)
             return
         member_id = named.member_id
         if not member_id and named.group_instance_id is not None:
@@ -413,8 +423,7 @@ class ClassicGroup:
         member.joining = member.syncing = None
         self.sessions.end(member)
 
-    def _pending_due(self, member_id: str) -> None:
-        self.pending.pop(member_id, None)
+    def _pending_due(self) -> None:
         if self.state is EMPTY:
             self._groups.forget_unused(self)
         elif self.state is PREPARING:
@@ -453,6 +462,7 @@ class ClassicGroup:
     def take(self, value: GroupMetadataValue) -> None:
         """Be what a record says. Members that it names and we serve stay as they are, but for their assignment: they told us the rest.
         While a log is loaded nobody has told us anything, and the record alone says what a member is."""
+        self.footprint.add(0)
         state = STABLE if value.members else EMPTY
         made_from_record = self._groups.loading or (self.state is EMPTY and not self.recorded)
         if state is not self.state and not made_from_record:
@@ -470,7 +480,7 @@ class ClassicGroup:
             if member is None:
                 self.members.add(Member.recorded(said, value.protocol))
             else:
-                member.assignment = said.assignment
+                self.members.assign(member, said.assignment)
 
     def loaded(self) -> None:
         for member in self.members:
@@ -484,9 +494,8 @@ class ClassicGroup:
     def close(self) -> None:
         self._shard.cancel(self._join_timer)
         self._end_sync_phase()
-        for timer in self.pending.values():
-            self._shard.cancel(timer)
         self.pending.clear()
         for member in list(self.members):
             self._remove(member)
+        self.footprint.clear()
         self.state = DEAD

@@ -9,7 +9,7 @@ Lost with the broker are deadlines only: after loading, every member has a whole
 timeout.
 """
 
-from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicId, topic_id_text
@@ -19,12 +19,13 @@ from ottla.broker.groups import consumer_classic, consumer_commits, consumer_hea
 from ottla.broker.groups.classic import ClassicGroup
 from ottla.broker.groups.consumer_change import Arm, Decision, Terms, Timer, remove
 from ottla.broker.groups.consumer_deadlines import Deadlines
-from ottla.broker.groups.consumer_group import ConsumerGroup, TopicSize
+from ottla.broker.groups.consumer_group import ConsumerGroup, TopicSize, said_bytes
 from ottla.broker.groups.consumer_migration import ClassicSeat
 from ottla.broker.groups.consumer_records import ConsumerGroupTargetAssignmentMemberKey
 from ottla.broker.groups.consumer_writes import group_tombstones
+from ottla.broker.groups.footprint import Footprint, check_growth, check_member, refusal
 from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
-from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS
+from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS, Member
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, OffsetCommitValue
 from ottla.broker.groups.server_assignors import ASSIGNORS
 from ottla.broker.groups.telling import join_refused
@@ -45,11 +46,13 @@ TRY_AGAIN_MS = 1_000
 class ImageTopics:
     """The topics of the image, with a version that rises with each change."""
 
-    __slots__ = ("_image", "version")
+    __slots__ = ("_image", "_names", "version")
 
     def __init__(self, image: Image) -> None:
         self._image = image
         self.version = 0
+        #: The names at a version, once for all groups.
+        self._names: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def size(self, name: str) -> TopicSize | None:
         topic = self._image.topics.get(name)
@@ -59,8 +62,10 @@ class ImageTopics:
         topic = self._image.topics_by_id.get(TopicId(topic_id))
         return None if topic is None else topic.name
 
-    def names(self) -> Iterable[str]:
-        return self._image.topics
+    def names(self) -> frozenset[str]:
+        if self._names[0] != self.version:
+            self._names = (self.version, frozenset(self._image.topics))
+        return self._names[1]
 
 
 class ServedConsumerGroup:
@@ -73,10 +78,14 @@ class ServedConsumerGroup:
         self._groups = groups
         self._shard: Shard[Groups] = groups.shard
         #: What the records say; read by others, changed by ``apply`` alone.
-        self.told = ConsumerGroup(group_id)
+        self.told = ConsumerGroup(group_id, Footprint(groups.footprint))
         self._deadlines = Deadlines(groups.shard, self._missed)
 
     # What a group is to others.
+
+    @property
+    def footprint(self) -> Footprint:
+        return self.told.footprint
 
     @property
     def state_name(self) -> str:
@@ -130,6 +139,7 @@ class ServedConsumerGroup:
 
     def close(self) -> None:
         self._deadlines.clear()
+        self.told.footprint.clear()
 
     # Requests.
 
@@ -246,7 +256,7 @@ def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: 
         write(groups.shard, request.group_id, decision.records)
     made = groups.by_id[request.group_id]
     assert isinstance(made, ServedConsumerGroup), "the records made it one of the new protocol"
-    made.told.assigned_ms, made.told.changed_ms = draft.assigned_ms, draft.changed_ms
+    made.told.assigned_ms, made.told.changed_ms, made.told.matched = draft.assigned_ms, draft.changed_ms, draft.matched
     made.loaded()
     return made.carry_out(Decision(response=decision.response, arm=decision.arm, disarm=decision.disarm))  # type: ignore[no-any-return]
 
@@ -356,7 +366,27 @@ def terms(shard: "Shard[Groups]", topics: ImageTopics, group_id: str) -> Terms:
         session_timeout_ms=own.consumer_session_timeout_ms,
         assignment_interval_ms=options.group_consumer_assignment_interval_ms,
         members_max=options.group_consumer_max_size,
+        check_bytes=partial(_check_bytes, shard.machine),
     )
+
+
+def _check_bytes(groups: "Groups", group: ConsumerGroup, before: Member | None, after: Member) -> None:
+    """See ``footprint.py``. Raises: InvalidRequest, GroupMaxSizeReached."""
+    size = said_bytes(after)
+    check_member(groups, group.group_id, size)
+    check_growth(groups, group.group_id, group.footprint.bytes, size - (said_bytes(before) if before is not None else 0))
+    if after.pattern is None or after.pattern in group.patterns:
+        return
+    alone = before is not None and before.pattern is not None and group.patterns[before.pattern] == 1
+    limit = groups.shard.options.group_patterns_max
+    if len(group.patterns) - alone >= limit:
+        raise refusal(
+            groups,
+            errors.GroupMaxSizeReached(
+                f"members of group {group.group_id!r} subscribe with {len(group.patterns)} different regular expressions; "
+                f"ottla.group.consumer.patterns.max is {limit}"
+            ),
+        )
 
 
 def assignors(options: BrokerOptions) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ Everything here reads the group and writes records; ``ConsumerGroup.apply`` chan
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -49,6 +49,10 @@ class Topics(Protocol):
         """All topics."""
 
 
+def _any_size(group: ConsumerGroup, before: Member | None, after: Member) -> None:
+    pass
+
+
 class Terms(msgspec.Struct, kw_only=True):
     """What is in force for a group at this moment. ``wall_ms`` is the calendar's."""
 
@@ -63,6 +67,8 @@ class Terms(msgspec.Struct, kw_only=True):
     session_timeout_ms: int = 45_000
     assignment_interval_ms: int = 1_000
     members_max: int = 2**31 - 1
+    #: Refuses a member, as it was and as it is now, that takes more memory than it may.
+    check_bytes: Callable[[ConsumerGroup, Member | None, Member], None] = _any_size
 
 
 class Timer(Enum):
@@ -110,10 +116,11 @@ def advance(
 ) -> Member:
     """The member after it said what is new in ``after``. ``replaces`` is the id under which a static member was known until now.
 
-    Writes records to the decision. Raises: InvalidRegularExpression.
+    Writes records to the decision. Raises: InvalidRegularExpression, InvalidRequest, GroupMaxSizeReached.
     """
     records = decision.records
     if after is not before:
+        terms.check_bytes(group, before, after)
         records.append(writes.member_record(group.group_id, after))
     changed = before is None or after.topics != before.topics or after.pattern != before.pattern
     epoch = group.epoch
@@ -200,9 +207,9 @@ def _resolve(group: ConsumerGroup, terms: Terms, before: Member | None, after: M
     if after.pattern is not None and after.pattern not in found:
         patterns.add(after.pattern)
     if patterns:
-        names = list(terms.topics.names())
+        names = frozenset(terms.topics.names())
         for pattern in sorted(patterns):
-            topics = matching(pattern, names)
+            topics = _matched(group, pattern, names)
             if pattern not in found or topics != found[pattern].topics:
                 found[pattern] = Resolved(topics, terms.topics.version, terms.wall_ms)
     if stale:
@@ -210,6 +217,15 @@ def _resolve(group: ConsumerGroup, terms: Terms, before: Member | None, after: M
     differ = [each for each in sorted(group.resolved.keys() | found.keys()) if group.resolved.get(each) is not found.get(each)]
     records += [writes.pattern_record(group.group_id, pattern, found.get(pattern)) for pattern in differ]
     return found if differ else group.resolved
+
+
+def _matched(group: ConsumerGroup, pattern: str, names: frozenset[str]) -> frozenset[str]:
+    """The topics that a pattern matches; only names that are new since the last time are looked at."""
+    looked_at, found = group.matched.get(pattern, (frozenset(), frozenset()))
+    if names is not looked_at:
+        found = (found & names) | matching(pattern, names - looked_at)
+        group.matched = {each: group.matched[each] for each in group.matched if each in group.resolved} | {pattern: (names, found)}
+    return found
 
 
 def _subscribed(group: ConsumerGroup, resolved: dict[str, Resolved], before: Member | None, after: Member) -> set[str]:

@@ -19,6 +19,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ottla.broker.groups import consumer_records as records
+from ottla.broker.groups.footprint import (
+    GROUP_BYTES,
+    MATCH_BYTES,
+    MEMBER_BYTES,
+    PARTITION_BYTES,
+    TOPIC_BYTES,
+    Footprint,
+    protocols_bytes,
+    text_bytes,
+)
 from ottla.broker.groups.reconciliation import NOTHING, STABLE, Assignment, Member
 
 EMPTY, ASSIGNING, RECONCILING, SETTLED, DEAD = "Empty", "Assigning", "Reconciling", "Stable", "Dead"
@@ -46,8 +56,11 @@ class Resolved(msgspec.Struct, frozen=True):
 class ConsumerGroup:
     """See the module's theory. Everything but what is marked as soft is what the records say, or counted from it."""
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, footprint: Footprint | None = None) -> None:
         self.group_id = group_id
+        #: Memory for the group and its members; counted by a group that is served.
+        self.footprint = footprint or Footprint()
+        self.footprint.add(GROUP_BYTES + text_bytes(group_id))
         self.epoch = 0
         #: -1 once its tombstone came.
         self.assignment_epoch = 0
@@ -76,6 +89,8 @@ class ConsumerGroup:
         self.topics_version = -1
         #: Soft: when patterns were matched last, when the target was made, when the group's epoch rose.
         self.matched_ms = self.assigned_ms = self.changed_ms = -(1 << 60)
+        #: Soft: by pattern, the names that it was matched with last, and those that matched.
+        self.matched: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 
     @property
     def state(self) -> str:
@@ -145,10 +160,10 @@ class ConsumerGroup:
         self._settled = {member.member_id for member in self.members.values() if self._is_settled(member)}
 
     def _apply_target(self, key: Any, value: records.ConsumerGroupTargetAssignmentMemberValue | None) -> None:
-        if value is None:
-            self.targets.pop(key.member_id, None)
-        else:
-            self.targets[key.member_id] = assignment_of(value.topic_partitions)
+        self.footprint.add(-assignment_bytes(self.targets.pop(key.member_id, NOTHING)))
+        if value is not None:
+            target = self.targets[key.member_id] = assignment_of(value.topic_partitions)
+            self.footprint.add(assignment_bytes(target))
 
     def _apply_current(self, key: Any, value: records.ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
         before = self.members.get(key.member_id)
@@ -168,10 +183,11 @@ class ConsumerGroup:
         self._replace(before, after)
 
     def _apply_pattern(self, key: Any, value: records.ConsumerGroupRegularExpressionValue | None) -> None:
-        if value is None:
-            self.resolved.pop(key.regular_expression, None)
-        else:
+        before = self.resolved.pop(key.regular_expression, None)
+        self.footprint.add(-MATCH_BYTES * len(before.topics) if before is not None else 0)
+        if value is not None:
             self.resolved[key.regular_expression] = Resolved(frozenset(value.topics), value.version, value.timestamp)
+            self.footprint.add(MATCH_BYTES * len(value.topics))
 
     def _replace(self, before: Member | None, after: Member | None) -> None:
         """The one place where members change, and all that is counted from them with them."""
@@ -198,6 +214,7 @@ class ConsumerGroup:
         return member.state == STABLE and member.epoch == self.assignment_epoch
 
     def _count(self, member: Member, change: int) -> None:
+        self.footprint.add(change * member_bytes(member))
         _add(self.subscriptions, member.topics, change)
         if member.pattern is not None:
             _add(self.patterns, (member.pattern,), change)
@@ -205,7 +222,8 @@ class ConsumerGroup:
             _add(self.assignors, (member.assignor,), change)
         if member.classic is not None:
             self.classic_members += change
-            _add(self.classic_protocols, [each.name for each in member.classic.supported_protocols], change)
+            # A member can name a protocol twice, and still knows it once.
+            _add(self.classic_protocols, {each.name for each in member.classic.supported_protocols}, change)
 
     def _hold(self, member: Member) -> None:
         for assignment in (member.assigned, member.revoking):
@@ -231,6 +249,25 @@ def _add(counts: Counter[str], names: Iterable[str], change: int) -> None:
         counts[name] += change
         if not counts[name]:
             del counts[name]
+
+
+def said_bytes(member: Member) -> int:
+    """Memory for what a member said."""
+    names = (member.member_id, member.instance_id, member.rack_id, member.client_id, member.client_host, member.pattern, member.assignor)
+    size = MEMBER_BYTES + sum(map(text_bytes, names)) + sum(TOPIC_BYTES + text_bytes(topic) for topic in member.topics)
+    if member.classic is not None:
+        size += protocols_bytes((each.name, each.metadata) for each in member.classic.supported_protocols)
+    return size
+
+
+def member_bytes(member: Member) -> int:
+    """Memory for a member with the partitions that it owns."""
+    return said_bytes(member) + assignment_bytes(member.assigned) + assignment_bytes(member.revoking)
+
+
+def assignment_bytes(assignment: Assignment) -> int:
+    """Memory for an assignment, and for the group's knowledge of who owns its partitions."""
+    return sum(TOPIC_BYTES + PARTITION_BYTES * len(partitions) for partitions in assignment.values())
 
 
 def assignment_of(topics: Iterable[Any]) -> Assignment:

@@ -8,6 +8,7 @@ the group too, since members that speak it may belong to a group of either kind.
 from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.coordinator import Record, Reply
+from ottla.broker.groups.footprint import Footprint
 from ottla.broker.groups.records import OffsetCommitValue
 
 CLASSIC, CONSUMER = "classic", "consumer"
@@ -28,6 +29,10 @@ class Group(Protocol):
     group_id: str
     #: CLASSIC or CONSUMER.
     kind: str
+
+    @property
+    def footprint(self) -> Footprint:
+        """Memory for its members; an answer that describes them takes about as much."""
 
     @property
     def state_name(self) -> str:

@@ -38,6 +38,7 @@ from ottla.broker.groups.classic import ClassicGroup
 from ottla.broker.groups.consumer import ImageTopics
 from ottla.broker.groups.consumer_change import Terms
 from ottla.broker.groups.consumer_records import CONSUMER_KEYS
+from ottla.broker.groups.footprint import WARN_INTERVAL_MS, Footprint
 from ottla.broker.groups.group import Client, Group
 from ottla.broker.groups.offsets import Offsets
 from ottla.broker.groups.records import (
@@ -72,6 +73,9 @@ class Groups:
         #: Each group once, of whatever kind it is now.
         self.by_id: dict[str, Group] = {}
         self.offsets = Offsets()
+        #: Memory for the groups without their offsets, see ``footprint.py``; and when a refusal for its sake was logged last.
+        self.footprint = Footprint()
+        self.warned_ms = -WARN_INTERVAL_MS
         #: As groups of the new protocol see them.
         self.topics = ImageTopics(shard.image)
 
@@ -163,6 +167,7 @@ class Groups:
         """A group that was only thought of goes without a record."""
         if group.unused and group.group_id not in self.offsets.by_group and self.by_id.get(group.group_id) is group:
             del self.by_id[group.group_id]
+            group.footprint.clear()
 
     # What time and the cluster bring.
 

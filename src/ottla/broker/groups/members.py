@@ -3,13 +3,15 @@
 A *dynamic* member is known by the member id that the group made for it. A *static* one names itself (group.instance.id): it keeps its place
 when it comes back under a new member id, and whoever still uses the old id is fenced. Source: KIP-345.
 
-The table counts what would otherwise cost a look at every member: who waits for the join phase to end, how many know each protocol.
+The table counts what would otherwise cost a look at every member: who waits for the join phase to end, how many know each protocol, how
+many bytes they hold.
 """
 
 from collections.abc import Iterator
 from random import Random
 
 from ottla.broker.coordinator import Reply
+from ottla.broker.groups.footprint import MEMBER_BYTES, Footprint, protocols_bytes, text_bytes
 from ottla.broker.groups.group import Client
 from ottla.broker.groups.records import MemberMetadata
 from ottla.broker.purgatory import Parked
@@ -94,6 +96,11 @@ class Member:
         )
 
     @property
+    def size_bytes(self) -> int:
+        """Memory for it, its assignment included."""
+        return said_bytes(self.member_id, self.instance_id, self.client, self.protocols) + len(self.assignment)
+
+    @property
     def excused(self) -> bool:
         """Whether it cannot be expected to send heartbeats, because it waits for an answer of ours."""
         return not self.new and (self.joining is not None or self.syncing is not None)
@@ -110,9 +117,11 @@ class Member:
 class Members:
     """The members of one group, in the order in which they came."""
 
-    __slots__ = ("_knowing", "by_id", "by_instance", "joining")
+    __slots__ = ("_knowing", "by_id", "by_instance", "footprint", "joining")
 
-    def __init__(self) -> None:
+    def __init__(self, footprint: Footprint) -> None:
+        #: Counts ``Member.size_bytes`` of each.
+        self.footprint = footprint
         self.by_id: dict[str, Member] = {}
         #: Member ids of static members.
         self.by_instance: dict[str, str] = {}
@@ -132,6 +141,7 @@ class Members:
         if member.instance_id is not None:
             self.by_instance[member.instance_id] = member.member_id
         self._count(member.protocols, 1)
+        self.footprint.add(member.size_bytes)
         self.joining += member.joining is not None
 
     def remove(self, member: Member) -> None:
@@ -139,19 +149,27 @@ class Members:
         if member.instance_id is not None:
             self.by_instance.pop(member.instance_id, None)
         self._count(member.protocols, -1)
+        self.footprint.add(-member.size_bytes)
         self.joining -= member.joining is not None
 
     def rename(self, member: Member, member_id: str) -> None:
         """A static member came back under a new id; its place stays its own."""
         assert member.instance_id is not None, "only static members come back under another id"
         old = member.member_id
+        self.footprint.add(text_bytes(member_id) - text_bytes(old))
         member.member_id = self.by_instance[member.instance_id] = member_id
         self.by_id = {(member_id if key == old else key): value for key, value in self.by_id.items()}
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
         self._count(member.protocols, -1)
+        self.footprint.add(protocols_bytes(protocols) - protocols_bytes(member.protocols))
         member.protocols = protocols
         self._count(protocols, 1)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """What the member was given, or that it has nothing."""
+        self.footprint.add(len(assignment) - len(member.assignment))
+        member.assignment = assignment
 
     def await_join(self, member: Member, reply: Reply | None) -> None:
         """The member's JoinGroup that waits, or that it waits no more."""
@@ -198,7 +216,17 @@ class Members:
                 del self._knowing[name]
 
 
+def said_bytes(member_id: str, instance_id: str | None, client: Client, protocols: Protocols) -> int:
+    """Memory for a member that says this."""
+    names = (member_id, instance_id, client.client_id, client.host)
+    return MEMBER_BYTES + sum(map(text_bytes, names)) + protocols_bytes(protocols)
+
+
+#: Characters of a client id, or instance id, in a member id. A client id may have 32,767 bytes, as many as a whole member id.
+NAME_CHARS_MAX = 1_000
+
+
 def new_member_id(begin: str, rng: Random) -> str:
-    """An id that nobody had before: 128 random bits behind what the member is called."""
+    """An id that nobody had before: 128 random bits behind what the member is called, or the beginning of it."""
     digits = rng.randbytes(16).hex()
-    return f"{begin}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    return f"{begin[:NAME_CHARS_MAX]}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -9,33 +9,38 @@ Source: Kafka's OffsetMetadataManager and OffsetExpirationConditionImpl; KIP-211
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ottla.base.units import MINUTE_MS
+from ottla.base.units import INT64_MAX, MINUTE_MS
 from ottla.broker.coordinator import Record
+from ottla.broker.groups.footprint import GROUP_BYTES, OFFSET_BYTES, offsets_bytes, refusal, text_bytes
 from ottla.broker.groups.group import Group
 from ottla.broker.groups.records import OffsetCommitKey, OffsetCommitValue
 from ottla.wire import errors
-from ottla.wire.messages.offset_commit import OffsetCommitRequest
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition
 
 if TYPE_CHECKING:
     from ottla.broker.groups.groups import Groups
     from ottla.broker.image import Image
 
-#: Errors of single partitions, by (topic, partition).
-Refused = dict[tuple[str, int], int]
+#: Errors of single entries of a request, by their number in ``entries_of``: a request can name a partition twice.
+Refused = dict[int, int]
 
 
 class Offsets:
     """All committed offsets of a shard; only ``apply`` changes them."""
 
-    __slots__ = ("by_group",)
+    __slots__ = ("by_group", "bytes")
 
     def __init__(self) -> None:
+        #: Memory for all of them, see ``footprint.py``.
+        self.bytes = 0
         #: By group, topic and partition; without empty groups or topics.
         self.by_group: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Take in a commit, or, without a value, that there is none any more."""
         topics = self.by_group.get(key.group)
+        self.bytes += self.growth(key, value)
         if value is not None:
             if topics is None:
                 topics = self.by_group[key.group] = {}
@@ -49,6 +54,13 @@ class Offsets:
                 del topics[key.topic]
                 if not topics:
                     del self.by_group[key.group]
+                    self.bytes -= GROUP_BYTES + text_bytes(key.group)
+
+    def growth(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> int:
+        """By how much ``apply`` changes ``bytes``; the last offset of a group takes those of the group with it."""
+        before = self.of(key.group, key.topic, key.partition)
+        change = _offset_bytes(value) - _offset_bytes(before)
+        return change if value is None or key.group in self.by_group else change + GROUP_BYTES + text_bytes(key.group)
 
     def of(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
         topics = self.by_group.get(group_id)
@@ -66,25 +78,31 @@ class Offsets:
         return [tombstone(group_id, topic, partition) for topic, partition, _ in self.all_of(group_id)]
 
 
+def _offset_bytes(value: OffsetCommitValue | None) -> int:
+    return 0 if value is None else OFFSET_BYTES + text_bytes(value.metadata)
+
+
 def tombstone(group_id: str, topic: str, partition: int) -> Record:
     return OffsetCommitKey(group=group_id, topic=topic, partition=partition), None
 
 
+def entries_of(request: OffsetCommitRequest) -> Iterator[tuple[int, str, OffsetCommitRequestPartition]]:
+    """The entries of a request with their numbers and topic names, in the order of the request and of its response."""
+    return ((number, *entry) for number, entry in enumerate((topic.name, each) for topic in request.topics for each in topic.partitions))
+
+
 def unknown(image: "Image", request: OffsetCommitRequest) -> Refused:
-    """The partitions of a request whose topics are named that do not exist; a topic without a name has none that do."""
+    """The entries of a request whose partition does not exist. A topic id that is unknown has become an empty topic name."""
     refused: Refused = {}
-    for topic in request.topics:
-        known = image.topics.get(topic.name)
-        count = len(known.replicas) if known is not None else 0
-        code = errors.UnknownTopicOrPartition.code if topic.name else errors.UnknownTopicId.code
-        for asked in topic.partitions:
-            if not 0 <= asked.partition_index < count:
-                refused[topic.name, asked.partition_index] = code
+    for number, topic, asked in entries_of(request):
+        known = image.topics.get(topic)
+        if known is None or not 0 <= asked.partition_index < len(known.replicas):
+            refused[number] = errors.UnknownTopicOrPartition.code if topic else errors.UnknownTopicId.code
     return refused
 
 
 def commit(groups: "Groups", request: OffsetCommitRequest, version: int, missing: Refused) -> Refused:
-    """Keep the offsets of a request whose topics are named, but for the partitions that are missing; those refused, with their errors.
+    """Keep the offsets of a request whose topics are named, except for the entries that are missing. Returns the refused entries.
 
     Raises: KafkaError when the sender may not commit, or nothing could be written.
     """
@@ -93,24 +111,40 @@ def commit(groups: "Groups", request: OffsetCommitRequest, version: int, missing
     retention_ms = request.retention_time_ms
     refused = dict(missing)
     records: list[Record] = []
-    for topic in request.topics:
-        for asked in topic.partitions:
-            if (topic.name, asked.partition_index) in missing:
+    room = groups.shard.options.group_offsets_max_bytes - offsets_bytes(groups.shard)
+    for number, topic, asked in entries_of(request):
+        if number in missing:
+            continue
+        text = asked.committed_metadata or ""
+        if len(text) > text_max:
+            refused[number] = errors.OffsetMetadataTooLarge.code
+            continue
+        value = OffsetCommitValue(
+            offset=asked.committed_offset,
+            leader_epoch=asked.committed_leader_epoch,
+            metadata=text,
+            commit_timestamp=wall_ms,
+            # A client may ask for any retention, also one that ends after the last time that 64 bits hold.
+            expire_timestamp=-1 if retention_ms == -1 else min(max(wall_ms + retention_ms, 0), INT64_MAX),
+        )
+        key = OffsetCommitKey(group=request.group_id, topic=topic, partition=asked.partition_index)
+        growth = groups.offsets.growth(key, value)
+        if growth > 0:
+            if growth > room:
+                refused[number] = refusal(groups, _no_room(groups)).code
                 continue
-            text = asked.committed_metadata or ""
-            if len(text) > text_max:
-                refused[topic.name, asked.partition_index] = errors.OffsetMetadataTooLarge.code
-                continue
-            value = OffsetCommitValue(
-                offset=asked.committed_offset,
-                leader_epoch=asked.committed_leader_epoch,
-                metadata=text,
-                commit_timestamp=wall_ms,
-                expire_timestamp=-1 if retention_ms == -1 else wall_ms + retention_ms,
-            )
-            records.append((OffsetCommitKey(group=request.group_id, topic=topic.name, partition=asked.partition_index), value))
+            room -= growth
+        records.append((key, value))
     groups.shard.write(request.group_id, records, too_large=errors.InvalidCommitOffsetSize)
     return refused
+
+
+def _no_room(groups: "Groups") -> KafkaError:
+    limit = groups.shard.options.group_offsets_max_bytes
+    return errors.InvalidCommitOffsetSize(
+        f"the offsets of this broker's groups take all of ottla.group.offsets.max.bytes, {limit}; delete groups that are not used, "
+        "or raise the setting"
+    )
 
 
 def _check_sender(groups: "Groups", request: OffsetCommitRequest, version: int) -> None:

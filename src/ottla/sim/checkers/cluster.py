@@ -33,6 +33,10 @@ class Cluster(Protocol):
         """None while the broker is down, or does not hold the partition."""
         ...
 
+    def is_rotten(self, broker: int, partition: TopicPartition) -> bool:
+        """Whether bits of the log changed on the broker's disk."""
+        ...
+
 
 class ClusterChecker:
     """Base of the checkers: hears everything, complains about nothing."""
@@ -237,7 +241,7 @@ class CopiesAgree(ClusterChecker):
 
     def _compare(self, broker: int, replica: Leader | Follower, upto: int) -> None:
         partition, log = replica.partition, replica.log
-        if not self._follows(partition.topic):
+        if not self._follows(partition.topic) or self.cluster.is_rotten(broker, partition):
             if isinstance(replica, Leader):
                 self._upto[partition] = max(self._upto.get(partition, 0), upto)
             return

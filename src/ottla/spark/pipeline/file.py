@@ -52,7 +52,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     table = Table(raw, "", path, text, variables)
     table.only(KEYS)
     name = table.text("name", path.stem)
-    bootstrap = table.text("bootstrap", "127.0.0.1:9092")
+    bootstrap = table.brokers("bootstrap", "127.0.0.1:9092")
     sources = read_sources(table, bootstrap)
     steps = _steps(table, tuple(source.name for source in sources))
     views = (*(source.name for source in sources), *(step.name for step in steps))
@@ -61,7 +61,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
         text=text,
         name=name,
         bootstrap=bootstrap,
-        checkpoint=table.text("checkpoint", f".ottla/{name}"),
+        checkpoint=table.place("checkpoint", f".ottla/{name}"),
         trigger=read_trigger(table),
         sources=sources,
         steps=steps,

@@ -15,9 +15,12 @@ from ottla.spark.pipeline.fit import refuse_unfit
 from ottla.spark.pipeline.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import JsonLines, Progress, Screen
 from ottla.spark.pipeline.query import RunningQuery
+from ottla.spark.pipeline.refusals import reason
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
 from ottla.spark.pipeline.session import started
 from ottla.spark.pipeline.sinks import Batch
+from ottla.spark.pipeline.spark_exit import note_traceback, spark_exit, spark_words_to
+from ottla.spark.pipeline.table import PipelineError
 from ottla.spark.pipeline.trouble import GIVE_UP_S, waits_s
 
 #: How often finished batches are looked for.
@@ -41,13 +44,12 @@ def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
             out.say("note", text=sentence)
         out.say("starting", pipeline=pipeline.name, file=str(pipeline.file), log=str(log_file))
         settings = {**pipeline.spark, "spark.master": pipeline.master}
+        log_from = log_file.stat().st_size if log_file.exists() else 0
         session = started(pipeline, f"ottla {pipeline.name}", settings, log_file)
+        sums = Sums()
         # Spark takes Ctrl-C for itself when it starts.
-        with stopped_by_signals(stop), _told_of_spark(pipeline, session, log_file):
-            try:
-                _work(pipeline, session, out, stop, lock)
-            finally:
-                session.stop()
+        with stopped_by_signals(stop), spark_words_to(log_file), _ended(pipeline, session, out, sums, log_file, log_from):
+            _work(pipeline, session, out, stop, lock, sums)
 
 
 def spark_version() -> str:
@@ -56,20 +58,18 @@ def spark_version() -> str:
     return str(pyspark.__version__)
 
 
-def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, lock: Held) -> None:
+def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, lock: Held, sums: "Sums") -> None:
     def show(sink: Sink, batch: Batch, table: Any, total: int) -> None:
         out.rows(f"{sink.view}, batch {batch.number}", table, total)
 
     running = RunningPipeline(pipeline, session, show)
     trouble = Trouble()
-    sums = dict.fromkeys(("rows_in", "rows_out", "dead_letters"), 0)
 
     def tell(batches: list[Progress]) -> None:
         for progress in batches:
             out.batch(progress)
             trouble.over(progress.query)
-            for figure in sums:
-                sums[figure] += getattr(progress, figure)
+            sums.add(progress)
 
     try:
         running.start()
@@ -82,7 +82,7 @@ def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop,
     finally:
         running.stop()
     tell(running.reports())
-    out.say("stopped", pipeline=pipeline.name, **sums)
+    sums.reason = "interrupted" if stop.is_set() else "done"
 
 
 def _watch(
@@ -107,6 +107,28 @@ def _watch(
             return
         trouble.restart_due()
         stop.wait(LOOK_S)
+
+
+@dataclass
+class Sums:
+    """What this run did, and why it ended."""
+
+    rows_out: int = 0
+    dead_letters: int = 0
+    reason: str = "done"
+    #: Records read, by source and query. Queries that share a source read each record once each, so the most counts.
+    _read: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, progress: Progress) -> None:
+        for source, rows in (progress.rows_in_by_source or {"": progress.rows_in}).items():
+            by_query = self._read.setdefault(source, {})
+            by_query[progress.query] = by_query.get(progress.query, 0) + rows
+        self.rows_out += progress.rows_out
+        self.dead_letters += progress.dead_letters
+
+    def figures(self) -> dict[str, int]:
+        rows_in = sum(max(by_query.values()) for by_query in self._read.values())
+        return {"rows_in": rows_in, "rows_out": self.rows_out, "dead_letters": self.dead_letters}
 
 
 @dataclass
@@ -141,20 +163,47 @@ class Trouble:
 
 
 @contextmanager
-def _told_of_spark(pipeline: Pipeline, session: Any, log_file: Path) -> Iterator[None]:
-    """What breaks because Spark's own process is gone is told as just that. Raises: QueryFailed."""
+def _ended(pipeline: Pipeline, session: Any, out: Screen | JsonLines, sums: "Sums", log_file: Path, log_from: int) -> Iterator[None]:
+    """Stops the session at the end of the block and reports the end, also a failure. Raises: QueryFailed, PipelineError.
+
+    The whole traceback of a failure goes to Spark's log.
+    """
     from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
     try:
-        yield
-    except (Py4JError, OSError) as error:
-        code = session.sparkContext._gateway.proc.poll()
-        if code is None:
+        try:
+            yield
+        finally:
+            session.stop()
+    except (Py4JError, PySparkException, OSError, QueryFailed, PipelineError) as error:
+        note_traceback(log_file, error)
+        gone = spark_exit(session.sparkContext._gateway.proc, log_file, log_from=log_from) if _cut_off(error) else None
+        if gone is not None:
+            said = f"{pipeline.name}: {gone.sentence()}. Start the pipeline again, and it goes on where it stopped"
+            how = {"cause": gone.cause, "signal": gone.signal, "exit_code": gone.exit_code}
+            out.say("stopped", pipeline=pipeline.name, **sums.figures(), reason="spark_died", **how, error=said, log=str(log_file))
+            raise QueryFailed(said) from error
+        ours = isinstance(error, QueryFailed | PipelineError | OSError)
+        said = str(error) if ours else f"{pipeline.name}: {reason(error)}"
+        out.say("stopped", pipeline=pipeline.name, **sums.figures(), reason="failed", error=said, log=str(log_file))
+        if ours:
             raise
-        raise QueryFailed(
-            f"{pipeline.name}: Spark has ended in the middle of it (exit code {code}); what it said is in {log_file}. "
-            "Start the pipeline again, and it goes on where it stopped"
-        ) from error
+        raise QueryFailed(f"{said}; the whole of it is in {log_file}") from error
+    out.say("stopped", pipeline=pipeline.name, **sums.figures(), reason=sums.reason)
+
+
+def _cut_off(error: BaseException) -> bool:
+    """Whether Spark's process may be gone: the connection to it broke, here or in what was being done when this was raised."""
+    from py4j.protocol import Py4JError
+
+    seen: BaseException | None = error
+    while seen is not None:
+        # An error that Java answered is a Py4JJavaError or becomes a PySparkException; both come from a process that lives.
+        if isinstance(seen, OSError) or (isinstance(seen, Py4JError) and not hasattr(seen, "java_exception")):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 @contextmanager

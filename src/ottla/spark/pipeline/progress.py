@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ottla.base.ids import TopicPartition
 from ottla.spark.offsets import OffsetsError, from_json
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class Progress:
     rows_in_per_s: float
     rows_out_per_s: float
     batch_ms: int
-    #: Records between the batch's end and the end of the log, over all topics.
-    lag: int
+    #: Records between the batch's end and the end of the log, over all topics; None until Spark has asked for the end of the log.
+    lag: int | None
     #: ISO time; windows that end before are closed. None without a watermark.
     watermark: str | None = None
     #: Rows that became dead letters in this batch.
@@ -45,7 +46,9 @@ class Progress:
     #: Rows that aggregates, joins and deduplication keep.
     state_rows: int = 0
     #: The same lag, by topic and partition.
-    lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    lags: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
+    #: The records that were read, by source: its topics, or Spark's description.
+    rows_in_by_source: Mapping[str, int] = field(default_factory=dict)
 
 
 def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, int], dead: Mapping[int, int] | None = None) -> Progress:
@@ -53,8 +56,10 @@ def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, in
     batch, took_ms = int(report["batchId"]), int(report["batchDuration"])
     out = rows_out.get(batch, 0) if report["numInputRows"] or batch in rows_out else 0
     seconds = max(took_ms, 1) / 1000
-    rows = int(report["numInputRows"])
+    by_source = rows_by_source(report)
+    rows = sum(by_source.values()) if by_source else int(report["numInputRows"])
     behind = lags(report)
+    waiting = [lag for partitions in behind.values() for lag in partitions.values()]
     return Progress(
         query=query,
         batch=batch,
@@ -64,25 +69,48 @@ def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, in
         rows_in_per_s=round(rows / seconds, 1),
         rows_out_per_s=round(out / seconds, 1),
         batch_ms=took_ms,
-        lag=sum(sum(partitions.values()) for partitions in behind.values()),
+        lag=None if None in waiting else sum(filter(None, waiting)),
         watermark=dict(report.get("eventTime") or {}).get("watermark"),
         dead_letters=(dead or {}).get(batch, 0) if rows else 0,
         state_rows=sum(int(operator["numRowsTotal"]) for operator in report.get("stateOperators") or ()),
         lags=behind,
+        rows_in_by_source=by_source,
     )
 
 
-def lags(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Records between the batch's end and the end of the log, by topic and partition."""
-    behind: dict[str, dict[str, int]] = {}
+def rows_by_source(report: Mapping[str, Any]) -> dict[str, int]:
+    """Records of the batch by source. A query that reads a source in two places counts its rows twice: offsets bound them."""
+    rows: dict[str, int] = {}
     for source in report["sources"]:
-        try:
-            # A batch that is run again after a restart has no latest offset.
-            end, latest = (from_json(_decoded(source[name]) or {}) for name in ("endOffset", "latestOffset"))
-        except (OffsetsError, ValueError):
-            continue  # Files have no offsets of partitions.
-        for tp, offset in sorted(latest.items()):
-            behind.setdefault(tp.topic, {})[str(tp.partition)] = max(0, offset - end.get(tp, 0))
+        counted = source.get("numInputRows")
+        if counted is None:
+            continue
+        start, end = (_offsets(source[name]) for name in ("startOffset", "endOffset"))
+        name = ", ".join(sorted({tp.topic for tp in end})) if end else str(source.get("description", ""))
+        if start and end:
+            counted = min(counted, sum(max(0, offset - start.get(tp, 0)) for tp, offset in end.items()))
+        rows[name] = max(int(counted), rows.get(name, 0))
+    return rows
+
+
+def _offsets(value: Any) -> dict[TopicPartition, int] | None:
+    """Offsets by partition; None where there are none, or of a source that has no partitions, such as files."""
+    try:
+        return from_json(_decoded(value) or {}) if value is not None else None
+    except (OffsetsError, ValueError):
+        return None
+
+
+def lags(report: Mapping[str, Any]) -> dict[str, dict[str, int | None]]:
+    """Records between the batch's end and the end of the log, by topic and partition; None where the end of the log is not known yet."""
+    behind: dict[str, dict[str, int | None]] = {}
+    for source in report["sources"]:
+        end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        if end is None:
+            continue
+        # A batch that is run again after a restart has no latest offset.
+        for tp, offset in sorted((end if latest is None else latest).items()):
+            behind.setdefault(tp.topic, {})[str(tp.partition)] = None if latest is None else max(0, offset - end.get(tp, 0))
     return behind
 
 
@@ -167,7 +195,7 @@ def figures_of(last: Progress, rows_in: int, rows_out: int, dead_letters: int) -
         "rows out": f"{rows_out:,}",
         "out/s": f"{round(last.rows_out_per_s):,}",
         "batch time": f"{last.batch_ms:,} ms",
-        "lag": f"{last.lag:,}",
+        "lag": "unknown" if last.lag is None else f"{last.lag:,}",
         "dead letters": f"{dead_letters:,}",
         "state rows": f"{last.state_rows:,}",
         "watermark": (last.watermark or "")[:19].replace("T", " "),
@@ -222,7 +250,7 @@ def furthest_behind(batches: Iterable[Progress]) -> str:
     for batch in batches:
         for topic, partitions in batch.lags.items():
             for partition, behind in partitions.items():
-                lags[f"{topic}-{partition}"] = max(behind, lags.get(f"{topic}-{partition}", 0))
+                lags[f"{topic}-{partition}"] = max(behind or 0, lags.get(f"{topic}-{partition}", 0))
     late = sorted(((behind, name) for name, behind in lags.items() if behind), reverse=True)
     if not late:
         return ""

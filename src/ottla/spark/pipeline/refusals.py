@@ -61,6 +61,10 @@ def failure(pipeline: Pipeline, error: BaseException) -> str:
     """What a query ended with, with the line of the file or of the functions' module that it is about, where that is told."""
     text, said = str(error), reason(error)
     told = _in_function(pipeline, text) or str(_at_fault(pipeline, text, said) or said)
+    if "java.lang.OutOfMemoryError" in text:
+        told = (
+            f'Spark ran out of memory; give it more with "driver.memory" of [spark], or make batches smaller (maxOffsetsPerTrigger): {told}'
+        )
     return f"{told}; {AGAIN}" if FULL in text else told
 
 

@@ -36,8 +36,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.spark.pipeline.literals import literal
-from ottla.spark.pipeline.model import Decode, Pipeline, Rule
+from ottla.spark.pipeline.faults import broken, undecodable
+from ottla.spark.pipeline.model import Pipeline, Rule
 from ottla.spark.pipeline.refusals import refused_expression, spark_errors
 
 #: The form of a query that writes dead letters alone.
@@ -111,22 +111,22 @@ def judge(pipeline: Pipeline, view: str, frame: Any) -> tuple[Any, Judged | None
             told = refused_expression(pipeline, error, view, [name for name in frame.columns if name not in HIDDEN])
             raise pipeline.error(f"{rule.key}check", told) from None
     place = _place(frame.columns)
-    cases = [_case(rule, place) for rule in rules]
-    broken = [f"WHEN NOT coalesce({rule.check}, FALSE) THEN '{rule.name}'" for rule in rules]
+    cases = [_case(rule, place, frame) for rule in rules]
+    names = [f"WHEN NOT coalesce({rule.check}, FALSE) THEN '{rule.name}'" for rule in rules]
     if decode is not None and undecoded:
-        cases.insert(0, f"WHEN _malformed THEN {literal(undecodable(decode))}")
-        broken.insert(0, "WHEN _malformed THEN CAST(NULL AS STRING)")
-    whole = frame.selectExpr("*", f"CASE {' '.join(cases)} END AS {VERDICT}", f"CASE {' '.join(broken)} END AS {BROKEN}")
+        cases.insert(0, f"WHEN _malformed THEN {undecodable(decode, frame, RAW_VALUE)}")
+        names.insert(0, "WHEN _malformed THEN CAST(NULL AS STRING)")
+    whole = frame.selectExpr("*", f"CASE {' '.join(cases)} END AS {VERDICT}", f"CASE {' '.join(names)} END AS {BROKEN}")
     judged = Judged(view, whole, undecoded)
     return judged.kept(whole), judged
 
 
-def _case(rule: Rule, place: str) -> str:
-    said = f"rule {rule.name} is broken: {rule.check}"
+def _case(rule: Rule, place: str, frame: Any) -> str:
+    said = broken(f"rule {rule.name} is broken: {rule.check}", rule.check, frame)
     if rule.action == "fail":
-        verdict = f"CAST(raise_error(concat({literal(said)}, {place})) AS STRING)"
+        verdict = f"CAST(raise_error(concat({said}, {place})) AS STRING)"
     else:
-        verdict = "''" if rule.action == "drop" else literal(said)
+        verdict = "''" if rule.action == "drop" else said
     return f"WHEN NOT coalesce({rule.check}, FALSE) THEN {verdict}"
 
 
@@ -135,10 +135,3 @@ def _place(columns: Sequence[str]) -> str:
     if {"_topic", "_partition", "_offset"} <= set(columns):
         return "' by ', _topic, '-', _partition, ' at offset ', _offset"
     return "''"
-
-
-def undecodable(decode: Decode) -> str:
-    """Why a value was not decoded, as far as Spark tells."""
-    if decode.format == "regex":
-        return "the value does not match the pattern, or a part of it is not of its type"
-    return f"the value is not {decode.format}, or a part of it is not of its type"

@@ -104,7 +104,7 @@ class RunningPipeline:
                 query.failed = query.query
                 raise QueryFailed(
                     f"{self.pipeline.name}: {query.name} failed: {failure(self.pipeline, error)}", query, passes=passes(at_length(error))
-                )
+                ) from error
         found, self._untold = self._untold, []
         return sorted(found, key=lambda report: report.at)
 

@@ -29,7 +29,7 @@ def _sink(table: Table, views: tuple[str, ...]) -> Sink:
         case "topic":
             sink = _topic(table, view)
         case "parquet":
-            path = table.text("path", required="say in which directory the files are")
+            path = table.place("path", required="say in which directory the files are")
             codec = table.choice("compression", ("zstd", "snappy", "gzip", "none"), "zstd")
             sink = Sink("parquet", view, "append", table.prefix, path=path, partition_by=table.texts("partition_by"), compression=codec)
         case "jdbc":
@@ -48,7 +48,7 @@ def _delta(table: Table, view: str) -> Sink:
         view,
         mode,
         table.prefix,
-        path=table.text("path", required="say in which directory the table is"),
+        path=table.place("path", required="say in which directory the table is"),
         keys=_keys(table, mode, "window_start"),
         partition_by=table.texts("partition_by"),
         schema=table.choice("schema", ("fixed", "evolve"), "fixed"),
@@ -145,7 +145,7 @@ def read_dead_letters(table: Table) -> DeadLetters | None:
         table.asked.append("dead_letters")
         return None
     inner = table.table("dead_letters", "path, the directory of a Delta table, or topic")
-    path, topic = inner.text("path"), inner.text("topic")
+    path, topic = inner.place("path"), inner.text("topic")
     if (path is None) == (topic is None):
         refused = "say where bad rows go with one of path, the directory of a Delta table, and topic"
         raise inner.misspelt("path", "topic") or inner.fail("path", refused)

@@ -77,7 +77,7 @@ def _source(table: Table, name: str, outer: Decode | None, bootstrap: str) -> So
         case "files":
             return _files(table, name, watermark)
         case _:
-            path = table.text("path", required="say in which directory the table is")
+            path = table.place("path", required="say in which directory the table is")
             return Source(name, table.prefix, "delta", watermark=watermark, path=path, stream=False)
 
 
@@ -95,7 +95,7 @@ def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, waterm
             raise table.fail(f"options.{option}", "is said in [decode], which has format and what belongs to it")
         if option.lower() == "includeheaders":
             raise table.fail(f"options.{option}", "is said in [decode]: headers = true gives the column _headers")
-    own = table.text("bootstrap")
+    own = table.brokers("bootstrap")
     try:
         SourceOptions.of({"kafka.bootstrap.servers": own or bootstrap, **options}, streaming=True)
     except OptionError as error:
@@ -110,7 +110,7 @@ def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, waterm
 
 
 def _files(table: Table, name: str, watermark: Watermark | None) -> Source:
-    path = table.text("path", required='say which files are read, such as "logs/*.csv"')
+    path = table.place("path", required='say which files are read, such as "logs/*.csv"')
     ending = path.rpartition(".")[2].lower() if "." in path else ""
     form = table.choice("format", FORMATS, ENDINGS.get(ending), required=f"say what the files are: {', '.join(FORMATS)}")
     schema, stream = table.text("schema"), table.flag("stream", False)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ottla.base.options import suggestion
+from ottla.base.paths import NotLocal, local_path
+from ottla.client.options import address_problem
 from ottla.spark.pipeline.places import places_in
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -65,7 +67,7 @@ class Table:
 
     def beside(self, name: str, file: str) -> Path:
         """A file that belongs to the pipeline: its path is relative to the pipeline's file."""
-        path = self.path.parent / file
+        path = self.path.parent / self.local(name, file)
         if not path.is_file():
             raise self.fail(name, f"there is no file {path}; the path is relative to the pipeline's file")
         return path
@@ -104,6 +106,25 @@ class Table:
             raise self.fail(name, f"expected text, not {value!r}")
         return value
 
+    def place(self, name: str, default: str | None = None, *, required: str = "") -> Any:
+        """The path of a local file or directory, as text."""
+        value = self.text(name, default, required=required)
+        return None if value is None else self.local(name, value)
+
+    def local(self, name: str, value: str) -> str:
+        """Raises: PipelineError for an address such as s3://bucket/x."""
+        try:
+            return local_path(value)
+        except NotLocal as error:
+            raise self.fail(name, str(error)) from None
+
+    def brokers(self, name: str, default: str | None = None) -> Any:
+        """Addresses of brokers, HOST:PORT with commas between."""
+        value = self.text(name, default)
+        if value is not None and (problem := address_problem(value)):
+            raise self.fail(name, problem)
+        return value
+
     def texts(self, name: str) -> tuple[str, ...]:
         value = self.get(name)
         if value is None:
@@ -115,7 +136,9 @@ class Table:
     def choice(self, name: str, choices: tuple[str, ...], default: str | None = None, *, required: str = "") -> Any:
         value = self.text(name, default, required=required)
         if value is not None and value not in choices:
-            raise self.fail(name, f"expected {' or '.join(choices)}, not {value!r}{suggestion(value, choices)}")
+            ours = SYNONYMS.get(value.lower())
+            near = f"; did you mean {ours}?" if ours in choices else suggestion(value, choices)
+            raise self.fail(name, f"expected {' or '.join(choices)}, not {value!r}{near}")
         return value
 
     def number(self, name: str, default: int) -> int:
@@ -164,6 +187,10 @@ class Table:
 
     def finish(self) -> None:
         self.only(self.asked)
+
+
+#: What other tools call a choice of ours.
+SYNONYMS = {"upsert": "merge", "overwrite": "replace", "complete": "replace"}
 
 
 def line_of(path: Path, text: str, key: str) -> str:

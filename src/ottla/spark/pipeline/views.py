@@ -82,7 +82,7 @@ def _loaded(pipeline: Pipeline, source: Source, session: Any, *, standing: bool)
 def _absolute(source: Source) -> str:
     """Its path as seen from here: Spark's processes may be somewhere else."""
     assert source.path is not None, "checked with the file"
-    return source.path if "://" in source.path else str(Path(source.path).absolute())
+    return str(Path(source.path).absolute())
 
 
 def _empty(session: Any, schema: Any) -> Any:

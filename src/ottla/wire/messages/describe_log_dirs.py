@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, message
+from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, Tag, message
 
 
 class DescribableLogDirTopic(Struct):
@@ -30,12 +30,16 @@ class DescribeLogDirsRequest(Struct):
 
 
 class DescribeLogDirsPartition(Struct):
-    """The size of a replica, and how far it is behind; a future one is being moved here from another directory."""
+    """The size of a replica, and how far it is behind; a future one is being moved here from another directory.
+
+    ``damage`` is Ottla's own: what is wrong with the replica, in words. Its tag is far from those that Kafka gives.
+    """
 
     partition_index: Int32 = 0
     partition_size: Int64 = 0
     offset_lag: Int64 = 0
     is_future_key: bool = False
+    damage: Annotated[str, Since(2), Tag(10_000), Ignorable] = ""
 
 
 class DescribeLogDirsTopic(Struct):

@@ -1,0 +1,311 @@
+"""One chunk: frames made from one seed, sent to fresh brokers on a stage, with a well-behaved client in between, and checks at the end.
+
+A chunk is a list of steps. Making them needs the answers, which the vocabulary learns from; performing them again needs only the list. So a
+list that fails can be shortened, and performed again, without its seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from types import FrameType
+from typing import Any
+
+from chaos.fuzz.client import GOOD_TOPIC, HOT_TOPICS, RETRIABLE, Client, create_topics
+from chaos.fuzz.mutations import mutated_frame, plain_frame
+from chaos.fuzz.oracle import Expected, Finding
+from chaos.fuzz.requests import Requests
+from chaos.fuzz.stage import Connection, Stage, expected_of
+from chaos.fuzz.vocabulary import Topic, Vocabulary
+from ottla.base.ids import TopicPartition
+from ottla.wire import framing
+from ottla.wire.declare import FieldNotInVersion
+from ottla.wire.messages import API
+
+FRAMES = 1_000
+CONNECTIONS = 6
+#: Share of frames whose bytes are mutated.
+MUTATED = 0.1
+#: The well-behaved client works once in so many frames.
+CLIENT_EVERY = 50
+SETTINGS: Mapping[str, str] = {
+    "ottla.partitions.max": "200", "ottla.partitions.per.request.max": "20", "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "50", "group.min.session.timeout.ms": "500", "log.retention.check.interval.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000", "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "500", "group.consumer.min.heartbeat.interval.ms": "500",
+    "max.incremental.fetch.session.cache.slots": "20", "log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": "100",
+}  # fmt: skip
+CLIENT_IDS = (None, "", "fuzz\0", "größe" * 20, "i" * 32_767)
+RETRIES = 100
+RETRY_MS = 100
+#: No request whose own timeouts are at most this waits longer; the rest of the time is for members to be found dead one after the other.
+WAIT_MS = 60_000
+REST_MS = 200_000
+#: CPU time of a chunk, which takes less than half a second.
+CHUNK_S = 20.0
+
+#: ("frame", connection, bytes, expected) | ("run", steps) | ("drain",) | ("time", ms) | ("close", connection) | ("client",)
+Step = tuple[Any, ...]
+
+
+class Scene:
+    """Brokers, the client, and the hostile connections by number."""
+
+    def __init__(self, brokers: int, learn: Callable[[int, Any, Any], None]) -> None:
+        self._learn = learn
+        self._brokers = brokers
+        #: Answers that the client waits for, by the id of the request.
+        self._waits: dict[int, Any] = {}
+        self._open: dict[int, Connection] = {}
+        self.stage = Stage(brokers, SETTINGS, answered=self._answered)
+        create_topics(self, replicas=min(brokers, 3))
+        self.client = Client(self)
+        self.client.work()
+
+    @property
+    def wall_ms(self) -> int:
+        return self.stage.wall_ms
+
+    def _answered(self, expected: Expected, answer: Any) -> None:
+        if id(expected.request) in self._waits:
+            self._waits[id(expected.request)] = answer
+        elif expected.request is not None:
+            self._learn(expected.key, expected.request, answer)
+
+    def ask(self, request: Any, version: int, *, until: Callable[[Any], int], leader: bool = False) -> Any:
+        """A request of the client; again, at another broker, while the answer has a retriable error. Raises: Finding."""
+        key = next(key for key, api in API.items() if api.request is type(request))
+        frame = b"".join(framing.encode_request(request, version, 7, "client"))  # type: ignore[arg-type]
+        answer: Any = None
+        for attempt in range(RETRIES):
+            broker_id = self._leader() if leader else 1 + attempt % self._brokers
+            connection = self.stage.connect(broker_id)
+            self._waits[id(request)] = None
+            connection.receive(frame, Expected(key, version, 7, request))
+            self.stage.drain()
+            if self._waits[id(request)] is None:
+                self.stage.pass_ms(2_000)
+            answer = self._waits.pop(id(request))
+            connection.broker.hang_up(connection)
+            if answer is not None and until(answer) == 0:
+                return answer
+            if answer is not None and until(answer) not in RETRIABLE:
+                raise Finding(f"client: {API[key].name} fails", f"{answer}")
+            self.stage.pass_ms(RETRY_MS)
+        raise Finding(f"client: {API[key].name} does not succeed", f"{RETRIES} attempts, last {answer}")
+
+    def _leader(self) -> int:
+        for broker_id, broker in self.stage.brokers.items():
+            if TopicPartition(GOOD_TOPIC, 0) in broker.node.partitions.leaders:
+                return broker_id
+        return 1
+
+    def perform(self, step: Step) -> None:
+        """One step. Raises: Finding."""
+        match step:
+            case ("frame", int() as number, bytes() as frame, Expected() as expected):
+                self._connection(number).receive(frame, expected)
+            case ("run", int() as steps):
+                self.stage.run(steps)
+            case ("drain",):
+                self.stage.drain()
+            case ("time", int() as duration_ms):
+                self.stage.pass_ms(duration_ms)
+            case ("close", int() as number):
+                connection = self._open.pop(number, None)
+                if connection is not None:
+                    connection.broker.hang_up(connection)
+            case ("client",):
+                self.stage.drain()
+                self.client.work()
+            case _:
+                raise AssertionError(f"{step[0]} is no step")
+
+    def _connection(self, number: int) -> Connection:
+        connection = self._open.get(number)
+        if connection is None or connection.closed is not None:
+            connection = self._open[number] = self.stage.connect(1 + number % self._brokers)
+        return connection
+
+    def end(self, *, cleanly: bool) -> None:
+        """All that must hold once nothing more is asked. Raises: Finding."""
+        stage = self.stage
+        stage.drain()
+        self.client.work()
+        stage.pass_ms(REST_MS)
+        for connection in self._open.values():
+            for expected, _ in connection.in_work.values():
+                if connection.closed is None and expected.request is not None and _patience_ms(expected.request) <= WAIT_MS:
+                    raise Finding(f"{expected.name}: never answered", expected.story)
+        for connection in self._open.values():
+            connection.broker.hang_up(connection)
+        stage.drain()
+        stage.pass_ms(1_000)
+        for broker in stage.brokers.values():
+            node = broker.node
+            left = {"requests": [number for number in node._parked_of if number >= 0], "forwarded": node._asked,
+                    "store": node._store_waits, "reads": node._log_waits, "flushes": stage.slow}  # fmt: skip
+            if any(left.values()):
+                raise Finding("something is left", str({name: len(waits) for name, waits in left.items()}))
+        stage.restart(cleanly=cleanly)
+        stage.pass_ms(10_000)
+        self.client.read(0)
+        self.client.look_up()
+
+
+def _patience_ms(request: Any) -> int:
+    """How long a request may wait by its own words; groups have their members' timeouts."""
+    names = ("max_wait_ms", "timeout_ms", "session_timeout_ms", "rebalance_timeout_ms")
+    return max((value if value >= 0 else 1 << 31 for name in names if (value := getattr(request, name, 0))), default=0)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one chunk."""
+
+    seed: int
+    frames: int = 0
+    answers: int = 0
+    seconds: float = 0.0
+    finding: Finding | None = None
+    steps: list[Step] = field(default_factory=list)
+
+
+class Chunk:
+    """Makes the steps of one seed, with the answers of the scene."""
+
+    def __init__(self, seed: int, *, brokers: int, frames: int = FRAMES) -> None:
+        self.seed = seed
+        self.brokers = brokers
+        self.frames = frames
+        self._random = random = Random(seed)
+        self.vocabulary = Vocabulary(random, topics=[Topic(name, bytes(16), 1) for name in HOT_TOPICS], brokers=brokers)
+        self._wall_ms: Callable[[], int] = int
+        self.requests = Requests(random, self.vocabulary, wall_ms=lambda: self._wall_ms())
+        self._connections = list(range(CONNECTIONS))
+        self._next = CONNECTIONS
+        self._correlation = 0
+
+    def run(self) -> Outcome:
+        """Sends the frames of this seed to fresh brokers."""
+        outcome = Outcome(self.seed)
+        begun = time.process_time()
+        try:
+            with watchdog():
+                scene = Scene(self.brokers, self.vocabulary.learn)
+                self._wall_ms = lambda: scene.stage.wall_ms
+                for step in self._steps():
+                    outcome.steps.append(step)
+                    outcome.frames += step[0] == "frame"
+                    scene.perform(step)
+                outcome.answers = sum(broker.answers for broker in scene.stage.brokers.values())
+                scene.end(cleanly=self.seed % 2 == 0)
+        except Finding as finding:
+            outcome.finding = finding
+        outcome.seconds = time.process_time() - begun
+        return outcome
+
+    def _steps(self) -> Iterator[Step]:
+        random, sent, due = self._random, 0, CLIENT_EVERY
+        while sent < self.frames:
+            draw = random.random()
+            if draw < 0.9:
+                number = self._connections[int(random.random() * CONNECTIONS)]
+                burst = 1 if random.random() < 0.7 else random.randint(2, 8)
+                for _ in range(burst):
+                    yield self._frame(number)
+                sent += burst
+                if random.random() < 0.6:
+                    yield ("run", random.choice((1, 3, 10, 40)))
+            elif draw < 0.94:
+                yield ("drain",)
+            elif draw < 0.97:
+                yield ("time", random.choice((1, 10, 60, 200, 1_000, 4_000)))
+            else:
+                at = int(random.random() * CONNECTIONS)
+                yield ("close", self._connections[at])
+                self._connections[at] = self._next = self._next + 1
+            if sent >= due:
+                due += CLIENT_EVERY
+                yield ("client",)
+
+    def _frame(self, number: int) -> Step:
+        self._correlation += 1
+        key, version, request = self.requests.request()
+        if self._random.random() < MUTATED:
+            # On a connection of its own, since most of them end it.
+            self._next += 1
+            frame = mutated_frame(key, version, request, self._correlation, self._random)
+            return ("frame", self._next, frame, expected_of(frame))
+        client = CLIENT_IDS[int(self._random.random() * len(CLIENT_IDS))] if self._random.random() < 0.05 else "fuzz"
+        try:
+            frame = b"".join(framing.encode_request(request, version, self._correlation, client))  # type: ignore[arg-type]
+        except FieldNotInVersion:
+            # A compact string above Kafka's limit: only written by hand, and refused.
+            frame = plain_frame(key, version, request, self._correlation)
+            return ("frame", number, frame, expected_of(frame))
+        return ("frame", number, frame, Expected(key, version, self._correlation, request))
+
+
+@contextlib.contextmanager
+def watchdog(seconds: float = CHUNK_S) -> Iterator[None]:
+    """Raises a Finding in a chunk that takes so much CPU time: a step that never ends holds up all clients of a broker."""
+
+    def stuck(number: int, frame: FrameType | None) -> None:
+        names: list[str] = []
+        while frame is not None and len(names) < 8:
+            names.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {frame.f_code.co_name}")
+            frame = frame.f_back
+        raise Stuck("\n".join(names))
+
+    former = signal.signal(signal.SIGVTALRM, stuck)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    except Stuck as error:
+        raise Finding("a step does not end", str(error)) from None
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, former)
+
+
+class Stuck(BaseException):
+    """Passes through everything that keeps a broker going."""
+
+
+def perform(steps: list[Step], *, brokers: int, seed: int) -> Finding | None:
+    """Performs a list of steps on fresh brokers; what was found."""
+    try:
+        with watchdog():
+            scene = Scene(brokers, lambda key, request, answer: None)
+            for step in steps:
+                scene.perform(step)
+            scene.end(cleanly=seed % 2 == 0)
+    except Finding as finding:
+        return finding
+    return None
+
+
+def shrunk(outcome: Outcome, *, brokers: int, seconds: float = 60.0) -> list[Step]:
+    """The shortest list of steps with the same finding that is found in time, by leaving out ever smaller parts."""
+    assert outcome.finding is not None, "there is something to shrink"
+    steps, wanted = outcome.steps, outcome.finding.signature
+    deadline = time.monotonic() + seconds
+    size = max(1, len(steps) // 2)
+    while time.monotonic() < deadline:
+        at, shorter = 0, False
+        while at < len(steps) and time.monotonic() < deadline:
+            without = steps[:at] + steps[at + size :]
+            found = perform(without, brokers=brokers, seed=outcome.seed)
+            if found is not None and found.signature == wanted:
+                steps, shorter = without, True
+            else:
+                at += size
+        if size == 1 and not shorter:
+            break
+        size = max(1, size // 2)
+    return steps

@@ -1,0 +1,92 @@
+"""What must hold for every answer, whichever way it came: it decodes at its version, in order, without an internal error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from ottla.wire import framing
+from ottla.wire.declare import Array, fields_of
+from ottla.wire.messages import API
+
+PRODUCE = 0
+UNKNOWN_SERVER_ERROR = -1
+#: Answered in version 0 when the version asked for is above the served ones. Source: KIP-511.
+API_VERSIONS = 18
+Test = Callable[[Any], bool]
+
+
+class Finding(AssertionError):
+    """The broker did something that no request may make it do. ``signature`` is equal for two findings of one cause."""
+
+    def __init__(self, signature: str, story: str) -> None:
+        super().__init__(f"{signature}\n{story}")
+        self.signature = signature
+
+
+@dataclass(slots=True)
+class Expected:
+    """A request that was sent whole, and what its answer has to be."""
+
+    key: int
+    version: int
+    correlation_id: int
+    #: As it was encoded; None for mutated bytes, which may be answered or refused.
+    request: Any
+
+    @property
+    def name(self) -> str:
+        """Without the version: one cause shows in many of them."""
+        api = API.get(self.key)
+        return api.name if api is not None else f"API {self.key}"
+
+    @property
+    def story(self) -> str:
+        """The request, as far as a person wants to read it."""
+        return f"{self.name} v{self.version}: {str(self.request)[:3000]}"
+
+    @property
+    def silent(self) -> bool:
+        """Whether success has no answer and failure closes the connection: acks=0."""
+        return self.key == PRODUCE and (self.request is None or self.request.acks == 0)
+
+
+def check_answer(expected: Expected, frame: bytes | bytearray | memoryview) -> Any:
+    """The answer, decoded; ``frame`` has no size prefix. Raises: Finding."""
+    api = API[expected.key]
+    try:
+        correlation_id, answer = framing.decode_response(api.response, frame, expected.version)
+    except ValueError as error:
+        raise Finding(f"{expected.name}: the answer does not decode", f"{error}\n{bytes(frame[:200]).hex()}\n{expected.story}") from error
+    if expected.request is not None and expected.silent:
+        raise Finding(f"{expected.name}: an answer in spite of acks=0", f"{str(answer)[:1000]}\n{expected.story}")
+    if correlation_id != expected.correlation_id:
+        raise Finding(f"{expected.name}: answers are out of order", f"{correlation_id} instead of {expected.correlation_id}")
+    if internal_error(api.response)(answer):
+        raise Finding(f"{expected.name}: UNKNOWN_SERVER_ERROR", f"{str(answer)[:3000]}\n{expected.story}")
+    return answer
+
+
+@cache
+def internal_error(cls: type[msgspec.Struct]) -> Test:
+    """A test for UNKNOWN_SERVER_ERROR in any error code of a message of this class."""
+    tests: list[Test] = []
+    for field in fields_of(cls):
+        kind, name = field.type, field.name
+        if name.endswith("error_code"):
+            tests.append(lambda message, name=name: getattr(message, name) == UNKNOWN_SERVER_ERROR)  # type: ignore[misc]
+        elif isinstance(kind, Array) and isinstance(kind.element, type) and (inner := internal_error(kind.element)) is not _never:
+            tests.append(lambda message, name=name, inner=inner: any(map(inner, getattr(message, name) or ())))  # type: ignore[misc]
+    if not tests:
+        return _never
+    if len(tests) == 1:
+        return tests[0]
+    return lambda message: any(test(message) for test in tests)
+
+
+def _never(message: Any) -> bool:
+    return False

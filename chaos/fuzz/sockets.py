@@ -1,0 +1,246 @@
+"""The same frames for a server behind sockets: framing, pipelining, closing, and mutated bytes.
+
+Several connections send bursts at once and read what comes. A connection whose oldest request is not answered within ``PATIENCE_S`` is half
+closed, after which the server has to answer or close. Requests that were made to wait long are given a shorter wait first.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from chaos.fuzz.client import HOT_TOPICS, RETRIABLE, Client, create_topics
+from chaos.fuzz.mutations import mutated_frame, plain_frame
+from chaos.fuzz.oracle import Expected, Finding, check_answer
+from chaos.fuzz.requests import Requests
+from chaos.fuzz.stage import TOO_MANY, expected_of
+from chaos.fuzz.vocabulary import Topic, Vocabulary
+from ottla.wire import framing
+from ottla.wire.compile import decode, encode
+from ottla.wire.declare import FieldNotInVersion, MalformedMessage
+from ottla.wire.messages import API
+
+Address = tuple[str, int]
+#: Of the server: topics may come and go, ten thousand partitions may not; and groups go through their states soon.
+SETTINGS = {
+    "ottla.partitions.max": "300",
+    "ottla.partitions.per.request.max": "20",
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "10",
+    "group.min.session.timeout.ms": "500",
+}
+CONNECTIONS = 12
+BURST_MAX = 30
+MUTATED = 0.2
+PATIENCE_S = 0.25
+#: A server that neither answers nor closes within this has forgotten a request.
+HANG_S = 15.0
+WAIT_MAX_MS = 20
+CLIENT_EVERY = 500
+#: Only larger requests have so many elements that they may be refused for it.
+LARGE_BYTES = 100_000
+RETRIES = 200
+
+
+class Wire:
+    """A connection, what was sent on it, and what is to come back."""
+
+    def __init__(self, address: Address) -> None:
+        self.socket = socket.create_connection(address, timeout=10)
+        self.socket.setblocking(False)
+        self.out = bytearray()
+        self.received = bytearray()
+        self.expected: deque[Expected] = deque()
+        self.closed = False
+        self.ended = False
+
+    @property
+    def idle(self) -> bool:
+        return self.closed or not self.expected
+
+    def pump(self, answered: Callable[[Expected, Any], None]) -> None:
+        """Writes and reads what it can. Raises: Finding."""
+        try:
+            if self.out:
+                del self.out[: self.socket.send(self.out[: 1 << 18])]
+            data = self.socket.recv(1 << 20)
+            self.closed = not data
+            self.received += data
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.closed = True
+        while len(self.received) >= 4 and len(self.received) >= 4 + (size := struct.unpack_from(">i", self.received)[0]):
+            frame = bytes(self.received[4 : 4 + size])
+            del self.received[: 4 + size]
+            # Requests with acks=0 have no answer, so this one is of a later request.
+            while self.expected and self.expected[0].silent and self.expected[0].correlation_id != struct.unpack_from(">i", frame)[0]:
+                self.expected.popleft()
+            if not self.expected:
+                raise Finding("an answer without a request", frame[:200].hex())
+            expected = self.expected.popleft()
+            answered(expected, check_answer(expected, frame))
+        while self.expected and self.expected[0].silent and self.expected[0].request is not None and not self.out:
+            self.expected.popleft()
+
+    def check_closed(self, silent: bool) -> None:
+        """The server closed it: only for what the protocol cannot answer. Raises: Finding."""
+        if not self.ended and self.expected and not silent:
+            expected = self.expected[0]
+            raise Finding(f"{expected.name}: a valid request closes the connection", expected.story)
+
+    def end(self) -> None:
+        """Says that nothing more is sent."""
+        self.ended = True
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.closed = True
+
+
+class Fuzzed:
+    """A server under test: hostile connections and the well-behaved client."""
+
+    def __init__(self, address: Callable[[], Address], seed: int) -> None:
+        """``address`` tells where the server listens now."""
+        self._address = address
+        self._random = random = Random(seed)
+        self.vocabulary = Vocabulary(random, topics=[Topic(name, bytes(16), 1) for name in HOT_TOPICS], brokers=1)
+        self._requests = Requests(random, self.vocabulary, wall_ms=lambda: self.wall_ms)
+        self._correlation = 0
+        self.frames = self.answers = 0
+        create_topics(self, replicas=1)
+        self.client = Client(self)
+
+    @property
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def ask(self, request: Any, version: int, *, until: Callable[[Any], int], leader: bool = False) -> Any:
+        """A request of the client on a connection of its own. Raises: Finding."""
+        key = next(key for key, api in API.items() if api.request is type(request))
+        frame = b"".join(framing.encode_request(request, version, 7, "client"))  # type: ignore[arg-type]
+        for _ in range(RETRIES):
+            with socket.create_connection(self._address(), timeout=HANG_S) as sock:
+                sock.sendall(frame)
+                (size,) = struct.unpack(">i", _exactly(sock, 4))
+                answer = check_answer(Expected(key, version, 7, request), _exactly(sock, size))
+            if until(answer) == 0:
+                return answer
+            if until(answer) not in RETRIABLE:
+                raise Finding(f"client: {API[key].name} fails", f"{answer}")
+            time.sleep(0.02)
+        raise Finding(f"client: {API[key].name} does not succeed", f"{RETRIES} attempts, last {answer}")
+
+    def run(self, frames: int) -> None:
+        """Sends so many frames. Raises: Finding."""
+        target, due = self.frames + frames, self.frames + CLIENT_EVERY
+        while self.frames < target:
+            self._round()
+            if self.frames >= due:
+                due += CLIENT_EVERY
+                self.client.work()
+
+    def _round(self) -> None:
+        """Bursts on all connections at once; then all is answered or closed."""
+        wires = []
+        for _ in range(CONNECTIONS):
+            wire = Wire(self._address())
+            wires.append(wire)
+            for _ in range(self._random.randint(1, BURST_MAX)):
+                self._correlation += 1
+                frame, expected = self._frame()
+                self.frames += 1
+                wire.out += frame
+                wire.expected.append(expected)
+                if expected.request is None:
+                    # What follows mutated bytes may be read as part of them.
+                    break
+        silent = {wire: any(expected.silent or expected.request is None for expected in wire.expected) for wire in wires}
+        try:
+            waiting = self._pump(wires, PATIENCE_S)
+            for wire in waiting:
+                wire.end()
+            hanging = self._pump(waiting, HANG_S, until_closed=True)
+            if hanging:
+                story = hanging[0].expected[0].story if hanging[0].expected else "nothing is expected"
+                raise Finding("neither answered nor closed", story)
+            for wire in wires:
+                if wire.closed:
+                    wire.check_closed(silent[wire])
+        finally:
+            for wire in wires:
+                wire.socket.close()
+
+    def _pump(self, wires: list[Wire], timeout_s: float, *, until_closed: bool = False) -> list[Wire]:
+        """Writes and reads until all are idle, or closed; those that are not when the time is over."""
+        selector = selectors.DefaultSelector()
+        for wire in wires:
+            if not (wire.closed or (wire.idle and not until_closed)):
+                selector.register(wire.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, wire)
+        deadline = time.monotonic() + timeout_s
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                wire = key.data
+                wire.pump(self._answered)
+                if wire.closed or (wire.idle and not wire.out and not until_closed):
+                    selector.unregister(wire.socket)
+                elif not wire.out and key.events & selectors.EVENT_WRITE:
+                    selector.modify(wire.socket, selectors.EVENT_READ, wire)
+        open_still = [key.data for key in selector.get_map().values()]
+        selector.close()
+        return open_still
+
+    def _answered(self, expected: Expected, answer: Any) -> None:
+        self.answers += 1
+        if expected.request is not None:
+            self.vocabulary.learn(expected.key, expected.request, answer)
+
+    def _frame(self) -> tuple[bytes, Expected]:
+        key, version, request = self._requests.request()
+        for name in ("max_wait_ms", "timeout_ms"):
+            if getattr(request, name, 0) > WAIT_MAX_MS and self._random.random() < 0.95:
+                setattr(request, name, WAIT_MAX_MS)
+        if self._random.random() < MUTATED / BURST_MAX * 4:
+            frame = mutated_frame(key, version, request, self._correlation, self._random)
+            return frame, expected_of(frame)
+        try:
+            frame = b"".join(framing.encode_request(request, version, self._correlation, "fuzz"))  # type: ignore[arg-type]
+        except FieldNotInVersion:
+            frame = plain_frame(key, version, request, self._correlation)
+            return frame, expected_of(frame)
+        if len(frame) > LARGE_BYTES and not _read_back(key, version, request):
+            return frame, expected_of(frame)
+        return frame, Expected(key, version, self._correlation, request)
+
+
+def _read_back(key: int, version: int, request: Any) -> bool:
+    """Whether a request has no more elements than a stranger's may have."""
+    try:
+        decode(API[key].request, encode(request, version), version)
+    except MalformedMessage:
+        return False
+    return True
+
+
+def check_log(text: str) -> None:
+    """A server that met nothing unforeseen wrote no traceback and no failed request. Raises: Finding."""
+    for line in text.splitlines():
+        if "Traceback" in line or (" failed: " in line and TOO_MANY not in line):
+            raise Finding("the server's log has a failure", text[max(0, text.index(line) - 200) : text.index(line) + 4000])
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        got = sock.recv(size - len(data))
+        if not got:
+            raise Finding("client: its connection is closed", f"{len(data)} of {size} bytes came")
+        data += got
+    return bytes(data)

@@ -1,0 +1,128 @@
+"""One request of each API that succeeds, for a cluster with topic t that coordinates groups."""
+
+from collections.abc import Callable
+from typing import Any
+
+from cluster import Cluster, batch
+from groups import commit, join, sync
+
+from ottla.base.ids import NO_TOPIC_ID
+
+
+def id_of(cluster: Cluster, topic: str = "t") -> bytes:
+    return cluster[1].node.image.topics[topic].topic_id
+
+
+def made(cluster: Cluster, topic: str) -> str:
+    cluster.topic(topic, partitions=2)
+    return topic
+
+
+def member(cluster: Cluster, group: str) -> Any:
+    """A member of a stable group of the classic protocol."""
+    sent = join(cluster[1], group)
+    cluster.pass_ms(4000)
+    sync(cluster[1], sent.answer, group, given={sent.answer.member_id: b"all"})
+    return sent.answer
+
+
+def next_member(group: str, **fields: Any) -> dict[str, Any]:
+    named = {"group_id": group, "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["t"]}
+    return {**named, "topic_partitions": [], "server_assignor": None, **fields}
+
+
+def written(group: str, cluster: Cluster) -> str:
+    assert commit(cluster[1], group, "t", 0, 1) == 0
+    return group
+
+
+def classic(cluster: Cluster, group: str, **fields: Any) -> dict[str, Any]:
+    found = member(cluster, group)
+    return {"group_id": group, "member_id": found.member_id, "generation_id": found.generation_id, **fields}
+
+
+T = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+#: By API: the version, and the fields of a request that succeeds; ``n`` makes names that are new.
+REQUESTS: dict[str, tuple[int, Callable[[Cluster, int], dict[str, Any]]]] = {
+    "Produce": (
+        12,
+        lambda c, n: {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout_ms": 1000,
+            "topic_data": [
+                {"name": "t", "partition_data": [{"index": 0, "records": batch(b"%d" % n)}, {"index": 1, "records": batch(b"%d" % n)}]}
+            ],
+        },
+    ),
+    "Fetch": (
+        12,
+        lambda c, n: {
+            "session_epoch": n % 2 - 1,
+            "max_wait_ms": 500,
+            "min_bytes": 1 << 20 if n % 3 else 1,
+            "topics": [{"topic": "t", "partitions": [{"partition": part, "partition_max_bytes": 1 << 20} for part in (0, 1)]}],
+        },
+    ),
+    "ListOffsets": (7, lambda c, n: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1 if n % 2 else 5}]}]}),
+    "Metadata": (12, lambda c, n: {"topics": [{"name": "t"}, {"name": f"auto{n}"}]}),
+    "OffsetCommit": (9, lambda c, n: {"group_id": "o", "topics": T}),
+    "OffsetFetch": (9, lambda c, n: {"groups": [{"group_id": "o", "topics": None}]}),
+    "FindCoordinator": (4, lambda c, n: {"coordinator_keys": ["g", "h"]}),
+    "JoinGroup": (
+        3,
+        lambda c, n: {
+            "group_id": f"join{n}",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 10_000,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b"all"}],
+        },
+    ),
+    "SyncGroup": (4, lambda c, n: classic(c, f"sync{n}", assignments=[])),
+    "Heartbeat": (4, lambda c, n: classic(c, f"beat{n}")),
+    "LeaveGroup": (5, lambda c, n: {"group_id": f"leave{n}", "members": [{"member_id": member(c, f"leave{n}").member_id}]}),
+    "DescribeGroups": (5, lambda c, n: {"groups": [classic(c, f"described{n}")["group_id"]]}),
+    "ListGroups": (5, lambda c, n: {}),
+    "ApiVersions": (4, lambda c, n: {"client_software_name": "test", "client_software_version": "1"}),
+    "CreateTopics": (7, lambda c, n: {"topics": [{"name": f"new{n}", "num_partitions": 2, "replication_factor": 1}], "timeout_ms": 1000}),
+    "DeleteTopics": (6, lambda c, n: {"topics": [{"name": made(c, f"gone{n}"), "topic_id": NO_TOPIC_ID}], "timeout_ms": 1000}),
+    "DeleteRecords": (2, lambda c, n: {"topics": [{"name": "t", "partitions": [{"partition_index": 1, "offset": -1}]}]}),
+    "InitProducerId": (4, lambda c, n: {"transactional_id": None}),
+    "OffsetForLeaderEpoch": (4, lambda c, n: {"topics": [{"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0}]}]}),
+    "DescribeConfigs": (4, lambda c, n: {"resources": [{"resource_type": 2, "resource_name": "t", "configuration_keys": None}]}),
+    "AlterConfigs": (
+        2,
+        lambda c, n: {
+            "resources": [{"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": str(10**9 + n)}]}]
+        },
+    ),
+    "DescribeLogDirs": (4, lambda c, n: {"topics": None}),
+    "CreatePartitions": (
+        3,
+        lambda c, n: {"topics": [{"name": made(c, f"grown{n}"), "count": 4, "assignments": None}], "timeout_ms": 1000},
+    ),
+    "DeleteGroups": (2, lambda c, n: {"groups_names": [written(f"left{n}", c)]}),
+    "ElectLeaders": (2, lambda c, n: {"topic_partitions": None, "timeout_ms": 1000}),
+    "IncrementalAlterConfigs": (
+        1,
+        lambda c, n: {
+            "resources": [{"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": str(10**9 + n)}]}]
+        },
+    ),
+    "AlterPartitionReassignments": (1, lambda c, n: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}]}),
+    "ListPartitionReassignments": (0, lambda c, n: {"topics": None}),
+    "OffsetDelete": (0, lambda c, n: {"group_id": written(f"less{n}", c), "topics": T}),
+    "DescribeQuorum": (2, lambda c, n: {}),
+    "AlterPartition": (
+        3,
+        lambda c, n: {"broker_id": 1, "broker_epoch": c[1].node.epoch, "topics": [{"topic_id": id_of(c), "partitions": []}]},
+    ),
+    "DescribeCluster": (2, lambda c, n: {}),
+    "DescribeProducers": (0, lambda c, n: {"topics": [{"name": "t", "partition_indexes": [0]}]}),
+    "UnregisterBroker": (0, lambda c, n: {}),
+    "ConsumerGroupHeartbeat": (1, lambda c, n: next_member(f"next{n}")),
+    "ConsumerGroupDescribe": (1, lambda c, n: {"group_ids": ["n"]}),
+    "ListConfigResources": (1, lambda c, n: {}),
+    "DescribeTopicPartitions": (0, lambda c, n: {"topics": [{"name": "t"}], "cursor": None}),
+}

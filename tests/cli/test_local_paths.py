@@ -1,0 +1,124 @@
+"""Addresses where a path is expected: refused by name before anything is created, in every command and every key that takes a path."""
+
+import itertools
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ottla.base.paths import NotLocal, local_path
+from ottla.cli.lazy import Lazy
+from ottla.cli.main import main
+from ottla.cli.paths import LocalFile, LocalPath
+from ottla.spark.options import OptionError, SourceOptions
+from ottla.spark.pipeline.file import load
+from ottla.spark.pipeline.table import PipelineError
+from ottla.spark.sink_options import SinkOptions
+
+SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "wasb", "hdfs", "http", "https", "az", "ftp", "S3", "x-y.z+1")
+CONSOLE = '[[sink]]\ntype = "console"\n'
+#: Every key of a pipeline file that takes a path.
+KEYS = {
+    "checkpoint": 'checkpoint = "{}"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n',
+    "sink[0].path": '[source]\ntopic = "t"\n[[sink]]\ntype = "delta"\npath = "{}"\n',
+    "source.path": '[source]\ntype = "files"\nformat = "csv"\npath = "{}"\n[[sink]]\ntype = "console"\n',
+    "dead_letters.path": '[source]\ntopic = "t"\n[[rule]]\nname = "r"\ncheck = "1"\n[dead_letters]\npath = "{}"\n' + CONSOLE,
+    "functions.module": '[functions]\nmodule = "{}"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n',
+    "decode.schema_file": '[source]\ntopic = "t"\n[decode]\nformat = "avro"\nschema_file = "{}"\n[[sink]]\ntype = "console"\n',
+}
+MORE_SINKS = ('[[sink]]\ntype = "parquet"\npath = "{}"\n', '[[sink]]\ntype = "delta"\nmode = "replace"\npath = "{}"\n')
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_but_file_is_refused_by_name(scheme: str) -> None:
+    with pytest.raises(NotLocal, match=f"bucket/x is not a local path: .*{scheme.lower().replace('+', '.')}://"):
+        local_path(f"{scheme}://me:secret@bucket/x")
+    with pytest.raises(NotLocal) as refused:
+        local_path(f"{scheme}://me:secret@bucket/x")
+    assert "secret" not in str(refused.value)
+
+
+def test_local_paths_stay_and_file_addresses_become_paths() -> None:
+    for path in ("a/b", "/a/b", "C:/a", "a:b", "s3:/b", "logs/*.csv", "-"):
+        assert local_path(path) == path
+    assert local_path("file:///a%20b/c") == local_path("file://localhost/a%20b/c") == "/a b/c"
+    with pytest.raises(NotLocal, match="names another machine"):
+        local_path("file://elsewhere/a")
+
+
+@pytest.mark.parametrize(("key", "scheme"), [*((key, "s3") for key in KEYS), ("checkpoint", "abfs"), ("sink[0].path", "gs")])
+def test_validate_refuses_an_address_with_line_and_key_and_creates_nothing(
+    key: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "p.toml"
+    file.write_text(KEYS[key].format(f"{scheme}://bucket/x"))
+    for command in (["validate", "--no-spark"], ["run"], ["status"], ["plan"]):
+        done = CliRunner().invoke(main, ["pipeline", command[0], str(file), *command[1:]])
+        assert done.exit_code == 2, done.output
+        assert f"{key}: {scheme}://bucket/x is not a local path: object stores ({scheme}://) are not supported" in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["p.toml"]
+
+
+@pytest.mark.parametrize("sink", MORE_SINKS)
+def test_every_sink_with_a_path_refuses_an_address(sink: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('[source]\ntopic = "t"\n' + sink.format("wasb://c/x"))
+    with pytest.raises(PipelineError, match=r"sink\[0\].path: wasb://c/x is not a local path"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["table", "t", "--to", "s3://b/x"],
+        ["table", "status", "s3://b/x"],
+        ["table", "compact", "s3://b/x"],
+        ["pipeline", "export", "t", "--to", "s3://b/x"],
+        ["pipeline", "export", "t", "--to", "s3://b/x", "--format", "parquet"],
+        ["pipeline", "load", "s3://b/x/*.csv", "--to", "t", "--dry-run"],
+        ["pipeline", "load", "x.csv", "--to", "t", "--state", "s3://b/x"],
+        ["pipeline", "load", "x.csv", "--to", "t", "--bad-records", "s3://b/x"],
+        ["pipeline", "run", "s3://b/x"],
+        ["consume", "t", "--parquet", "s3://b/x"],
+        ["produce", "t", "s3://b/x"],
+        ["serve", "--data-dir", "s3://b/x"],
+        ["serve", "--data-dir", "d", "--set", "log.dirs=s3://b/x"],
+    ],
+)
+def test_every_command_refuses_an_address_and_creates_nothing(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code in (1, 2) and "s3://b/x" in done.output and "is not a local path: object stores (s3://)" in done.output, (
+        done.output
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def commands(group: click.Command, context: click.Context) -> list[click.Command]:
+    if not isinstance(group, Lazy):
+        return [group]
+    below = [group.get_command(context, name) for name in group.list_commands(context)]
+    return [group, *itertools.chain.from_iterable(commands(one, context) for one in below if one is not None)]
+
+
+def test_every_option_and_argument_that_takes_a_path_refuses_addresses() -> None:
+    with click.Context(main) as context:
+        taking = [
+            (command.name, parameter.name, parameter.type)
+            for command in commands(main, context)
+            for parameter in command.params
+            if isinstance(parameter.type, click.Path | click.File)
+        ]
+    assert len(taking) > 20
+    assert [one for one in taking if not isinstance(one[2], LocalPath | LocalFile)] == []
+
+
+def test_options_of_the_source_and_of_the_sink_refuse_addresses() -> None:
+    base = {"bootstrap.servers": "h:1", "subscribe": "t"}
+    for options in ({"dataLossReportTo": "s3://b/x"}, {"valueFormat": "protobuf", "valueMessage": "m", "valueDescriptor": "s3://b/x"}):
+        with pytest.raises(OptionError, match="s3://b/x is not a local path"):
+            SourceOptions.of({**base, **options}, streaming=True)
+    with pytest.raises(OptionError, match="reportTo: s3://b/x is not a local path"):
+        SinkOptions.of({"bootstrap.servers": "h:1", "topic": "t", "reportTo": "s3://b/x"})

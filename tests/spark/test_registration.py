@@ -1,0 +1,62 @@
+"""``format("ottla")`` is found in every session of a Python that is run by its full path, without its environment on the PATH."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.spark.java import java_home
+
+from .conftest import Topic
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "examples" / "notebook" / "orders.ipynb"
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+SLOW = pytest.mark.slow
+RUN_S = 240
+
+
+def run_by_full_path(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As a cron job or a notebook's kernel would: nothing of the environment is set but where Java is."""
+    plain = {"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/"), "JAVA_HOME": str(java_home()), **environment}
+    # A checkout that is not installed is found as the tests find it.
+    plain["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=plain, timeout=RUN_S)
+
+
+@pytest.mark.parametrize(
+    ("master", "when"),
+    [
+        ("local[1]", "after"),
+        pytest.param("local[1]", "before", marks=SLOW),
+        pytest.param("local-cluster[1,1,1024]", "after", marks=SLOW),
+        pytest.param("remote:local[1]", "after", marks=SLOW),
+        pytest.param("remote:local[1]", "before", marks=SLOW),
+    ],
+)
+def test_the_source_is_found_in_sessions_from_before_and_after_the_import(
+    master: str, when: str, a_topic: Callable[..., Topic], tmp_path: Path
+) -> None:
+    if master.startswith("remote"):
+        pytest.importorskip("grpc", reason="Spark Connect needs grpc: pip install 'ottla[declarative]'")
+    topic = a_topic()
+    topic.add(b"1", b"2", b"3")
+    # SPARK_TESTING lets the server of Spark Connect take a free port.
+    more = {"SPARK_TESTING": "1"} if master.startswith("remote") else {}
+    done = run_by_full_path(str(Path(__file__).with_name("anywhere.py")), topic.bootstrap, topic.name, master, when, **more)
+    counts = done.stdout.splitlines()[-1:] if done.stdout else []
+    assert counts == [str([3] * (2 if master.startswith("remote") else 3))], done.stdout + done.stderr[-3000:]
+
+
+def test_the_notebook_of_the_examples_runs(bootstrap: str, tmp_path: Path) -> None:
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    program = "\n".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code")
+    assert not any(cell.get("outputs") for cell in cells), "a notebook is kept without what it printed"
+    # As a kernel does: the cells one after the other, in a process that is no script.
+    done = run_by_full_path("-c", program, OTTLA_BOOTSTRAP_SERVERS=bootstrap, EXAMPLE_DIRECTORY=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1].startswith("anna 2 "), done.stdout
