@@ -27,8 +27,11 @@ from ottla.wire.declare import FieldNotInVersion, MalformedMessage
 from ottla.wire.messages import API
 
 Address = tuple[str, int]
-#: Of the server: topics may come and go, ten thousand partitions may not; and groups go through their states soon.
+#: The first request of a connection may be this large; a larger one closes the connection, however valid it is.
+FIRST_REQUEST_BYTES_MAX = 64 << 10
+#: Settings of the server: topics are created and deleted, but never ten thousand partitions; groups change their states quickly.
 SETTINGS = {
+    "ottla.first.request.max.bytes": str(FIRST_REQUEST_BYTES_MAX),
     "ottla.partitions.max": "300",
     "ottla.partitions.per.request.max": "20",
     "offsets.topic.num.partitions": "2",
@@ -156,6 +159,8 @@ class Fuzzed:
             for _ in range(self._random.randint(1, BURST_MAX)):
                 self._correlation += 1
                 frame, expected = self._frame()
+                if not wire.expected and len(frame) - framing.SIZE_BYTES > FIRST_REQUEST_BYTES_MAX:
+                    expected = expected_of(frame)
                 self.frames += 1
                 wire.out += frame
                 wire.expected.append(expected)
