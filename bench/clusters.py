@@ -20,7 +20,7 @@ from bench import kafka
 from bench.load import LoadFailed
 from bench.process import ServerProcess
 from bench.servers import OTTLA_READY, Contestant, KafkaServer, OttlaServer
-from ottla.server.ensemble import Ensemble
+from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.spark.java import java_home
 
 BROKERS = 3

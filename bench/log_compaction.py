@@ -14,16 +14,16 @@ from random import Random
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.base.units import MiB
 from ottla.broker import effects, events
-from ottla.log.cleaner import Means, dirt, plan
+from ottla.log.compaction import Means, dirt, plan
 from ottla.log.directory import LogDirectory
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
-from ottla.server.cleaning import Cleaners
 from ottla.server.disk import RealDisk
-from ottla.server.observe import Counters
+from ottla.server.log_maintenance import Cleaners
+from ottla.server.metrics import Counters
 
 PARTITION = TopicPartition("bench", 0)
 BATCH_BYTES = 16 << 10

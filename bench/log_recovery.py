@@ -20,13 +20,13 @@ import time
 from pathlib import Path
 
 from ottla.base.ids import TopicId, TopicPartition
-from ottla.log import names
+from ottla.log import filenames
 from ottla.log.directory import LogDirectory
 from ottla.log.options import TopicOptions
 from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
 from ottla.server.disk import RealDisk
-from ottla.server.recovery import open_in_threads
+from ottla.server.log_recovery import open_in_threads
 
 DESCRIPTORS = 100_000
 
@@ -98,9 +98,9 @@ def report(root: Path, kind: type[RealDisk], state: str, counts: list[int], *, r
 def opening(root: Path, kind: type[RealDisk], state: str, threads: int) -> tuple[float, float]:
     """(wall time, CPU time) in seconds."""
     if state != "clean":
-        (root / names.CLEAN_SHUTDOWN).unlink()
+        (root / filenames.CLEAN_SHUTDOWN).unlink()
     if state == "killed":
-        (root / names.RECOVERY_POINTS).unlink()
+        (root / filenames.RECOVERY_POINTS).unlink()
     disk = kind(root, descriptors_max=DESCRIPTORS)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     directory = LogDirectory.open(

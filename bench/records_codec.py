@@ -19,12 +19,12 @@ from rich.table import Table
 from ottla.records import NATIVE, _pure
 from ottla.records.batch import HEADER_SIZE, parse_header
 from ottla.records.build import BatchBuilder, BinaryColumn, build_batch, build_columns
-from ottla.records.check import check_batch
 from ottla.records.checksum import crc32c
 from ottla.records.codec import check_records
 from ottla.records.columns import columns
 from ottla.records.compression import Codec
 from ottla.records.read import records
+from ottla.records.validation import check_batch
 
 T0 = 1_700_000_000_000
 COUNTS = (140, 9_000)

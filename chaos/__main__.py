@@ -23,7 +23,7 @@ from chaos.cluster import Setup, Stuck, running
 from chaos.namespaces import NotPermitted, enter
 from chaos.scene import Outcome, Scene, tell
 from chaos.stories import STORIES, Story
-from ottla.server.directory import CannotStart
+from ottla.server.data_directory import CannotStart
 from ottla.spark.java import NoJava
 
 WIDTH = 150

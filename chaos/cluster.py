@@ -24,7 +24,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 import ottla
 from chaos.namespaces import Network, Place, small_disk
-from ottla.server.ensemble import Ensemble
+from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent

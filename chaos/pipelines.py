@@ -41,7 +41,7 @@ import click
 from chaos.cluster import Stuck
 from chaos.soak import Served
 from ottla import Admin, Consumer, NewTopic, Producer
-from ottla.demo.verdict import read_table
+from ottla.demo.verification import read_table
 
 EVENTS, COPIES, PARTITIONS = "events", "copies", 4
 #: How often each is chosen.

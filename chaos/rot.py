@@ -37,9 +37,9 @@ import click
 from chaos.cluster import ROOT, Broker, Cluster, Process, Setup, Stuck, free_port, running, until
 from chaos.namespaces import Place
 from ottla import Admin, Consumer, KafkaError, NewTopic, Producer
-from ottla.server.directory import STORE
-from ottla.store.store_copies import copy_paths
-from ottla.store.store_file import StoreFileError, read_contents
+from ottla.server.data_directory import STORE
+from ottla.store.embedded.copies import copy_paths
+from ottla.store.embedded.file import StoreFileError, read_contents
 
 TOPIC, PARTITIONS = "rot", 2
 FIRST_RECORDS, ROUND_RECORDS = 2_000, 20

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.testing import Result
 
-from ottla.cli.forms import fields_of
+from ottla.cli.common.output_formats import fields_of
 from ottla.cli.main import main
 
 Ottla = Callable[..., Result]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from ottla.server.directory import CannotStart
-from ottla.server.ensemble import Ensemble
+from ottla.server.data_directory import CannotStart
+from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.spark.java import NoJava, java_home
 from serving import ELSEWHERE, Elsewhere, Serving
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from ottla.broker.configs import BrokerOptions
+from ottla.broker.metadata.configs import BrokerOptions
 from ottla.log.options import TopicOptions
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"

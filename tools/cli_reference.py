@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import click
 
-from ottla.cli.forms import fields_of
+from ottla.cli.common.output_formats import fields_of
 from ottla.cli.main import main
-from ottla.server.directory import default_data_directory
+from ottla.server.data_directory import default_data_directory
 
 INTRO = """# Commands
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from cli_reference import page as cli_page
 
 from ottla.base.options import OptionSpec
-from ottla.broker.configs import BrokerOptions, topic_defaults
-from ottla.broker.groups.states import TRANSITIONS, diagram
+from ottla.broker.groups.classic.states import TRANSITIONS, diagram
+from ottla.broker.metadata.configs import BrokerOptions, topic_defaults
 from ottla.broker.node import HANDLERS
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
@@ -24,7 +24,7 @@ REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 def configuration() -> str:
     """Every setting of brokers and topics, as Markdown."""
     parts = [
-        "# Settings\n\nGenerated from the declarations in `src/ottla/broker/configs.py` and `src/ottla/log/options.py`.\n\n"
+        "# Settings\n\nGenerated from the declarations in `src/ottla/broker/metadata/configs.py` and `src/ottla/log/options.py`.\n\n"
         "A broker takes its settings from `--config FILE` (Kafka's properties format), then from `--set name=value`.\n"
         "A topic takes its own, set when it is created or with `ottla topic alter`, over the broker's default for topics.\n",
         "## Brokers\n",
@@ -101,7 +101,7 @@ def group_states() -> str:
     """The states of a group of the classic protocol, as a diagram."""
     rows = ["| from | to | when |", "|-|-|-|"]
     rows += [f"| {before.value} | {after.value} | {why} |" for (before, after), why in TRANSITIONS.items()]
-    intro = "Generated from the table in `src/ottla/broker/groups/states.py`, which says what each state means."
+    intro = "Generated from the table in `src/ottla/broker/groups/classic/states.py`, which says what each state means."
     title = "# States of a group of the classic protocol"
     return f"{title}\n\n{intro}\n\n```mermaid\n{diagram()}\n```\n\n" + "\n".join(rows) + "\n"
 

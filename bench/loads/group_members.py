@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from ottla.net.link import Link, LinkBroken, open_link
+from ottla.net.client_connection import Link, LinkBroken, open_link
 from ottla.wire import errors
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions

@@ -21,18 +21,18 @@ from chaos.fuzz.oracle import API_VERSIONS, PRODUCE, Expected, Finding, check_an
 from ottla.base.ids import ConnectionId
 from ottla.base.ports import NodeState, StoreResult
 from ottla.broker import effects, events
-from ottla.broker.configs import Settings, topic_options
 from ottla.broker.handlers import HANDLERS
-from ottla.broker.image import Image
 from ottla.broker.isolation import root_of
+from ottla.broker.metadata.configs import Settings, topic_options
+from ottla.broker.metadata.image import Image
 from ottla.broker.node import PEER, Node
 from ottla.log import scrub
-from ottla.log.cleaning import Cleaned, carry_out
+from ottla.log.compactor import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import CorruptLog
 from ottla.log.options import TopicOptions
-from ottla.net import server
-from ottla.server.intake import Refused, read_request
+from ottla.net import server_connection
+from ottla.server.request_decoder import Refused, read_request
 from ottla.sim.disk import SimDisk
 from ottla.store import layout
 from ottla.store.memory import MemoryStore
@@ -42,7 +42,7 @@ from ottla.wire.declare import MalformedMessage, schema_of
 WALL_MS = 1_767_225_600_000
 CLUSTER_ID = "ZnV6emVkLWNsdXN0ZXItMQ"
 PRODUCE_BYTES = b"\0\0"
-PRODUCES_IN_WORK = server.PRODUCES_IN_WORK
+PRODUCES_IN_WORK = server_connection.PRODUCES_IN_WORK
 #: A loop that never ends is a finding, not a hang.
 DRAIN_MAX = 200_000
 #: Said of a request with more elements than a stranger's may have.
@@ -180,7 +180,7 @@ class Broker:
     def arrived(self, connection: Connection, frame: bytearray, expected: Expected) -> None:
         """A frame, as ``server.shell`` takes it."""
         try:
-            request = read_request(cast(server.Connection, connection), memoryview(frame))
+            request = read_request(cast(server_connection.Connection, connection), memoryview(frame))
         except (Refused, MalformedMessage) as error:
             connection.close(str(error))
             self.hang_up(connection)
@@ -209,7 +209,7 @@ class Broker:
         self._asks[number] = done
         data = _joined(framing.encode_request(message, version, 0, PEER))[framing.SIZE_BYTES :]
         peer = Connection(number, self)
-        request = read_request(cast(server.Connection, peer), memoryview(bytearray(data)))
+        request = read_request(cast(server_connection.Connection, peer), memoryview(bytearray(data)))
         assert not isinstance(request, list), "brokers do not ask for versions"
         self.hear(request, Expected(key, version, 0, message))
 

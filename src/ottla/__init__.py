@@ -19,48 +19,48 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
     from ottla.base.options import ConfigError
-    from ottla.client.admin_calls import unwrap
-    from ottla.client.assignors import Assignor
-    from ottla.client.batches import RecordMetadata
-    from ottla.client.commits import GroupMetadata, OffsetAndMetadata
-    from ottla.client.group_results import GroupState, GroupType
+    from ottla.client.admin.calls import unwrap
+    from ottla.client.admin.group_results import GroupState, GroupType
+    from ottla.client.admin.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
+    from ottla.client.arrow.tables import read_table
+    from ottla.client.consumer.rebalance import RebalanceListener
+    from ottla.client.consumer.record import ConsumerRecord
+    from ottla.client.group.assignors import Assignor
+    from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata
     from ottla.client.interceptors import ProducerRecord
-    from ottla.client.rebalance import RebalanceListener
-    from ottla.client.record import ConsumerRecord
-    from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, NewTopic, Resource, ResourceType
-    from ottla.client.sync import Producer
-    from ottla.client.sync_admin import Admin
-    from ottla.client.sync_consume import Records, consume
-    from ottla.client.sync_consumer import Consumer
-    from ottla.client.tables import read_table
+    from ottla.client.producer.batches import RecordMetadata
+    from ottla.client.sync.admin import Admin
+    from ottla.client.sync.consume import Records, consume
+    from ottla.client.sync.consumer import Consumer
+    from ottla.client.sync.producer import Producer
     from ottla.wire.errors import KafkaError
 
 _HOME = {
-    "Admin": "ottla.client.sync_admin",
-    "Assignor": "ottla.client.assignors",
-    "ConfigChange": "ottla.client.results",
+    "Admin": "ottla.client.sync.admin",
+    "Assignor": "ottla.client.group.assignors",
+    "ConfigChange": "ottla.client.admin.results",
     "ConfigError": "ottla.base.options",
-    "ConfigOperation": "ottla.client.results",
-    "Consumer": "ottla.client.sync_consumer",
-    "ConsumerRecord": "ottla.client.record",
-    "GroupMetadata": "ottla.client.commits",
-    "GroupState": "ottla.client.group_results",
-    "GroupType": "ottla.client.group_results",
+    "ConfigOperation": "ottla.client.admin.results",
+    "Consumer": "ottla.client.sync.consumer",
+    "ConsumerRecord": "ottla.client.consumer.record",
+    "GroupMetadata": "ottla.client.group.commits",
+    "GroupState": "ottla.client.admin.group_results",
+    "GroupType": "ottla.client.admin.group_results",
     "KafkaError": "ottla.wire.errors",
-    "NewPartitions": "ottla.client.results",
-    "NewTopic": "ottla.client.results",
-    "OffsetAndMetadata": "ottla.client.commits",
-    "Producer": "ottla.client.sync",
+    "NewPartitions": "ottla.client.admin.results",
+    "NewTopic": "ottla.client.admin.results",
+    "OffsetAndMetadata": "ottla.client.group.commits",
+    "Producer": "ottla.client.sync.producer",
     "ProducerRecord": "ottla.client.interceptors",
-    "RebalanceListener": "ottla.client.rebalance",
-    "RecordMetadata": "ottla.client.batches",
-    "Records": "ottla.client.sync_consume",
-    "Resource": "ottla.client.results",
-    "ResourceType": "ottla.client.results",
+    "RebalanceListener": "ottla.client.consumer.rebalance",
+    "RecordMetadata": "ottla.client.producer.batches",
+    "Records": "ottla.client.sync.consume",
+    "Resource": "ottla.client.admin.results",
+    "ResourceType": "ottla.client.admin.results",
     "TopicPartition": "ottla.base.ids",
-    "consume": "ottla.client.sync_consume",
-    "read_table": "ottla.client.tables",
-    "unwrap": "ottla.client.admin_calls",
+    "consume": "ottla.client.sync.consume",
+    "read_table": "ottla.client.arrow.tables",
+    "unwrap": "ottla.client.admin.calls",
 }
 _MODULES = ("aio", "errors", "results", "serializers", "testing")
 

@@ -1,19 +1,19 @@
 """What the admin clients answer and take, to be named in annotations: topics, settings, brokers, groups, lag, offsets by time."""
 
-from ottla.client.admin_calls import Outcome, unwrap
-from ottla.client.cluster_results import ApiSupport, Features, Quorum, QuorumListener, QuorumReplica, Replica, ReplicaPlace, VersionRange
-from ottla.client.group_lag import GroupLag, PartitionLag
-from ottla.client.group_results import GroupDescription, GroupListing, GroupMember, GroupState, GroupType
-from ottla.client.offsets import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    EARLIEST_PENDING_UPLOAD,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-    OffsetAndTime,
+from ottla.client.admin.calls import Outcome, unwrap
+from ottla.client.admin.cluster_results import (
+    ApiSupport,
+    Features,
+    Quorum,
+    QuorumListener,
+    QuorumReplica,
+    Replica,
+    ReplicaPlace,
+    VersionRange,
 )
-from ottla.client.results import (
+from ottla.client.admin.group_lag import GroupLag, PartitionLag
+from ottla.client.admin.group_results import GroupDescription, GroupListing, GroupMember, GroupState, GroupType
+from ottla.client.admin.results import (
     ActiveProducer,
     ClusterDescription,
     ConfigChange,
@@ -37,6 +37,15 @@ from ottla.client.results import (
     ResourceType,
     TopicDescription,
     TopicListing,
+)
+from ottla.client.fetch.offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    OffsetAndTime,
 )
 
 __all__ = [

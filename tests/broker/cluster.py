@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
-from ottla.broker.configs import Settings
-from ottla.broker.leader import Leader
+from ottla.broker.metadata.configs import Settings
 from ottla.broker.node import Node
+from ottla.broker.replica.leader import Leader
 from ottla.log import scrub
-from ottla.log.cleaning import Cleaned, carry_out
+from ottla.log.compactor import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import CorruptLog
 from ottla.log.flush import FlushPlan

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from ottla.broker.groups import consumer_classic, consumer_heartbeat
-from ottla.broker.groups.consumer_change import Decision, Terms, Timer, remove
-from ottla.broker.groups.consumer_group import ConsumerGroup, TopicSize, assignment_of
-from ottla.broker.groups.reconciliation import STATE_NAMES, Assignment
+from ottla.broker.groups.consumer import classic_members, heartbeats
+from ottla.broker.groups.consumer.changes import Decision, Terms, Timer, remove
+from ottla.broker.groups.consumer.group import ConsumerGroup, TopicSize, assignment_of
+from ottla.broker.groups.consumer.reconciliation import STATE_NAMES, Assignment
 from ottla.broker.groups.records import decode_record, encode_record
 from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -81,8 +81,8 @@ class Desk:
         self, *, version: int = 1, client_id: str = "c", client_host: str = "/h", **fields: Any
     ) -> ConsumerGroupHeartbeatResponse:
         request = ConsumerGroupHeartbeatRequest(group_id="g", **fields)
-        consumer_heartbeat.check(request, version, self.terms.assignors)
-        decision = consumer_heartbeat.heartbeat(
+        heartbeats.check(request, version, self.terms.assignors)
+        decision = heartbeats.heartbeat(
             self.group, request, self.terms, client_id=client_id, client_host=client_host, new_member_id=self.new_id
         )
         return self.carry_out(decision)  # type: ignore[no-any-return]
@@ -102,19 +102,19 @@ class Desk:
             **fields,
         )
         return self.carry_out(  # type: ignore[no-any-return]
-            consumer_classic.join(self.group, request, 9, self.terms, client_id="c", client_host="/h", new_member_id=self.new_id)
+            classic_members.join(self.group, request, 9, self.terms, client_id="c", client_host="/h", new_member_id=self.new_id)
         )
 
     def classic_sync(self, member_id: str, generation: int) -> Any:
         request = SyncGroupRequest(group_id="g", member_id=member_id, generation_id=generation)
-        return self.carry_out(consumer_classic.sync(self.group, request, self.terms))
+        return self.carry_out(classic_members.sync(self.group, request, self.terms))
 
     def classic_beat(self, member_id: str, generation: int) -> Any:
         request = HeartbeatRequest(group_id="g", member_id=member_id, generation_id=generation)
-        return self.carry_out(consumer_classic.beat(self.group, request, self.terms))
+        return self.carry_out(classic_members.beat(self.group, request, self.terms))
 
     def classic_leave(self, *identities: MemberIdentity) -> Any:
-        return self.carry_out(consumer_classic.leave(self.group, identities, self.terms))
+        return self.carry_out(classic_members.leave(self.group, identities, self.terms))
 
     def carry_out(self, decision: Decision) -> Any:
         """What the broker does with a decision."""

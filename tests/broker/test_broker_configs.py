@@ -7,7 +7,7 @@ import pytest
 from cluster import Broker, Cluster, batch, produce, produce_request
 
 from ottla.base.ports import Op
-from ottla.broker.configs import SPECS_BY_NAME
+from ottla.broker.metadata.configs import SPECS_BY_NAME
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.wire import errors

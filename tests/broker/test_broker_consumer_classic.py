@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from next_groups import Desk, ObedientMember, settle, topic_id
 
-from ottla.broker.groups import consumer_commits
-from ottla.broker.groups.consumer_change import Timer
-from ottla.broker.groups.consumer_migration import ClassicSeat, downgraded, downgrades, upgraded
+from ottla.broker.groups.consumer import commits
+from ottla.broker.groups.consumer.changes import Timer
+from ottla.broker.groups.consumer.migration import ClassicSeat, downgraded, downgrades, upgraded
 from ottla.wire import errors
 from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -147,8 +147,8 @@ def test_requests_of_the_classic_protocol_name_their_member_and_generation() -> 
     with pytest.raises(errors.UnknownMemberId):
         desk.classic_beat("a", a.epoch)
     with pytest.raises(errors.IllegalGeneration):
-        consumer_commits.check_commit(desk.group, "k", generation + 1, 8)
-    consumer_commits.check_commit(desk.group, "k", generation, 8)
+        commits.check_commit(desk.group, "k", generation + 1, 8)
+    commits.check_commit(desk.group, "k", generation, 8)
 
 
 def test_classic_members_leave_and_each_is_answered() -> None:

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from next_groups import Desk, ObedientMember, settle, topic_id
 
-from ottla.broker.groups import consumer_commits
-from ottla.broker.groups.consumer_change import Timer
-from ottla.broker.groups.consumer_records import (
+from ottla.broker.groups.consumer import commits
+from ottla.broker.groups.consumer.changes import Timer
+from ottla.broker.groups.consumer.reconciliation import NOTHING, STABLE, UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Member, reconcile
+from ottla.broker.groups.consumer.record_schemas import (
     ConsumerGroupMetadataKey,
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
 )
-from ottla.broker.groups.reconciliation import NOTHING, STABLE, UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Member, reconcile
 from ottla.wire import errors
 from ottla.wire.messages.consumer_group_heartbeat import TopicPartitions
 
@@ -488,24 +488,24 @@ def test_static_member_that_leaves_for_good_is_gone() -> None:
 
 def test_members_commit_in_their_epoch_and_others_only_while_the_group_is_empty() -> None:
     desk = a_desk()
-    consumer_commits.check_commit(desk.group, "", -1, 9)
+    commits.check_commit(desk.group, "", -1, 9)
     a, _ = two_settled(desk)
-    consumer_commits.check_commit(desk.group, "a", a.epoch, 9)
-    consumer_commits.check_fetch(desk.group, "a", a.epoch)
-    consumer_commits.check_fetch(desk.group, None, -1)
+    commits.check_commit(desk.group, "a", a.epoch, 9)
+    commits.check_fetch(desk.group, "a", a.epoch)
+    commits.check_fetch(desk.group, None, -1)
     for check in (
-        lambda: consumer_commits.check_commit(desk.group, "a", a.epoch - 1, 9),
-        lambda: consumer_commits.check_fetch(desk.group, "a", 7),
+        lambda: commits.check_commit(desk.group, "a", a.epoch - 1, 9),
+        lambda: commits.check_fetch(desk.group, "a", 7),
     ):
         with pytest.raises(errors.StaleMemberEpoch) as caught:
             check()
         assert caught.value.code == 113
     with pytest.raises(errors.UnknownMemberId):
-        consumer_commits.check_commit(desk.group, "x", 1, 9)
+        commits.check_commit(desk.group, "x", 1, 9)
     with pytest.raises(errors.UnknownMemberId):
-        consumer_commits.check_commit(desk.group, "", -1, 9)
+        commits.check_commit(desk.group, "", -1, 9)
     with pytest.raises(errors.UnsupportedVersion):
-        consumer_commits.check_commit(desk.group, "a", a.epoch, 8)
+        commits.check_commit(desk.group, "a", a.epoch, 8)
 
 
 # One step of one member.

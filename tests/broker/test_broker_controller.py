@@ -11,7 +11,7 @@ from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from ottla.base.ports import Op
 from ottla.broker.controller.election import elections
 from ottla.broker.controller.placement import place
-from ottla.broker.image import Image, Registration, Topic
+from ottla.broker.metadata.image import Image, Registration, Topic
 from ottla.log.options import TopicOptions
 from ottla.sim.disk import SimDisk
 from ottla.store import layout

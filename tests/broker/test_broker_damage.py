@@ -7,7 +7,7 @@ from cluster import Broker, Cluster, batch, fetch, produce, values
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
-from ottla.broker.follower import Follower, Unsound
+from ottla.broker.replica.follower import Follower, Unsound
 from ottla.log.log import Log
 from ottla.records.batch import HEADER_SIZE
 from ottla.sim.disk import SimDisk

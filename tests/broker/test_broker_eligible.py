@@ -5,9 +5,9 @@ from cluster import Broker, Cluster, batch, fetch, produce, produce_request, val
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from ottla.base.units import SECOND_MS
+from ottla.broker.controller.alter_partition import altered
 from ottla.broker.controller.election import election, preferred_can_lead
-from ottla.broker.controller.isr import altered
-from ottla.broker.image import Image, Registration, Topic
+from ottla.broker.metadata.image import Image, Registration, Topic
 from ottla.log.options import TopicOptions
 from ottla.store.layout import PartitionState
 from ottla.wire import errors

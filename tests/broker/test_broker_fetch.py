@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from cluster import Broker, Cluster, Sent, batch, fetch, fetch_request, produce, produce_request, values
 
-from ottla.broker.leader import Leader
+from ottla.broker.replica.leader import Leader
 from ottla.wire import errors
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

@@ -10,8 +10,8 @@ import pytest
 from cluster import Broker, Cluster, Sent
 from groups import cluster_of_groups, commit, coordinating, heartbeat, join_request, leave, sync
 
-from ottla.broker.groups.classic import ClassicGroup
-from ottla.broker.groups.states import GroupState
+from ottla.broker.groups.classic.group import ClassicGroup
+from ottla.broker.groups.classic.states import GroupState
 from ottla.wire import errors
 
 MEMBERS = 6

@@ -18,12 +18,12 @@ from groups import (
     sync,
 )
 
-from ottla.broker.groups import consumer_change
-from ottla.broker.groups.classic import ClassicGroup
-from ottla.broker.groups.consumer import ServedConsumerGroup
-from ottla.broker.groups.consumer_group import assignment_bytes, member_bytes
-from ottla.broker.groups.footprint import GROUP_BYTES, MATCH_BYTES, OFFSET_BYTES, PENDING_BYTES, text_bytes
+from ottla.broker.groups.classic.group import ClassicGroup
+from ottla.broker.groups.consumer import changes
+from ottla.broker.groups.consumer.group import assignment_bytes, member_bytes
+from ottla.broker.groups.consumer.service import ServedConsumerGroup
 from ottla.broker.groups.groups import Groups
+from ottla.broker.groups.memory_limits import GROUP_BYTES, MATCH_BYTES, OFFSET_BYTES, PENDING_BYTES, text_bytes
 from ottla.wire import errors
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -259,8 +259,8 @@ def test_a_group_has_few_regular_expressions() -> None:
 def test_a_regular_expression_is_matched_with_new_topics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost of a topic that comes does not grow with those that are there."""
     looked_at: list[set[str]] = []
-    matching = consumer_change.matching
-    monkeypatch.setattr(consumer_change, "matching", lambda pattern, names: looked_at.append(set(names)) or matching(pattern, names))
+    matching = changes.matching
+    monkeypatch.setattr(changes, "matching", lambda pattern, names: looked_at.append(set(names)) or matching(pattern, names))
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     epoch = beat(broker, member_id="m", subscribed_topic_regex="t.*").member_epoch

@@ -7,6 +7,7 @@ import pytest
 from cluster import WALL_MS, Cluster
 from groups import INITIAL_DELAY_MS, cluster_of_groups, commit, coordinating, heartbeat, join, sync
 
+from ottla.broker.groups.classic.states import TRANSITIONS, GroupState, IllegalTransition, check_transition
 from ottla.broker.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -16,7 +17,6 @@ from ottla.broker.groups.records import (
     decode_record,
     encode_record,
 )
-from ottla.broker.groups.states import TRANSITIONS, GroupState, IllegalTransition, check_transition
 from ottla.records.batch import headers
 from ottla.records.build import build_batch
 from ottla.records.read import records

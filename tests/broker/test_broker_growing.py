@@ -9,7 +9,7 @@ from groups import commit, committed, coordinating
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicId
 from ottla.base.units import SECOND_MS
 from ottla.broker.controller.reassignment import grown
-from ottla.broker.image import Image, Registration, Topic
+from ottla.broker.metadata.image import Image, Registration, Topic
 from ottla.store.layout import PartitionState, TopicAssignment, decode_topic, encode_topic
 from ottla.wire import errors
 from ottla.wire.messages.alter_partition_reassignments import (

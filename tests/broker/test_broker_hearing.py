@@ -6,7 +6,7 @@ from cluster import Broker, Cluster, batch, produce_request
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
 from ottla.base.units import SECOND_MS
-from ottla.broker.controller.hearing import GRACE_TICKS, HEARTBEAT_MS, HOLD_MS, UNHEARD_MS
+from ottla.broker.controller.reachability import GRACE_TICKS, HEARTBEAT_MS, HOLD_MS, UNHEARD_MS
 from ottla.store.layout import CONTROLLER, BrokerRegistration, decode_broker, encode_broker
 from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 

@@ -2,8 +2,8 @@
 
 from groups import cluster_of_groups, coordinating, join, leave, sync
 
-from ottla.broker.groups.portions import PORTION
-from ottla.broker.purgatory import TICK_MS
+from ottla.broker.delayed import TICK_MS
+from ottla.broker.groups.classic.response_pacing import PORTION
 
 LARGE = 2 * PORTION + 5
 

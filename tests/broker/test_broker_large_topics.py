@@ -4,7 +4,7 @@ import pytest
 from cluster import Broker, Cluster
 
 from ottla.base.ports import Op, StoreResult
-from ottla.broker.controller import agenda, stepwise, topics
+from ottla.broker.controller import election_queue, topic_writes, topics
 from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages import (
@@ -28,7 +28,7 @@ DELETE = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=100
 def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that takes little at once."""
     monkeypatch.setattr(topics, "MULTI_BYTES", 1_000)
-    monkeypatch.setattr(agenda, "MULTI_BYTES", 1_000)
+    monkeypatch.setattr(election_queue, "MULTI_BYTES", 1_000)
 
 
 def sizes(cluster: Cluster) -> list[int]:
@@ -275,7 +275,7 @@ def test_a_topic_with_something_inexplicable_below_it_is_given_up_and_not_tried_
     written(cluster, Op("create", "/brokers/topics/t/partitions/99"))
     before = cluster.store.tree.zxid
     assert cluster.controller.ask(DELETE, 6).responses[0].error_code == errors.UnknownServerError.code
-    assert cluster.store.tree.zxid - before <= stepwise.FAILURES_MAX
+    assert cluster.store.tree.zxid - before <= topic_writes.FAILURES_MAX
 
 
 # What a cluster without a quorum of its own says.

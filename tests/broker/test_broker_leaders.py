@@ -6,9 +6,9 @@ from cluster import Broker, Cluster, batch, produce
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from ottla.base.ports import Op
 from ottla.broker import events
-from ottla.broker.controller import agenda
-from ottla.broker.controller.preferred import FIRST_LOOK_MS, imbalanced
-from ottla.broker.image import Image, Registration, Topic
+from ottla.broker.controller import election_queue
+from ottla.broker.controller.preferred_leaders import FIRST_LOOK_MS, imbalanced
+from ottla.broker.metadata.image import Image, Registration, Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
@@ -277,7 +277,7 @@ def test_leaderless_partitions_get_a_leader_when_unclean_elections_are_allowed_f
 
 
 def test_much_to_look_at_takes_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agenda, "PORTION", 4)
+    monkeypatch.setattr(election_queue, "PORTION", 4)
     cluster = a_cluster(*[[1, 2, 3]] * 30)
     office = cluster.controller.node
     office.controller.agenda.add(TopicPartition("t", number) for number in range(30))

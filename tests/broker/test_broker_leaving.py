@@ -8,8 +8,8 @@ from cluster import Broker, Cluster, batch, fetch, produce, produce_request, val
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
 from ottla.broker import events
-from ottla.broker.controller.isr import altered
-from ottla.broker.leaving import DRAIN_MS
+from ottla.broker.controller.alter_partition import altered
+from ottla.broker.registration.controlled_shutdown import DRAIN_MS
 from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages import CreatableTopic, CreateTopicsRequest, ElectLeadersRequest, ElectLeadersRequestTopicPartitions

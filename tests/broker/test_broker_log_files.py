@@ -10,8 +10,8 @@ from cluster import Broker, Cluster, Sent, batch, fetch, produce, values
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
-from ottla.broker.log_files import PORTION
-from ottla.log import names
+from ottla.broker.storage.log_files import PORTION
+from ottla.log import filenames
 from ottla.sim.disk import SimDisk
 from ottla.wire.errors import KafkaStorageError, NotLeaderOrFollower
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -109,8 +109,8 @@ def test_files_of_a_new_log_are_those_of_kafka() -> None:
     cluster = Cluster()
     cluster.topic("t", configs={"cleanup.policy": "compact"})
     files = cluster[1].disks["disk0"].listdir("t-0")
-    segment = [names.segment_name(0, suffix) for suffix in (names.OFFSET_INDEX, names.LOG, names.TIME_INDEX)]
-    assert files == sorted([*segment, names.HOLES, names.LEADER_EPOCHS, names.PARTITION_METADATA])
+    segment = [filenames.segment_name(0, suffix) for suffix in (filenames.OFFSET_INDEX, filenames.LOG, filenames.TIME_INDEX)]
+    assert files == sorted([*segment, filenames.HOLES, filenames.LEADER_EPOCHS, filenames.PARTITION_METADATA])
 
 
 def test_a_topic_that_is_deleted_and_created_again_begins_empty_while_old_files_are_still_there() -> None:

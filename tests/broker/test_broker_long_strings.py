@@ -11,11 +11,11 @@ from sample_requests import REQUESTS
 
 from ottla.broker.groups.offsets import INT64_MAX
 from ottla.broker.handlers import HANDLERS
+from ottla.wire.codegen import STRING_BYTES_MAX
 from ottla.wire.compile import decode, encode
 from ottla.wire.declare import Array, Blob, MalformedMessage, fields_of, schema_of
 from ottla.wire.errors import KafkaError, UnknownServerError
 from ottla.wire.messages import API
-from ottla.wire.source import STRING_BYTES_MAX
 
 #: One byte, and three bytes, for each character.
 LETTERS = {"ascii": "x", "japanese": "日"}

@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 import pytest
 from next_groups import Desk, ObedientMember
 
-from ottla.broker.groups.consumer_records import ConsumerGroupTargetAssignmentMetadataKey
+from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMetadataKey
 
 COUNT = 500
 PARTITIONS = 1_000

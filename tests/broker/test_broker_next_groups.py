@@ -7,8 +7,8 @@ from cluster import Broker, Cluster
 from groups import cluster_of_groups, commit, committed, coordinating, join, sync
 
 from ottla.broker.coordinator import Shard
-from ottla.broker.groups.consumer import ServedConsumerGroup
-from ottla.broker.groups.consumer_heartbeat import TOGETHER_MAX
+from ottla.broker.groups.consumer.heartbeats import TOGETHER_MAX
+from ottla.broker.groups.consumer.service import ServedConsumerGroup
 from ottla.wire import errors
 from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedGroup

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from groups import cluster_of_groups, coordinating
 
-from ottla.broker.groups import consumer_records as records
-from ottla.broker.groups import consumer_writes as writes
-from ottla.broker.groups.consumer_change import Arm, Timer
-from ottla.broker.groups.consumer_deadlines import Deadlines
-from ottla.broker.groups.consumer_group import ConsumerGroup, Resolved, TopicSize
-from ottla.broker.groups.reconciliation import UNREVOKED_PARTITIONS, Member
+from ottla.broker.groups.consumer import record_schemas as records
+from ottla.broker.groups.consumer import records as writes
+from ottla.broker.groups.consumer.changes import Arm, Timer
+from ottla.broker.groups.consumer.deadlines import Deadlines
+from ottla.broker.groups.consumer.group import ConsumerGroup, Resolved, TopicSize
+from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, Member
 from ottla.broker.groups.records import decode_record, encode_record
 
 T = bytes(range(16))

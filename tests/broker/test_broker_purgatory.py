@@ -6,8 +6,8 @@ from weakref import WeakSet
 
 import pytest
 
-from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.purgatory import Parked, Purgatory
+from ottla.broker.delayed import Parked, Purgatory
+from ottla.broker.replica.fetch_sessions import FetchSessions
 from ottla.wire import errors
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 

@@ -15,8 +15,8 @@ from ottla.base.units import SECOND_MS
 from ottla.broker import events
 from ottla.broker.controller.election import OptionsOf
 from ottla.broker.controller.reassignment import Move, begun, cancelled, completed
-from ottla.broker.image import Image, Registration, Topic
-from ottla.broker.insync import InSync
+from ottla.broker.metadata.image import Image, Registration, Topic
+from ottla.broker.replica.isr_state import InSync
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.store.layout import PartitionState
@@ -622,7 +622,7 @@ def test_older_tools_wish_by_way_of_the_store() -> None:
 
 
 def test_thousands_of_partitions_move_in_a_few_rounds_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.broker.controller.moves.MOVES_AT_ONCE", 3)
+    monkeypatch.setattr("ottla.broker.controller.reassignment_driver.MOVES_AT_ONCE", 3)
     monkeypatch.setattr("ottla.broker.apis.k45_alter_partition_reassignments.MOVES_AT_ONCE", 3)
     cluster = a_cluster(*[(1,)] * 10)
     stop_copying(cluster, 2)

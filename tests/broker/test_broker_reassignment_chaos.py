@@ -7,7 +7,7 @@ from cluster import Sent, batch, produce_request, unpacked
 from test_broker_reassignment import T0, a_cluster, holders, moving, stop_copying, wish
 
 from ottla.base.units import SECOND_MS
-from ottla.broker.leader import Leader
+from ottla.broker.replica.leader import Leader
 from ottla.sim.disk import SimDisk
 from ottla.wire import errors
 

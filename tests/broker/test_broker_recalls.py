@@ -6,7 +6,7 @@ from cluster import Broker, Cluster, batch, fetch, fetch_request, produce_reques
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
-from ottla.broker.fetchers import RECALL_MS
+from ottla.broker.replica.fetchers import RECALL_MS
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.fetch import FetchRequest, ReplicaState

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from cluster import WALL_MS, Cluster, batch, fetch_request, produce
 
-from ottla.broker.described import BROKER, GROUP, TOPIC
-from ottla.broker.fetch_sessions import Context, FetchSessions
-from ottla.broker.upkeep import even_share
+from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
+from ottla.broker.replica.fetch_sessions import Context, FetchSessions
+from ottla.broker.storage.periodic_tasks import even_share
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest

@@ -8,8 +8,8 @@ from cluster import Broker, Cluster, batch, fetch, fetch_request, produce, produ
 from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
 from ottla.broker import effects
-from ottla.broker.fetchers import Asked
-from ottla.broker.follower import Follower
+from ottla.broker.replica.fetchers import Asked
+from ottla.broker.replica.follower import Follower
 from ottla.log.directory import LogDirectory
 from ottla.store.layout import PartitionState
 from ottla.wire import errors

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from next_groups import topic_id
 
-from ottla.broker.groups.reconciliation import Assignment
-from ottla.broker.groups.server_assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
+from ottla.broker.groups.consumer.assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
+from ottla.broker.groups.consumer.reconciliation import Assignment
 
 T1, T2, T3 = (topic_id(name) for name in ("t1", "t2", "t3"))
 

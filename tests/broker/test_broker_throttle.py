@@ -6,7 +6,7 @@ from test_broker_reassignment import a_cluster, move, moving, replicas_of, state
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
-from ottla.broker.throttle import Throttle, partitions_of
+from ottla.broker.replica.throttle import Throttle, partitions_of
 from ottla.wire import errors
 from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 

@@ -4,7 +4,7 @@ from time import perf_counter
 
 import pytest
 
-from ottla.broker.groups.topic_patterns import PATTERN_CHARACTERS_MAX, compiled, matching
+from ottla.broker.groups.consumer.topic_patterns import PATTERN_CHARACTERS_MAX, compiled, matching
 from ottla.wire.errors import InvalidRegularExpression
 
 

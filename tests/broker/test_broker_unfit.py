@@ -11,7 +11,7 @@ from ottla.base.ids import LeaderEpoch, TopicPartition
 from ottla.base.ports import Op
 from ottla.base.units import SECOND_MS
 from ottla.broker import events
-from ottla.broker.follower import Follower
+from ottla.broker.replica.follower import Follower
 from ottla.sim.disk import SimDisk
 from ottla.store import layout
 from ottla.store.layout import PartitionState

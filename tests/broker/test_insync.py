@@ -1,6 +1,6 @@
 """Who counts as in sync with a leader, and which ISR it asks for, seen from a leader alone."""
 
-from ottla.broker.insync import InSync
+from ottla.broker.replica.isr_state import InSync
 from ottla.store.layout import PartitionState
 
 LAG_MS = 1_000

@@ -5,9 +5,9 @@ from cluster import Broker, Cluster, batch, fetch, produce, produce_request, val
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
-from ottla.broker import partitions
-from ottla.broker.controller import agenda
+from ottla.broker.controller import election_queue
 from ottla.broker.node import PEER
+from ottla.broker.replica import partitions
 from ottla.sim.disk import SimDisk
 from ottla.store import layout
 from ottla.wire import errors
@@ -210,7 +210,7 @@ def test_thousands_of_partitions_are_led_again_in_several_steps(monkeypatch: pyt
 
 
 def test_more_elections_than_one_multi_takes_are_written_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agenda, "PORTION", 2)
+    monkeypatch.setattr(election_queue, "PORTION", 2)
     cluster = Cluster(brokers=2)
     cluster.topic(partitions=7)
     (gone,) = [number for number, broker in cluster.brokers.items() if broker is not cluster.controller]

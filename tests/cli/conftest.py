@@ -29,7 +29,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     made.topic("payments")
     made.topic("orders", 3)
     made.topic("__consumer_offsets", 2)
-    monkeypatch.setattr("ottla.client.sync_admin.Admin", made)
+    monkeypatch.setattr("ottla.client.sync.admin.Admin", made)
     return made
 
 
@@ -44,4 +44,4 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person looks on, with a screen of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr("ottla.cli.tables.is_terminal", lambda: True)
+    monkeypatch.setattr("ottla.cli.common.tables.is_terminal", lambda: True)

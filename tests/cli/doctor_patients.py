@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import click
 
-from ottla.cli.doctor_checks import CHECKS, examine
-from ottla.cli.doctor_facts import Address, Facts, Finding, Visit
+from ottla.cli.doctor.checks import CHECKS, examine
+from ottla.cli.doctor.facts import Address, Facts, Finding, Visit
 from ottla.cli.main import main
-from ottla.client.results import Node, PartitionDescription
+from ottla.client.admin.results import Node, PartitionDescription
 
 NOW_MS = 1_800_000_000_000
 

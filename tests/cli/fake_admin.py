@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.base.ids import TopicPartition
-from ottla.client import results as r
-from ottla.client.cluster_results import ApiSupport, Features, Quorum, QuorumReplica, VersionRange
-from ottla.client.offsets import EARLIEST, MAX_TIMESTAMP, OffsetAndTime
+from ottla.client.admin import results as r
+from ottla.client.admin.cluster_results import ApiSupport, Features, Quorum, QuorumReplica, VersionRange
+from ottla.client.fetch.offsets import EARLIEST, MAX_TIMESTAMP, OffsetAndTime
 from ottla.wire.errors import InvalidConfig, InvalidPartitions, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 
 TOPIC_SETTINGS = {"cleanup.policy": "delete", "min.insync.replicas": "1", "retention.ms": "604800000", "segment.bytes": "1073741824"}

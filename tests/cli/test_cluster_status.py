@@ -8,7 +8,7 @@ import pytest
 from fake_admin import FakeAdmin
 
 from commands import Ottla, documents, good, refused
-from ottla.client.results import LogDir, ReplicaLog
+from ottla.client.admin.results import LogDir, ReplicaLog
 from ottla.wire.errors import KafkaError
 
 

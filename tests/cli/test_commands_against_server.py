@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from commands import Ottla, documents, good, refused
-from ottla.client.sync import Producer
+from ottla.client.sync.producer import Producer
 from serving import Serving
 
 pytestmark = pytest.mark.server

@@ -6,8 +6,8 @@ import pytest
 from fake_admin import FakeAdmin
 
 from commands import Ottla, documents, good, refused
-from ottla.cli.config_changes import said
-from ottla.client.results import ConfigSource, ConfigSynonym, Resource
+from ottla.cli.config.alter import said
+from ottla.client.admin.results import ConfigSource, ConfigSynonym, Resource
 
 ORDERS, CLUSTER = Resource.topic("orders"), Resource.broker(None)
 
@@ -145,6 +145,6 @@ def test_what_may_have_settings_is_listed_by_kind(cluster: FakeAdmin, ottla: Ott
     ],
 )
 def test_durations_and_sizes_may_be_written_for_people(name: str, value: str, expected: str) -> None:
-    from ottla.cli.words import setting_value
+    from ottla.cli.common.arguments import setting_value
 
     assert setting_value(name, value) == expected

@@ -6,9 +6,9 @@ import pytest
 from doctor_patients import NOW_MS, a_healthy_cluster, a_partition, a_visit, found, only, place
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.doctor_facts import DESCRIBE_QUORUM, Facts
-from ottla.client.cluster_results import Quorum, QuorumReplica
-from ottla.client.results import Node
+from ottla.cli.doctor.facts import DESCRIBE_QUORUM, Facts
+from ottla.client.admin.cluster_results import Quorum, QuorumReplica
+from ottla.client.admin.results import Node
 
 REFUSED = "connection refused by 10.0.0.2:9092"
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from commands import Ottla, documents, good, refused
-from ottla.cli.doctor_checks import CHECKS
-from ottla.client.sync import Producer
-from ottla.client.sync_admin import Admin
+from ottla.cli.doctor.checks import CHECKS
+from ottla.client.sync.admin import Admin
+from ottla.client.sync.producer import Producer
 from serving import Serving
 
 #: What does not depend on what other tests did to the server that they share.

@@ -8,11 +8,11 @@ import pytest
 from doctor_patients import NOW_MS, a_healthy_cluster, found, only
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.doctor_facts import Facts
-from ottla.cli.doctor_groups import BEHIND_MS, suspects
-from ottla.client.group_lag import GroupLag, PartitionLag
-from ottla.client.group_results import GroupDescription, GroupMember, GroupState, GroupType
-from ottla.client.results import LogDir, Node, ReplicaLog
+from ottla.cli.doctor.facts import Facts
+from ottla.cli.doctor.groups import BEHIND_MS, suspects
+from ottla.client.admin.group_lag import GroupLag, PartitionLag
+from ottla.client.admin.group_results import GroupDescription, GroupMember, GroupState, GroupType
+from ottla.client.admin.results import LogDir, Node, ReplicaLog
 
 COORDINATOR = Node(1, "10.0.0.1", 9092)
 

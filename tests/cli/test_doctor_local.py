@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from doctor_patients import NOW_MS, a_healthy_cluster, a_visit, found, only, place
 
-from ottla.cli import doctor_local
-from ottla.cli.doctor_facts import DataDir, Facts, Machine
-from ottla.client.results import Node
-from ottla.server.directory import HeldDirectory
+from ottla.cli.doctor import local
+from ottla.cli.doctor.facts import DataDir, Facts, Machine
+from ottla.client.admin.results import Node
+from ottla.server.data_directory import HeldDirectory
 
 GIB = 2**30
 
@@ -49,15 +49,15 @@ def test_nobody_answering_is_said_whichever_checks_were_asked_for() -> None:
 
 
 def test_a_good_file_of_profiles_is_no_trouble(own_surroundings: Path) -> None:
-    assert doctor_local.profile_troubles({}) == []
+    assert local.profile_troubles({}) == []
     own_surroundings.write_text('current = "a"\n[profiles.a]\nbootstrap_servers = "h:9092"\n')
-    assert doctor_local.profile_troubles({"OTTLA_PROFILE": "a"}) == []
+    assert local.profile_troubles({"OTTLA_PROFILE": "a"}) == []
 
 
 def test_what_is_wrong_with_profiles_is_told_one_by_one(own_surroundings: Path) -> None:
     own_surroundings.write_text('[profiles.a]\nrequest_timeout_ms = "soon"\nsasl_password = "hush"\n')
     own_surroundings.chmod(0o644)
-    told = doctor_local.profile_troubles({"OTTLA_PROFILE": "b"})
+    told = local.profile_troubles({"OTTLA_PROFILE": "b"})
     assert [what for what, _, _ in told] == [
         "Others on this machine can read the secrets of profiles",
         "A profile has a setting that cannot be used",
@@ -66,13 +66,13 @@ def test_what_is_wrong_with_profiles_is_told_one_by_one(own_surroundings: Path) 
     ]
     assert "hush" not in str(told)
     own_surroundings.write_text("[profiles")
-    assert [what for what, _, _ in doctor_local.profile_troubles({})] == ["The file of profiles cannot be read"]
+    assert [what for what, _, _ in local.profile_troubles({})] == ["The file of profiles cannot be read"]
 
 
 def test_variables_that_contradict_each_other_are_told() -> None:
-    told = doctor_local.profile_troubles({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_BOOTSTRAP_SERVERS": "b:1"})
+    told = local.profile_troubles({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_BOOTSTRAP_SERVERS": "b:1"})
     assert "OTTLA_BOOTSTRAP_SERVERS is taken" in told[0][2]
-    told = doctor_local.profile_troubles({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_PROFILE": "p"})
+    told = local.profile_troubles({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_PROFILE": "p"})
     assert told[0][0] == "The profile that the environment names is not read"
 
 
@@ -104,19 +104,19 @@ def test_each_illness_of_a_data_directory_is_found(illness: dict[str, object], s
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="who holds a lock is read from /proc")
 def test_a_directory_is_seen_with_whoever_holds_it(tmp_path: Path) -> None:
     (tmp_path / "orders-0").mkdir()
-    assert doctor_local.data_dir(tmp_path).has_lock is False
+    assert local.data_dir(tmp_path).has_lock is False
     held = HeldDirectory(tmp_path)
     try:
-        seen = doctor_local.data_dir(tmp_path)
+        seen = local.data_dir(tmp_path)
         assert (seen.error, seen.has_lock, seen.holder, seen.of_others) == (None, True, os.getpid(), [])
         assert 0 < seen.free_bytes <= seen.total_bytes
         assert seen.holder_files is not None and seen.holder_files > 0
     finally:
         held.release()
-    assert (doctor_local.data_dir(tmp_path).has_lock, doctor_local.data_dir(tmp_path).holder) == (True, None)
+    assert (local.data_dir(tmp_path).has_lock, local.data_dir(tmp_path).holder) == (True, None)
 
 
 def test_what_is_no_directory_is_said(tmp_path: Path) -> None:
-    assert doctor_local.data_dir(tmp_path / "none").error == "there is no such directory"
+    assert local.data_dir(tmp_path / "none").error == "there is no such directory"
     (tmp_path / "file").touch()
-    assert doctor_local.data_dir(tmp_path / "file").error == "it is not a directory"
+    assert local.data_dir(tmp_path / "file").error == "it is not a directory"

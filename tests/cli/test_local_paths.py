@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.base.paths import NotLocal, local_path
-from ottla.cli.lazy import Lazy
+from ottla.cli.common.lazy import Lazy
+from ottla.cli.common.paths import LocalFile, LocalPath
 from ottla.cli.main import main
-from ottla.cli.paths import LocalFile, LocalPath
-from ottla.spark.options import OptionError, SourceOptions
-from ottla.spark.pipeline.file import load
-from ottla.spark.pipeline.table import PipelineError
-from ottla.spark.sink_options import SinkOptions
+from ottla.spark.pipeline.config.file import load
+from ottla.spark.pipeline.config.toml_table import PipelineError
+from ottla.spark.sink.options import SinkOptions
+from ottla.spark.source.options import OptionError, SourceOptions
 
 SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "wasb", "hdfs", "http", "https", "az", "ftp", "S3", "x-y.z+1")
 CONSOLE = '[[sink]]\ntype = "console"\n'

@@ -12,8 +12,8 @@ from click.testing import Result
 
 from commands import Ottla, command, good
 from ottla.broker.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue, encode_record
-from ottla.cli.forms import fields_of
-from ottla.cli.log_verify import beside
+from ottla.cli.common.output_formats import fields_of
+from ottla.cli.log.index_check import beside
 from ottla.records.build import build_batch
 
 NAME = "00000000000000000000"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commands import Ottla, documents, good, refused
-from ottla.cli.perf_options import properties
+from ottla.cli.perf.options import properties
 from serving import Serving
 
 

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from ottla.cli.perf_display import Display, Goal, Moment, interval_line, live_line
-from ottla.cli.perf_figures import MB, NS, Figures, Tally, latency_document
-from ottla.cli.perf_histogram import SHARES, Histogram
-from ottla.cli.perf_load import Schedule, numbers, payloads_of, random_payloads
+from ottla.cli.perf.display import Display, Goal, Moment, interval_line, live_line
+from ottla.cli.perf.figures import MB, NS, Figures, Tally, latency_document
+from ottla.cli.perf.histogram import SHARES, Histogram
+from ottla.cli.perf.load import Schedule, numbers, payloads_of, random_payloads
 
 MS = 1_000_000
 

@@ -6,10 +6,10 @@ import io
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.perf_consume import Reading, Rebalances, document
-from ottla.cli.perf_display import Display, Goal
-from ottla.cli.perf_figures import MB, NS, Figures
-from ottla.client.record import ConsumerRecord
+from ottla.cli.perf.consume import Reading, Rebalances, document
+from ottla.cli.perf.display import Display, Goal
+from ottla.cli.perf.figures import MB, NS, Figures
+from ottla.client.consumer.record import ConsumerRecord
 
 MS = 1_000_000
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla.cli.perf_display import Display, Goal
-from ottla.cli.perf_figures import NS, Figures, latency_document
-from ottla.cli.perf_load import Payload, Schedule, numbers, random_payloads
-from ottla.cli.perf_sending import Sending
-from ottla.client.batches import Batch, BlockingDelivery
+from ottla.cli.perf.display import Display, Goal
+from ottla.cli.perf.figures import NS, Figures, latency_document
+from ottla.cli.perf.load import Payload, Schedule, numbers, random_payloads
+from ottla.cli.perf.sending import Sending
+from ottla.client.producer.batches import Batch, BlockingDelivery
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
 MS = 1_000_000

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ottla.cli.perf_display import Display, Goal
-from ottla.cli.perf_figures import NS, Figures, latency_document
-from ottla.cli.perf_latency import Lost, Sent, Trips
-from ottla.cli.perf_load import Schedule
-from ottla.client.batches import Batch, BlockingDelivery
-from ottla.client.record import ConsumerRecord
+from ottla.cli.perf.display import Display, Goal
+from ottla.cli.perf.figures import NS, Figures, latency_document
+from ottla.cli.perf.latency import Lost, Sent, Trips
+from ottla.cli.perf.load import Schedule
+from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.producer.batches import Batch, BlockingDelivery
 from ottla.wire.errors import KafkaError, NotEnoughReplicas
 
 MS = 1_000_000

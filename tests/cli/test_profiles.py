@@ -10,8 +10,8 @@ import pytest
 from fake_admin import FakeAdmin
 
 from commands import Ottla, documents, good, refused
-from ottla.cli import profiles
-from ottla.net.link import Link, LinkBroken
+from ottla.cli.common import profiles
+from ottla.net.client_connection import Link, LinkBroken
 
 FILE = """# my clusters
 current = "staging"  # for now
@@ -187,7 +187,7 @@ def test_a_cluster_that_cannot_be_reached_is_one_line_that_says_who_named_it(
     async def nobody(host: str, port: int, **_: Any) -> Link:
         raise LinkBroken(f"connection refused by {host}:{port}")
 
-    monkeypatch.setattr("ottla.client.network.open_link", nobody)
+    monkeypatch.setattr("ottla.client.transport.network.open_link", nobody)
     staged.write_text('[profiles.gone]\nbootstrap_servers = "x:1"\nreconnect_backoff_max_ms = 1\nreconnect_backoff_ms = 1\n')
     said = refused(ottla("topic", "list", "--profile", "gone"))
     assert said == "Error: no broker can be reached: connection refused by x:1 The address comes from profile gone.\n"

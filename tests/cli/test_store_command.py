@@ -10,11 +10,11 @@ from click.testing import CliRunner, Result
 from doctor_patients import typed
 
 from ottla.base.ports import Op
-from ottla.cli import doctor_local
+from ottla.cli.doctor import local
 from ottla.cli.main import main
-from ottla.server.directory import STORE, HeldDirectory
-from ottla.store import embedded
-from ottla.store.embedded import EmbeddedStore
+from ottla.server.data_directory import STORE, HeldDirectory
+from ottla.store.embedded import store as embedded_store
+from ottla.store.embedded.store import EmbeddedStore
 
 
 def run(*arguments: str) -> Result:
@@ -24,7 +24,7 @@ def run(*arguments: str) -> Result:
 @pytest.fixture
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a store, a copy of it, and a change after the copy."""
-    monkeypatch.setattr(embedded, "FIRST_COPY_S", 0)
+    monkeypatch.setattr(embedded_store, "FIRST_COPY_S", 0)
     (tmp_path / "meta").mkdir()
 
     async def make() -> None:
@@ -109,7 +109,7 @@ def test_the_doctor_finds_a_damaged_store_and_damaged_small_files(data_dir: Path
     (logs / "recovery-point-offset-checkpoint").write_text("0\n2\norders 0 5\n")
     (logs / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\nx 0\n")
     damage(data_dir)
-    seen = doctor_local.data_dir(data_dir)
+    seen = local.data_dir(data_dir)
     assert seen.store_trouble is not None and "is damaged" in seen.store_trouble
     assert [Path(path).name for path, _ in seen.metadata_troubles] == [
         "meta.properties",

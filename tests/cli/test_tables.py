@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.cli import tables
-from ottla.cli.tables import Column, drawn, folded, room, tabbed
+from ottla.cli.common import tables
+from ottla.cli.common.tables import Column, drawn, folded, room, tabbed
 
 COLUMNS = (Column("NAME", "name"), Column("COUNT", "count", number=True), Column("WORDS", "words"))
 ROWS = [

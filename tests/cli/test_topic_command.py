@@ -9,7 +9,7 @@ import yaml
 from fake_admin import FakeAdmin
 
 from commands import Ottla, documents, good, refused
-from ottla.client.results import PartitionDescription, Resource
+from ottla.client.admin.results import PartitionDescription, Resource
 
 ORDERS = Resource.topic("orders")
 
@@ -182,7 +182,7 @@ def test_topics_are_not_deleted_before_somebody_says_yes(cluster: FakeAdmin, ott
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.consent.has_somebody", lambda: True)
+    monkeypatch.setattr("ottla.cli.common.confirmation.has_somebody", lambda: True)
 
 
 def test_a_person_is_shown_what_would_go_and_asked(monkeypatch: pytest.MonkeyPatch, cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -260,6 +260,6 @@ def test_ctrl_c_ends_a_command_silently(ottla: Ottla, monkeypatch: pytest.Monkey
     def interrupted(*arguments: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ottla.client.sync_admin.Admin", interrupted)
+    monkeypatch.setattr("ottla.client.sync.admin.Admin", interrupted)
     result = ottla(*command)
     assert (result.exit_code, result.output) == (130, "")

@@ -18,13 +18,13 @@ from random import Random
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.client.assignors import Member, assignors_from
-from ottla.client.coordinator_search import Call, Kind
 from ottla.client.errors import ConnectionFailed
-from ottla.client.membership import Membership
+from ottla.client.group.assignors import Member, assignors_from
+from ottla.client.group.classic_membership import Membership
+from ottla.client.group.consumer_membership import Reconciliation
+from ottla.client.group.coordinator_search import Call, Kind
+from ottla.client.group.sticky_assignor import even
 from ottla.client.options import ConsumerOptions, from_keywords
-from ottla.client.reconciliation import Reconciliation
-from ottla.client.sticky import even
 from ottla.wire import messages as m
 from ottla.wire.messages.consumer_group_heartbeat import Assignment, TopicPartitions
 

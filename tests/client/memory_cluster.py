@@ -17,7 +17,7 @@ from typing import Any
 
 from group_world import ClassicCoordinator, NextCoordinator, World
 
-from ottla.net.link import Link, LinkBroken
+from ottla.net.client_connection import Link, LinkBroken
 from ottla.records.batch import parse_header, patch
 from ottla.records.read import records
 from ottla.wire import messages as m

@@ -20,9 +20,9 @@ import pytest
 
 import ottla
 from ottla import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
+from ottla.client.admin.results import ConfigChange, ConfigOperation, NewPartitions, Resource, ResourceType
 from ottla.client.errors import AlreadyClosed, ConnectionFailed, MetadataTimedOut
-from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime
-from ottla.client.results import ConfigChange, ConfigOperation, NewPartitions, Resource, ResourceType
+from ottla.client.fetch.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime
 from ottla.records.build import build_batch
 from ottla.wire.errors import InvalidConfig, KafkaError, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicOrPartition
 from serving import ELSEWHERE, Elsewhere, Serving

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.arrow_avro import Column, _values_one_by_one
-from ottla.client.arrow_columns import as_binary, binary_column, gathered, headers_column, same_number, same_text
-from ottla.client.arrow_json import NotJson, json_texts, json_values
-from ottla.client.arrow_read import Tables
-from ottla.client.arrow_rows import TableRows
-from ottla.client.arrow_send import Rows, batches_of_table
-from ottla.client.arrow_values import ColumnFormat
+from ottla.client.arrow.avro import Column, _values_one_by_one
+from ottla.client.arrow.columns import as_binary, binary_column, gathered, headers_column, same_number, same_text
+from ottla.client.arrow.json import NotJson, json_texts, json_values
+from ottla.client.arrow.read import Tables
+from ottla.client.arrow.rows import TableRows
+from ottla.client.arrow.send import Rows, batches_of_table
+from ottla.client.arrow.values import ColumnFormat
 from ottla.client.serializers import Avro, SerializationFailed
 from ottla.records.build import build_columns
 from ottla.records.compression import Codec
@@ -84,7 +84,7 @@ def test_batches_of_about_one_size_share_what_is_the_same_in_them() -> None:
 @pytest.mark.parametrize("compiled", [True, False])
 def test_json_of_each_type(column: Any, texts: list[str | None], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiled:
-        monkeypatch.setattr("ottla.client.arrow_json.join_json", None)
+        monkeypatch.setattr("ottla.client.arrow.json.join_json", None)
     assert json_texts(column).to_pylist() == texts
     assert json_texts(pa.concat_arrays([column, column])[len(column) :]).to_pylist() == texts
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.words import covers, duration_ms, duration_text, partitions_text, scope, time_ms
+from ottla.cli.common.arguments import covers, duration_ms, duration_text, partitions_text, scope, time_ms
 
 
 @pytest.mark.parametrize(

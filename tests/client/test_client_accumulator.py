@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ottla.client.accumulator import Accumulator
-from ottla.client.batches import SEQUENCES, Batch
-from ottla.client.cluster import PartitionInfo, TopicInfo
 from ottla.client.errors import AlreadyClosed, DeliveryTimedOut
 from ottla.client.options import ProducerOptions, from_keywords
-from ottla.client.partition_queue import EPOCH_MAX
+from ottla.client.producer.accumulator import Accumulator
+from ottla.client.producer.batches import SEQUENCES, Batch
+from ottla.client.producer.partition_queue import EPOCH_MAX
+from ottla.client.transport.cluster import PartitionInfo, TopicInfo
 from ottla.records.batch import crc_ok, parse_header
 from ottla.records.build import build_batch
 from ottla.records.read import records

@@ -15,7 +15,8 @@ import ottla.broker.node  # the handlers
 from ottla import KafkaError, NewTopic, Resource, aio, unwrap
 from ottla.aio import Admin
 from ottla.broker.handlers import HANDLERS
-from ottla.client import coordinator_lookup, offsets
+from ottla.client.fetch import offsets
+from ottla.client.group import coordinator_lookup
 from ottla.errors import (
     BrokerIncompatible,
     InvalidTopic,
@@ -92,7 +93,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
         made.nodes[node_id] = AdministeredNode(made, node_id)
     made.create("t")
     made.create("many", 3)
-    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
     return made
 
 

@@ -19,7 +19,7 @@ from memory_cluster import MemoryCluster
 
 from ottla import NewTopic, Resource, TopicPartition, aio, unwrap
 from ottla.base.options import ConfigError
-from ottla.client.releases import RELEASES, release_with
+from ottla.client.transport.kafka_releases import RELEASES, release_with
 from ottla.errors import (
     BrokerIncompatible,
     BrokerNotAvailable,
@@ -32,7 +32,7 @@ from ottla.errors import (
     RequestTimedOut,
     TopicAuthorizationFailed,
 )
-from ottla.net.link import Link, LinkBroken
+from ottla.net.client_connection import Link, LinkBroken
 from ottla.wire import messages as m
 from ottla.wire.messages import API
 
@@ -215,7 +215,7 @@ class Misled(MemoryCluster):
 def misled(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     made = Misled()
     made.create("t")
-    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
     return made
 
 
@@ -246,7 +246,7 @@ async def test_a_broker_that_advertises_what_clients_cannot_reach_is_named_with_
 async def test_who_waits_for_records_hears_of_what_is_missing_in_the_log_once(
     misled: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ottla.client.network.WARN_AFTER_MS", 20)
+    monkeypatch.setattr("ottla.client.transport.network.WARN_AFTER_MS", 20)
     with caplog.at_level(logging.WARNING, "ottla.client"):
         async with aio.Consumer(**quick) as consumer:
             consumer.assign([T, TopicPartition("nope", 0)])

@@ -9,9 +9,9 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.client.errors import LogTruncated, NoOffsetToStart
-from ottla.client.fetch_position import FetchPlan
-from ottla.client.fetcher import CHUNKS_MAX, FULL_WAIT_MS, Fetcher
-from ottla.client.offsets import EARLIEST, LATEST
+from ottla.client.fetch.fetcher import CHUNKS_MAX, FULL_WAIT_MS, Fetcher
+from ottla.client.fetch.offsets import EARLIEST, LATEST
+from ottla.client.fetch.position import FetchPlan
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.records.build import build_batch
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, marker

@@ -14,9 +14,9 @@ import ottla
 from ottla.aio import Consumer
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
-from ottla.client.commits import OffsetAndMetadata
+from ottla.client.consumer.rebalance import RebalanceListener
 from ottla.client.errors import CommitFailed, NoOffsetToStart
-from ottla.client.rebalance import RebalanceListener
+from ottla.client.group.commits import OffsetAndMetadata
 from ottla.records.build import build_batch
 from ottla.wire import messages as m
 from ottla.wire.errors import (
@@ -238,7 +238,7 @@ async def test_a_commit_that_cannot_be_said_is_refused_and_not_lost(cluster: Mem
 async def test_an_error_of_the_client_itself_is_logged_once(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ottla.client.group.Membership.answered", lambda *_: 1 / 0)
+    monkeypatch.setattr("ottla.client.group.coordinator_client.Membership.answered", lambda *_: 1 / 0)
     async with Consumer("t", **quick) as consumer:
         await consumer.poll(50)
         consumer.enforce_rebalance()
@@ -311,7 +311,7 @@ async def test_an_answer_about_offsets_goes_by_the_ids_that_were_asked_for(
 async def test_a_commit_for_a_deleted_topic_fails_soon_and_says_why(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.client.cluster.GONE_MS", 20)
+    monkeypatch.setattr("ottla.client.transport.cluster.GONE_MS", 20)
     fill(cluster)
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
         await consumer.poll(5000)

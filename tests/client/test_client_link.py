@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.net.link import SCRATCH_BYTES, Link, LinkBroken
+from ottla.net.client_connection import SCRATCH_BYTES, Link, LinkBroken
 from ottla.wire import messages as m
 from ottla.wire.framing import decode_request_header, encode_response
 from ottla.wire.messages.fetch import FetchableTopicResponse, PartitionData

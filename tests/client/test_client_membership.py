@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from group_world import Player, World
 
-from ottla.client.membership import Membership
+from ottla.client.group.classic_membership import Membership
 from ottla.wire import messages as m
 from ottla.wire.errors import FencedInstanceId, GroupAuthorizationFailed, GroupMaxSizeReached, InconsistentGroupProtocol, KafkaError
 from ottla.wire.messages.consumer_group_heartbeat import Assignment, TopicPartitions

@@ -8,10 +8,7 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
-from ottla.client.backoff import Backoff
-from ottla.client.cluster import GONE_MS, Cluster
-from ottla.client.fetch_session import Ask, FetchSession
-from ottla.client.inflight import InFlight
+from ottla.client.fetch.session import Ask, FetchSession
 from ottla.client.options import (
     ClientOptions,
     ConsumerOptions,
@@ -21,6 +18,9 @@ from ottla.client.options import (
     from_keywords,
     parse_address,
 )
+from ottla.client.producer.inflight import InFlight
+from ottla.client.transport.backoff import Backoff
+from ottla.client.transport.cluster import GONE_MS, Cluster
 from ottla.wire import messages as m
 from ottla.wire.errors import TopicAuthorizationFailed
 

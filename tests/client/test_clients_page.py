@@ -73,7 +73,7 @@ def test_wrong_uses_are_found_by_a_type_checker(findings: dict[tuple[str, int], 
     said = {line: text for (file, line), text in findings.items() if file == "wrong.py"}
     assert said.keys() == {4, 5, 6, 7}
     assert 'Item "KafkaError" of "CreatedTopic | KafkaError" has no attribute' in said[4]
-    assert "ottla.client.results.TopicDescription]" in said[7]
+    assert "ottla.client.admin.results.TopicDescription]" in said[7]
 
 
 def test_the_package_that_is_installed_says_that_it_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ import ottla
 from ottla import aio
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
-from ottla.client.consume import group_settings, parts_of
+from ottla.client.consumer.consume import group_settings, parts_of
 from ottla.client.errors import AlreadyClosed
-from ottla.client.ranges import BadRange
+from ottla.client.fetch.ranges import BadRange
 from ottla.records.build import build_batch
 from ottla.records.read import COMMIT_MARKER, marker
 
@@ -203,7 +203,7 @@ def test_start_says_it_for_all_that_do_not_say_it_themselves(
 async def test_partitions_that_are_added_are_read_from_their_start(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.client.consume.WAIT_MS", 5)
+    monkeypatch.setattr("ottla.client.consumer.consume.WAIT_MS", 5)
     fill(cluster, count=1)
     found = []
     async with asyncio.timeout(PATIENCE_S):

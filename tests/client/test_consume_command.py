@@ -60,7 +60,7 @@ def test_of_new_partitions_of_a_group_it_says_which_begin_at_the_start(cluster: 
     "how", [pytest.param((), id="assigned"), pytest.param(("-g", "g"), id="in a group", marks=pytest.mark.slow)]
 )  # fmt: skip
 def test_who_reads_a_topic_that_is_deleted_is_told(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]) -> None:
-    monkeypatch.setattr("ottla.client.cluster.GONE_MS", 20)
+    monkeypatch.setattr("ottla.client.transport.cluster.GONE_MS", 20)
     write(cluster, b"a")
 
     asked: list[int] = []
@@ -103,8 +103,8 @@ def test_a_group_reads_on_while_a_partition_has_no_leader(cluster: MemoryCluster
 def test_the_end_of_a_partition_without_a_leader_is_waited_for_and_then_given_up(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.cli.consume_group.ENDS_MS", 20)
-    monkeypatch.setattr("ottla.cli.consume_group.LOOK_S", 0.2)
+    monkeypatch.setattr("ottla.cli.consume.group.ENDS_MS", 20)
+    monkeypatch.setattr("ottla.cli.consume.group.LOOK_S", 0.2)
     cluster.leaders["many", 1] = 9
     write(cluster, b"0", topic="many")
     result = consume("many", "-g", "g", "--from-beginning", "-e")
@@ -115,8 +115,8 @@ def test_the_end_of_a_partition_without_a_leader_is_waited_for_and_then_given_up
 
 @pytest.mark.parametrize("where", ["beginning", "end", "-1", "0"])
 def test_partitions_that_come_while_it_reads_are_read_too(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr("ottla.cli.consume.METADATA_MS", 20)
-    monkeypatch.setattr("ottla.cli.consume_parts.NEW_S", 0.0)
+    monkeypatch.setattr("ottla.cli.consume.command.METADATA_MS", 20)
+    monkeypatch.setattr("ottla.cli.consume.ranges.NEW_S", 0.0)
 
     def grow(node: MemoryNode, request: Any) -> None:
         if len(cluster.logs["t"]) == 1:
@@ -130,7 +130,7 @@ def test_partitions_that_come_while_it_reads_are_read_too(cluster: MemoryCluster
 
 
 def test_a_commit_that_fails_is_told_and_made_again(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.consume_group.COMMIT_S", 0.0)
+    monkeypatch.setattr("ottla.cli.consume.group.COMMIT_S", 0.0)
     write(cluster, b"a")
 
     def refuse(node: MemoryNode, request: Any) -> Any:
@@ -181,7 +181,7 @@ def test_topics_of_a_pattern_are_read(cluster: MemoryCluster) -> None:
 
 
 def test_a_topic_that_comes_later_is_read_too_if_it_fits_the_pattern(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.consume_parts.TOPICS_S", 0.0)
+    monkeypatch.setattr("ottla.cli.consume.ranges.TOPICS_S", 0.0)
     write(cluster, b"a")
 
     def add(node: MemoryNode, request: Any) -> None:

@@ -14,9 +14,9 @@ from memory_cluster import MemoryCluster
 import ottla
 from ottla.aio import Consumer, Producer
 from ottla.base.ids import TopicPartition
-from ottla.client.commits import OffsetAndMetadata
+from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import AlreadyClosed, WokenUp
-from ottla.client.record import ConsumerRecord
+from ottla.client.group.commits import OffsetAndMetadata
 from ottla.errors import RecordDeserializationFailed
 from ottla.records.build import build_batch
 from ottla.wire import messages as m

@@ -11,7 +11,7 @@ from memory_cluster import MemoryCluster
 import ottla
 from ottla.aio import Consumer
 from ottla.base.ids import TopicPartition
-from ottla.client.consumer_metrics import Consumed, ConsumedChunk, ConsumerMetrics, PartitionStanding
+from ottla.client.consumer.metrics import Consumed, ConsumedChunk, ConsumerMetrics, PartitionStanding
 from ottla.records.build import build_batch
 from ottla.wire import messages as m
 from ottla.wire.messages import HeartbeatRequest, JoinGroupRequest

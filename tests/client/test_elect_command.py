@@ -14,8 +14,8 @@ from commands import documents
 from ottla.aio import Admin
 from ottla.base.ids import TopicPartition
 from ottla.cli.main import main
+from ottla.client.admin.results import ElectionType
 from ottla.client.errors import BrokerIncompatible
-from ottla.client.results import ElectionType
 from ottla.wire import messages as m
 from ottla.wire.errors import ElectionNotNeeded, PreferredLeaderNotAvailable, UnknownTopicOrPartition
 
@@ -29,7 +29,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ReassigningCluster:
     made.place("t", [1, 2], [2, 3], [4, 3])
     made.leaders.update({("t", 0): 2, ("t", 2): 3})
     made.nodes[4].stop()
-    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
     return made
 
 

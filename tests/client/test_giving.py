@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.client.giving import CHECK_IN_S, Giving
+from ottla.client.consumer.delivery import CHECK_IN_S, Giving
+from ottla.client.consumer.record import ConsumerRecord, Deserializers, RecordDeserializationFailed
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions, from_keywords
-from ottla.client.record import ConsumerRecord, Deserializers, RecordDeserializationFailed
 from ottla.client.serializers import Avro, Protobuf, SerializationFailed
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)

@@ -12,10 +12,10 @@ from memory_cluster import CUT
 
 from ottla.aio import Admin
 from ottla.base.ids import TopicPartition
-from ottla.client.commits import OffsetAndMetadata
+from ottla.client.admin.group_lag import GroupLag
+from ottla.client.admin.group_results import GroupState, GroupType
 from ottla.client.errors import BrokerIncompatible
-from ottla.client.group_lag import GroupLag
-from ottla.client.group_results import GroupState, GroupType
+from ottla.client.group.commits import OffsetAndMetadata
 from ottla.wire import messages as m
 from ottla.wire.errors import (
     GroupIdNotFound,
@@ -41,7 +41,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
         "b": AdministeredGroup(1, members={"m1": {"t": [0], "many": [1, 0]}}, offsets={T: (7, "", -1), U: (1, "", -1)}),
         "c": AdministeredGroup(2, type="Consumer", members={"m2": {"many": [0, 1, 2]}}),
     }
-    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
     return made
 
 

@@ -36,7 +36,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
         "orders": AdministeredGroup(offsets={T: (4, "", -1), ("many", 1): (5, "", -1)}),
         "busy": AdministeredGroup(members={"m1": {"t": [0]}}, offsets={T: (10, "", -1)}),
     }
-    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
     return made
 
 
@@ -68,7 +68,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person looks on, with a wide screen."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr("ottla.cli.tables.is_terminal", lambda: True)
+    monkeypatch.setattr("ottla.cli.common.tables.is_terminal", lambda: True)
 
 
 def squeezed(text: str) -> list[str]:

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from memory_cluster import MemoryCluster
 
 from ottla.cli.main import main
-from ottla.lake import load_tail
-from ottla.lake.load_state import Entry, Journal
+from ottla.lake.load import log_tail
+from ottla.lake.load.load_journal import Entry, Journal
 from ottla.records import partition_for_key
 from ottla.records.read import records
 
@@ -23,7 +23,7 @@ from ottla.records.read import records
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Journals and files are in a directory of the test's own; nothing is waited for."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(load_tail, "QUIET_S", 0.0)
+    monkeypatch.setattr(log_tail, "QUIET_S", 0.0)
     return tmp_path
 
 
@@ -134,7 +134,7 @@ def test_what_a_process_wrote_before_it_died_is_found_in_the_log(
     command = ("a.csv", "--to", "many", "--value", "id", *key)
     loaded("a.csv", "--to", "t", "--value", "id")
     with monkeypatch.context() as dying:
-        dying.setattr("ottla.lake.load_state.Journal", Dying)
+        dying.setattr("ottla.lake.load.load_journal.Journal", Dying)
         assert loaded(*command, "--limit", "1234")["records"] == 1234
         Dying.notes = 1
         told = loaded(*command, "--limit", "500")
@@ -148,7 +148,7 @@ def test_what_a_process_wrote_before_it_died_is_found_in_the_log(
 def test_what_others_wrote_meanwhile_is_not_mistaken_for_its_own(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("a.csv").write_text(numbered(100))
     with monkeypatch.context() as dying:
-        dying.setattr("ottla.lake.load_state.Journal", Dying)
+        dying.setattr("ottla.lake.load.load_journal.Journal", Dying)
         Dying.notes = 1
         loaded("a.csv", "--to", "t", "--value", "id", "--limit", "40")
     assert CliRunner().invoke(main, ["produce", "t", "-b", "boot:1"], input=b"of another\n" * 30).exit_code == 0
@@ -161,7 +161,7 @@ def test_a_topic_with_more_partitions_since_is_gone_on_with(cluster: MemoryClust
     Path("a.csv").write_text(numbered(5000))
     cluster.create("grows", 2)
     with monkeypatch.context() as dying:
-        dying.setattr("ottla.lake.load_state.Journal", Dying)
+        dying.setattr("ottla.lake.load.load_journal.Journal", Dying)
         Dying.notes = 1
         loaded("a.csv", "--to", "grows", "--value", "id", "--key", "id", "--limit", "2000")
     cluster.create("other", 3)

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from ottla.cli import pipeline_load_watch
-from ottla.cli.pipeline_load_watch import LoadWatch
-from ottla.lake.load_files import Input
-from ottla.lake.load_plan import Planned
-from ottla.lake.load_run import Totals
+from ottla.cli.pipeline import load_progress
+from ottla.cli.pipeline.load_progress import LoadWatch
+from ottla.lake.load.inputs import Input
+from ottla.lake.load.plan import Planned
+from ottla.lake.load.run import Totals
 
 
 class Clock:
@@ -30,7 +30,7 @@ def a_file(name: str, size: int) -> Planned:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(pipeline_load_watch, "time", made)
+    monkeypatch.setattr(load_progress, "time", made)
     return made
 
 
@@ -69,7 +69,7 @@ def test_a_load_with_a_rate_sends_little_at_a_time_and_waits_after_each(clock: C
         def wait(self, records: int) -> None:
             waited.append((self._rate, records))
 
-    monkeypatch.setattr(pipeline_load_watch, "Pace", Pace)
+    monkeypatch.setattr(load_progress, "Pace", Pace)
     watch = LoadWatch([], Totals(), "fail", 50.0, human=False)
     assert watch.portion == 7
     watch.pause(5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.client import offset_resets as resets
-from ottla.client.offset_resets import Move, Policy, Standing, moves, read_offsets, write_csv
+from ottla.client.admin import offset_resets as resets
+from ottla.client.admin.offset_resets import Move, Policy, Standing, moves, read_offsets, write_csv
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from ottla.cli.pace import Pace, rate
-from ottla.cli.progress import Progress, bytes_text, rate_text
+from ottla.cli.common.progress import Progress, bytes_text, rate_text
+from ottla.cli.common.rate_limit import Pace, rate
 
 
 class Clock:

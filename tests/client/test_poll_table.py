@@ -207,7 +207,7 @@ async def test_a_poll_that_was_cancelled_loses_nothing(cluster: MemoryCluster, q
 
 
 def _tables() -> Any:
-    from ottla.client.table_polls import tables_of
+    from ottla.client.arrow.table_polls import tables_of
 
     return tables_of({})
 

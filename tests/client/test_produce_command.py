@@ -173,15 +173,15 @@ def test_what_is_asked_wrongly_is_told_with_exit_code_2(cluster: MemoryCluster, 
 
 
 def test_ctrl_c_waits_for_what_was_sent_and_tells_how_much_was_written(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ottla.cli import produce_sending
+    from ottla.cli.produce import sending
 
-    real = produce_sending.Sending._send_chunk
+    real = sending.Sending._send_chunk
 
     def then_interrupt(self: Any, chunk: Any) -> None:
         real(self, chunk)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(produce_sending.Sending, "_send_chunk", then_interrupt)
+    monkeypatch.setattr(sending.Sending, "_send_chunk", then_interrupt)
     result = produce("t", stdin=b"a\nb\n")
     assert (result.exit_code, result.stderr) == (130, "Interrupted: 2 records were written to t\n")
     assert [value for _, value in arrived(cluster)] == [b"a", b"b"]

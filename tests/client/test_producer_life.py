@@ -16,13 +16,13 @@ pytestmark = pytest.mark.server
 HERE = Path(__file__).parent
 HEAD = """
 import asyncio, os, sys, threading, time
-import ottla.client.network
+import ottla.client.transport.network
 from memory_cluster import MemoryCluster
 from ottla.records.read import records
 
 cluster = MemoryCluster()
 cluster.create("t")
-ottla.client.network.open_link = cluster.connect
+ottla.client.transport.network.open_link = cluster.connect
 
 def silent():
     # The broker takes requests and does not answer.
@@ -32,7 +32,7 @@ def stored():
     return [record[3] for batch in cluster.logs["t"][0].batches for record in records(batch)]
 
 from ottla import Producer
-import ottla.client.loop_thread
+import ottla.client.sync.loop_thread
 """
 
 
@@ -68,8 +68,8 @@ def test_what_is_queued_when_the_interpreter_ends_is_sent_first() -> None:
         """
         import atexit
         atexit.register(lambda: print(len(stored())))       # runs after the producer's own
-        atexit.unregister(ottla.client.loop_thread._close_all)
-        atexit.register(ottla.client.loop_thread._close_all)
+        atexit.unregister(ottla.client.sync.loop_thread._close_all)
+        atexit.register(ottla.client.sync.loop_thread._close_all)
         producer = Producer(bootstrap_servers="boot:1", linger_ms=10_000)
         for number in range(1000):
             producer.send("t", b"%d" % number)
@@ -81,7 +81,7 @@ def test_what_is_queued_when_the_interpreter_ends_is_sent_first() -> None:
 def test_what_cannot_be_sent_when_the_interpreter_ends_is_told() -> None:
     code, _, err = outcome(
         """
-        ottla.client.loop_thread.EXIT_TIMEOUT_MS = 100
+        ottla.client.sync.loop_thread.EXIT_TIMEOUT_MS = 100
         producer = Producer(bootstrap_servers="boot:1", linger_ms=10_000)
         producer.send("t", b"a")
         silent()
@@ -107,9 +107,9 @@ def test_threads_that_still_send_when_the_main_one_ends_are_waited_for() -> None
     code, out, err = outcome(
         """
         import atexit
-        atexit.unregister(ottla.client.loop_thread._close_all)
+        atexit.unregister(ottla.client.sync.loop_thread._close_all)
         atexit.register(lambda: print(len(stored())))
-        atexit.register(ottla.client.loop_thread._close_all)
+        atexit.register(ottla.client.sync.loop_thread._close_all)
         producer = Producer(bootstrap_servers="boot:1")
         def send():
             for number in range(50):

@@ -10,7 +10,7 @@ from memory_cluster import MemoryCluster
 
 from ottla.aio import Producer
 from ottla.client.errors import BufferExhausted
-from ottla.client.moving import WINDOW_MS, Moving
+from ottla.client.sampled_stats import WINDOW_MS, Moving
 from ottla.wire.errors import InvalidRecord
 
 NOW = 5_000_000.0

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from ottla.client.accumulator import Accumulator
-from ottla.client.batches import RecordMetadata
-from ottla.client.cluster import NOBODY, PartitionInfo, TopicInfo
 from ottla.client.interceptors import Interceptors, ProducerRecord
 from ottla.client.options import ProducerOptions, from_keywords
-from ottla.client.partitioner import as_choice
+from ottla.client.producer.accumulator import Accumulator
+from ottla.client.producer.batches import RecordMetadata
+from ottla.client.producer.partitioner import as_choice
+from ottla.client.producer.sticky_partitioning import NodeLatency, choose, weighted
 from ottla.client.serializers import Avro, Float, Int, Json, Protobuf, SerializationFailed, as_deserializer, as_serializer
-from ottla.client.uniform import NodeLatency, choose, weighted
+from ottla.client.transport.cluster import NOBODY, PartitionInfo, TopicInfo
 from ottla.records import partition_for_key
 
 # -- serializers

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.client.range_reader import RangeReader
-from ottla.client.raw_fetch import RawFetch
+from ottla.client.fetch.range_reader import RangeReader
+from ottla.client.fetch.raw_fetch import RawFetch
 
 T0 = TopicPartition("t", 0)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.ranges import END, START, BadRange, Bound, Kind, Part, Range, parse_part, parse_partitions, parse_range
+from ottla.client.fetch.ranges import END, START, BadRange, Bound, Kind, Part, Range, parse_part, parse_partitions, parse_range
 
 NOW_MS = int(datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000

@@ -12,7 +12,7 @@ import pytest
 from memory_cluster import MemoryCluster
 
 import ottla
-from ottla.client.ranges import BadRange
+from ottla.client.fetch.ranges import BadRange
 from ottla.client.serializers import SerializationFailed
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec

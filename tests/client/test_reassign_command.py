@@ -14,10 +14,10 @@ from reassigning_cluster import ReassigningCluster
 from commands import documents
 from ottla.aio import Admin
 from ottla.base.ids import TopicPartition
-from ottla.cli.cluster_health import health
+from ottla.cli.cluster.health import health
 from ottla.cli.main import main
+from ottla.client.admin.results import PartitionReassignment
 from ottla.client.errors import BrokerIncompatible
-from ottla.client.results import PartitionReassignment
 from ottla.wire import messages as m
 from ottla.wire.errors import InvalidReplicaAssignment, NoReassignmentInProgress, UnknownTopicOrPartition
 
@@ -30,7 +30,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ReassigningCluster:
     """Brokers 1 to 4; topic t with three partitions on 1, 2 and 3."""
     made = ReassigningCluster(4)
     made.place("t", [1, 2], [2, 3], [3, 1])
-    monkeypatch.setattr("ottla.client.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
     return made
 
 
@@ -192,7 +192,7 @@ def test_verify_waits_for_the_end(ottla: Ottla, cluster: ReassigningCluster, pla
         if len(looked) == 3:
             cluster.finish()
 
-    monkeypatch.setattr("ottla.cli.reassign.time.sleep", sleep)
+    monkeypatch.setattr("ottla.cli.cluster.reassign.time.sleep", sleep)
     good(ottla("verify", plan, "--wait"))
     assert len(looked) == 3
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.client.reassignment_plan import Plan, plan_json, planned, read_plan, read_topics
+from ottla.client.admin.reassignment_plan import Plan, plan_json, planned, read_plan, read_topics
 
 Racks = dict[int, str | None]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.record_filter import FilterError, compiled, filtered
-from ottla.cli.record_path import decoder, path
-from ottla.client.record import ConsumerRecord
+from ottla.cli.common.json_path import decoder, path
+from ottla.cli.consume.filter import FilterError, compiled, filtered
+from ottla.client.consumer.record import ConsumerRecord
 
 ORDER = (
     b'{"id": 7, "customer": {"id": "c-4", "name": "Ann"}, "items": [{"sku": "A1", "n": 2}, {"sku": "B2", "n": 5}], "paid": true,'

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.record_format import FormatError, Seen, compiled, harmless, parsed, unescaped
-from ottla.cli.record_forms import form
-from ottla.client.record import ConsumerRecord
+from ottla.cli.common.record_format import FormatError, Seen, compiled, harmless, parsed, unescaped
+from ottla.cli.common.value_formats import form
+from ottla.client.consumer.record import ConsumerRecord
 
 
 def a_record(value: bytes | None = b"v", key: bytes | None = b"k", **changes: Any) -> ConsumerRecord:

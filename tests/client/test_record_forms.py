@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.record_forms import FORMS, form
+from ottla.cli.common.value_formats import FORMS, form
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_json_within_json_comes_back_as_the_same_text(value: Any) -> None:
     """Also null, strings, and what looks like marked bytes, which mean something else in the line around them."""
-    from ottla.cli.record_input import Reading, _JsonLines
+    from ottla.cli.produce.input import Reading, _JsonLines
 
     data = msgspec.json.encode(value)
     line = msgspec.json.encode({"value": FORMS["json"].value(data)})

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.record_csv import joined
-from ottla.cli.record_forms import FORMS
-from ottla.cli.record_input import BadLine, Chunk, Counted, Given, Reading, chunks, headers_of, split, whole_files
+from ottla.cli.common.record_csv import joined
+from ottla.cli.common.value_formats import FORMS
+from ottla.cli.produce.input import BadLine, Chunk, Counted, Given, Reading, chunks, headers_of, split, whole_files
 
 
 class Told(Exception):

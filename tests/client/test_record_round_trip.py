@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.consume_output import json_coloured
-from ottla.cli.record_columns import ALL, columns, json_lines, text_parts
-from ottla.cli.record_csv import csv_lines, fields, joined
-from ottla.cli.record_format import Seen, compiled
-from ottla.cli.record_forms import FORMS
-from ottla.cli.record_input import Counted, Given, Reading, chunks
-from ottla.client.record import ConsumerRecord
+from ottla.cli.common.record_csv import csv_lines, fields, joined
+from ottla.cli.common.record_format import Seen, compiled
+from ottla.cli.common.value_formats import FORMS
+from ottla.cli.consume.columns import ALL, columns, json_lines, text_parts
+from ottla.cli.consume.output import json_coloured
+from ottla.cli.produce.input import Counted, Given, Reading, chunks
+from ottla.client.consumer.record import ConsumerRecord
 
 BYTES = (
     st.none()
@@ -69,7 +69,7 @@ def test_csv_is_taken_as_it_was_printed(records: list[ConsumerRecord]) -> None:
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=6), min_size=2, max_size=3), min_size=1, max_size=3))
 def test_other_programs_read_our_csv(rows: list[list[bytes]]) -> None:
     texts = [[cell.decode("latin-1").replace("\r", "") or "x" for cell in row] for row in rows]
-    from ottla.cli.record_csv import cell
+    from ottla.cli.common.record_csv import cell
 
     printed = "\n".join(",".join(cell(text.encode("latin-1")).decode("latin-1") for text in row) for row in texts)
     assert list(csv.reader(io.StringIO(printed, newline=""))) == texts
@@ -135,11 +135,11 @@ def test_quotes_that_are_amiss_are_told() -> None:
 
 def test_a_parquet_file_has_the_records_in_types_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    from ottla.cli import record_parquet
+    from ottla.cli.consume import parquet_output
 
-    monkeypatch.setattr(record_parquet, "GROUP_ROWS", 2)
+    monkeypatch.setattr(parquet_output, "GROUP_ROWS", 2)
     with (tmp_path / "a.parquet").open("wb") as out:
-        file = record_parquet.ParquetFile(out, columns([*ALL, "timestamp_type", ".a"], Seen(key=FORMS["int"])), numbers={"key": "int64"})
+        file = parquet_output.ParquetFile(out, columns([*ALL, "timestamp_type", ".a"], Seen(key=FORMS["int"])), numbers={"key": "int64"})
         file.write([a_record(b'{"a": [1]}', (5).to_bytes(8, "big")), a_record(None, None, headers=())])
         file.write([a_record(b"\xff", None, timestamp_type=1)])
         file.close()
@@ -158,7 +158,7 @@ def test_a_parquet_file_has_the_records_in_types_of_its_own(tmp_path: Path, monk
 
 def test_an_empty_parquet_file_can_be_read(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    from ottla.cli.record_parquet import ParquetFile
+    from ottla.cli.consume.parquet_output import ParquetFile
 
     with (tmp_path / "a.parquet").open("wb") as out:
         ParquetFile(out, columns(ALL, Seen()), numbers={}).close()

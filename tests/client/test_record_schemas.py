@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("fastavro")
 
-from ottla.cli.record_forms import form
-from ottla.cli.record_schemas import Registry, framed_by
+from ottla.cli.common.schemas import Registry, framed_by
+from ottla.cli.common.value_formats import form
 
 ORDER = {
     "type": "record",

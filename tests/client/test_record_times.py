@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.client.record_times import IDLE_MAX, LITTLE_BYTES, MUCH_BYTES, Ask, Piece, Place, TimeSearch
+from ottla.client.admin.record_times import IDLE_MAX, LITTLE_BYTES, MUCH_BYTES, Ask, Piece, Place, TimeSearch
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.wire.errors import CorruptMessage, KafkaError, NotLeaderOrFollower, UnknownServerError

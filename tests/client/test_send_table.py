@@ -15,7 +15,7 @@ from memory_cluster import MemoryCluster
 
 import ottla
 from ottla.aio import Producer
-from ottla.client.arrow_send import TableDelivery, TableMetadata
+from ottla.client.arrow.send import TableDelivery, TableMetadata
 from ottla.client.errors import BufferExhausted
 from ottla.client.serializers import Avro, SerializationFailed
 from ottla.records import partition_for_key

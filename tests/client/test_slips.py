@@ -89,7 +89,7 @@ def test_one_column_may_be_named_without_a_list(cluster: MemoryCluster, quick: d
 def test_a_table_of_a_topic_that_is_misspelt_is_refused_long_before_a_cluster_that_is_down(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.client.tables.MISSING_MS", 50)
+    monkeypatch.setattr("ottla.client.arrow.tables.MISSING_MS", 50)
     cluster.auto_create = False
     with pytest.raises(UnknownTopicOrPartition, match="there is no topic manny; did you mean many"):
         ottla.read_table("manny", **quick)

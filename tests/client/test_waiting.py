@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.client.loop_thread import LoopThread
-from ottla.client.waiting import SLICE_MAX_S, SLICE_MIN_S, Stop, taken
+from ottla.client.sync.loop_thread import LoopThread
+from ottla.client.sync.waiting import SLICE_MAX_S, SLICE_MIN_S, Stop, taken
 
 
 class Late:

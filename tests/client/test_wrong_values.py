@@ -12,8 +12,8 @@ from memory_cluster import MemoryCluster
 
 import ottla
 from ottla import Resource, aio
-from ottla.client.given import fitting
-from ottla.client.results import ConfigChange, ConfigOperation
+from ottla.client.admin.results import ConfigChange, ConfigOperation
+from ottla.client.argument_validation import fitting
 
 CLIENTS = [ottla.Producer, aio.Producer, ottla.Consumer, aio.Consumer, ottla.Admin, aio.Admin]
 #: Something right for every parameter that must be given.

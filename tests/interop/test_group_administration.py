@@ -19,9 +19,9 @@ from click.testing import CliRunner
 
 import ottla
 from ottla.cli.main import main
-from ottla.client.group_results import GroupState
-from ottla.client.network import Network
+from ottla.client.admin.group_results import GroupState
 from ottla.client.options import AdminOptions, from_keywords
+from ottla.client.transport.network import Network
 
 pytestmark = [pytest.mark.server, pytest.mark.interop]
 

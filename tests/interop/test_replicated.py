@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from kafka.admin import KafkaAdminClient
 
 import kafka
-from ottla.server.ensemble import Ensemble
-from ottla.server.local import LocalCluster, Wish
+from ottla.server.local_cluster import LocalCluster, Wish
+from ottla.server.zookeeper_ensemble import Ensemble
 
 pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.xdist_group("replicated"), pytest.mark.usefixtures("own_server_only")]
 INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT = 38, 39

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.cli.main import main
-from ottla.client.results import NewTopic
-from ottla.client.sync_admin import Admin
+from ottla.client.admin.results import NewTopic
+from ottla.client.sync.admin import Admin
 from serving import SOURCE, Elsewhere, Serving
 
 _numbers = itertools.count()

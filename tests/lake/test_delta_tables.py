@@ -10,8 +10,8 @@ pytest.importorskip("deltalake")
 import pyarrow as pa
 from click.testing import CliRunner
 
-from ottla.cli.table_status import compact_command
-from ottla.lake.delta import Overtaken, TableMismatch, append, commit_properties_of, compact, evolve, opened, transact, vacuum, write
+from ottla.cli.table.status import compact_command
+from ottla.lake.table.delta import Overtaken, TableMismatch, append, commit_properties_of, compact, evolve, opened, transact, vacuum, write
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

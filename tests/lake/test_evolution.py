@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ottla.lake.evolution import evolution
+from ottla.lake.table.schema_evolution import evolution
 
 
 def schema(**columns: Any) -> dict[str, Any]:

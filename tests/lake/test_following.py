@@ -11,15 +11,15 @@ pytest.importorskip("deltalake")
 
 import pyarrow as pa
 
-from ottla.client.arrow_columns import record_schema
+from ottla.client.arrow.columns import record_schema
 from ottla.client.errors import ConnectionFailed
-from ottla.client.ranges import END, START, Bound, Kind, Range
-from ottla.lake.delta import opened
-from ottla.lake.follow import RETRY_S, Keeper, Plan, Standing
-from ottla.lake.form import Form
-from ottla.lake.rows import Rows
-from ottla.lake.target import DeltaTarget
-from ottla.lake.topic import DataLost, Read, Topic
+from ottla.client.fetch.ranges import END, START, Bound, Kind, Range
+from ottla.lake.table.delta import opened
+from ottla.lake.table.rows import Rows
+from ottla.lake.table.schema import Form
+from ottla.lake.table.sync import RETRY_S, Keeper, Plan, Standing
+from ottla.lake.table.target import DeltaTarget
+from ottla.lake.table.topic import DataLost, Read, Topic
 
 FORM = Form(value="raw", columns=("offset",))
 

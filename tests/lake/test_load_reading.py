@@ -11,9 +11,9 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from ottla.lake import load_lines
-from ottla.lake.load_files import CannotLoad, inputs
-from ottla.lake.load_read import WHOLE, How, opened
+from ottla.lake.load import line_files
+from ottla.lake.load.inputs import CannotLoad, inputs
+from ottla.lake.load.readers import WHOLE, How, opened
 
 
 def read(path: Path, form: str | None = None, **how: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int | None, str]]]:
@@ -79,7 +79,7 @@ def test_lines_of_csv_at_fault_are_named_and_the_others_read(tmp_path: Path) -> 
 
 
 def test_fields_in_quotes_may_have_ends_of_lines_and_blocks_end_behind_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_lines, "PORTION_BYTES", 64)
+    monkeypatch.setattr(line_files, "PORTION_BYTES", 64)
     rows = [{"id": n, "v": f'a "{n}"\n\n, b'} for n in range(50)]
     text = "id,v\n" + "".join('{},"{}"\n'.format(row["id"], str(row["v"]).replace('"', '""')) for row in rows)
     assert read(written(tmp_path, "a.csv", text.encode())) == (rows, [])

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ottla.lake.load_files import CannotLoad, inputs
-from ottla.lake.load_preview import preview
-from ottla.lake.load_read import How
-from ottla.lake.load_shape import TURN_ROWS, Shape, Template, placed, shaped, template
+from ottla.lake.load.column_mapping import TURN_ROWS, Shape, Template, placed, shaped, template
+from ottla.lake.load.inputs import CannotLoad, inputs
+from ottla.lake.load.preview import preview
+from ottla.lake.load.readers import How
 from ottla.records import partition_for_key
 
 T0 = 1_790_000_000_000

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ottla.lake import load_state
-from ottla.lake.load_files import CannotLoad, inputs
-from ottla.lake.load_plan import Plan, compared, digest, planned
-from ottla.lake.load_read import How
-from ottla.lake.load_shape import Shape
-from ottla.lake.load_state import Entry, Head, Journal, Writer
+from ottla.lake.load import load_journal
+from ottla.lake.load.column_mapping import Shape
+from ottla.lake.load.inputs import CannotLoad, inputs
+from ottla.lake.load.load_journal import Entry, Head, Journal, Writer
+from ottla.lake.load.plan import Plan, compared, digest, planned
+from ottla.lake.load.readers import How
 
 HEAD = Head("orders", "0a")
 
@@ -43,7 +43,7 @@ def test_a_line_that_a_crash_tore_is_taken_away(tmp_path: Path) -> None:
 
 
 def test_a_long_journal_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_state, "STALE_LINES", 3)
+    monkeypatch.setattr(load_journal, "STALE_LINES", 3)
     with Journal(tmp_path / "j", HEAD) as journal:
         for rows in range(20):
             journal.note(entry("a", rows))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.client.raw_fetch import RawFetch
-from ottla.lake import load_tail
-from ottla.lake.load_state import Writer
-from ottla.lake.load_tail import Tail, tail
+from ottla.client.fetch.raw_fetch import RawFetch
+from ottla.lake.load import log_tail
+from ottla.lake.load.load_journal import Writer
+from ottla.lake.load.log_tail import Tail, tail
 from ottla.records.build import build_batch
 from ottla.wire.errors import OffsetOutOfRange
 
@@ -93,4 +93,4 @@ def test_what_comes_late_is_waited_for(batches: int) -> None:
     logs = Logs((7, 0, 0, 10))
     logs.late = [(7, 0, 10 * number, 10) for number in range(1, batches + 1)]
     assert found(logs, Writer(7, 0, {})).written == {0: 10 + 10 * batches}
-    assert load_tail.LOOK_S < load_tail.QUIET_S
+    assert log_tail.LOOK_S < log_tail.QUIET_S

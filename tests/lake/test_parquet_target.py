@@ -9,9 +9,9 @@ pytest.importorskip("deltalake")
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from ottla.lake.form import Form
-from ottla.lake.parquet_target import InUse, ParquetTarget, read_manifest
-from ottla.lake.target import DeltaTarget, NotOurs, Origin
+from ottla.lake.table.parquet_target import InUse, ParquetTarget, read_manifest
+from ottla.lake.table.schema import Form
+from ottla.lake.table.target import DeltaTarget, NotOurs, Origin
 
 ORIGIN = Origin("orders", "an-id")
 FORM = Form(value="text", columns=("offset",))

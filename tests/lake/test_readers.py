@@ -9,9 +9,9 @@ pytest.importorskip("deltalake")
 
 import pyarrow as pa
 
-from ottla.lake.delta import opened
-from ottla.lake.form import Form
-from ottla.lake.target import DELETED, DeltaTarget, Origin
+from ottla.lake.table.delta import opened
+from ottla.lake.table.schema import Form
+from ottla.lake.table.target import DELETED, DeltaTarget, Origin
 
 
 @pytest.fixture

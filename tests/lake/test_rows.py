@@ -9,14 +9,14 @@ pytest.importorskip("deltalake")
 
 import pyarrow as pa
 
-from ottla.client.arrow_columns import record_schema
+from ottla.client.arrow.columns import record_schema
 from ottla.client.serializers import Avro
-from ottla.lake.csv_rows import csv_values
-from ottla.lake.delta import TableMismatch
-from ottla.lake.files import aligned
-from ottla.lake.form import BESIDE, Form, checked, guessed, parse_schema
-from ottla.lake.json_fit import json_rows
-from ottla.lake.rows import Made, Rows
+from ottla.lake.table.csv_rows import csv_values
+from ottla.lake.table.delta import TableMismatch
+from ottla.lake.table.json_rows import json_rows
+from ottla.lake.table.parquet_files import aligned
+from ottla.lake.table.rows import Made, Rows
+from ottla.lake.table.schema import BESIDE, Form, checked, guessed, parse_schema
 
 NOTHING = pa.struct([])
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ottla.cli.table_watch import Lines, Terminal
-from ottla.lake.follow import Standing
+from ottla.cli.table.progress import Lines, Terminal
+from ottla.lake.table.sync import Standing
 
 
 def test_a_commit_that_came_soon_after_another_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:

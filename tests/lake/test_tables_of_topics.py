@@ -21,14 +21,14 @@ import pyarrow.parquet as pq
 
 from conftest import Ottla
 from ottla import Producer
-from ottla.client.results import NewTopic
-from ottla.client.sync_admin import Admin
-from ottla.lake.delta import Overtaken, opened
-from ottla.lake.follow import Keeper, Plan, Standing
-from ottla.lake.form import Form
-from ottla.lake.rows import Rows
-from ottla.lake.target import DeltaTarget, Origin
-from ottla.lake.topic import Topic
+from ottla.client.admin.results import NewTopic
+from ottla.client.sync.admin import Admin
+from ottla.lake.table.delta import Overtaken, opened
+from ottla.lake.table.rows import Rows
+from ottla.lake.table.schema import Form
+from ottla.lake.table.sync import Keeper, Plan, Standing
+from ottla.lake.table.target import DeltaTarget, Origin
+from ottla.lake.table.topic import Topic
 from serving import Serving
 
 pytestmark = pytest.mark.server

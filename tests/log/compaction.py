@@ -5,8 +5,8 @@ from typing import Any
 
 from log_builders import NOW_MS
 
-from ottla.log.cleaner import Means, dirt, is_due, plan, swap
-from ottla.log.cleaning import Cleaned, carry_out
+from ottla.log.compaction import Means, dirt, is_due, plan, swap
+from ottla.log.compactor import Cleaned, carry_out
 from ottla.log.log import Log
 from ottla.records.batch import headers, parse_header
 from ottla.records.build import build_batch

@@ -11,12 +11,12 @@ from log_builders import NOW_MS, ORDERS, a_log, a_marker, opened, options, reope
 from msgspec.structs import replace
 
 from ottla.base.units import DAY_MS, HOUR_MS
-from ottla.log import checkpoints, cleaning, recover
-from ottla.log.cleaner import dirt, is_due, plan, swap
-from ottla.log.cleaning import Cleaned, carry_out
+from ottla.log import checkpoints, compactor, recovery
+from ottla.log.compaction import dirt, is_due, plan, swap
+from ottla.log.compactor import Cleaned, carry_out
 from ottla.log.errors import CorruptLog, OutOfOrderSequence
 from ottla.log.log import Log
-from ottla.log.producers import BATCHES_KEPT, Duplicate
+from ottla.log.producer_state import BATCHES_KEPT, Duplicate
 from ottla.records.batch import headers, parse_header
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
@@ -193,13 +193,13 @@ def test_a_small_map_takes_several_rounds_to_the_same_result() -> None:
 
 def test_the_map_is_no_larger_than_the_dirty_part_needs_nor_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    original = cleaning.OffsetMap
+    original = compactor.OffsetMap
 
     def noted(slots: int, entries_max: int, key: bytes) -> Any:
         made.append(slots)
         return original(slots, entries_max, key)
 
-    monkeypatch.setattr(cleaning, "OffsetMap", noted)
+    monkeypatch.setattr(compactor, "OffsetMap", noted)
     for buffer_bytes in (1 << 30, 20 * 24):
         compact(filled(a_compacted_log()), means=replace(MEANS, buffer_bytes=buffer_bytes))
     assert 60 <= made[0] < 80 and made[1] == 20
@@ -585,7 +585,7 @@ def test_a_power_cut_at_any_step_of_a_compaction_leaves_the_old_segments_or_the_
 
 
 def test_a_start_that_passes_over_files_that_were_to_be_swapped_in_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recover, "SWAP", ".another")
+    monkeypatch.setattr(recovery, "SWAP", ".another")
     with pytest.raises(AssertionError):
         test_a_power_cut_at_any_step_of_a_compaction_leaves_the_old_segments_or_the_new()
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_builders import a_log, append, flush, reopened
 
-from ottla.log.epochs import LeaderEpochs
+from ottla.log.leader_epochs import LeaderEpochs
 from ottla.sim.disk import SimDisk
 
 

@@ -10,7 +10,7 @@ import pytest
 from log_builders import NOW_MS, ORDERS, TOPIC_ID, a_log, a_marker, append, flush, offsets, opened, options, reopened
 
 from ottla.base.ids import TopicPartition, topic_id_text
-from ottla.log import checkpoints, names
+from ottla.log import checkpoints, filenames
 from ottla.log.errors import DirectoryRefused
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 from ottla.sim.disk import SimDisk
@@ -204,14 +204,14 @@ def test_old_clean_shutdown_markers_tell_no_broker_epoch() -> None:
 
 
 def test_names_are_kafkas() -> None:
-    assert names.segment_name(42, names.LOG) == "00000000000000000042.log"
-    assert names.offset_of("00000000000000000042.log.deleted") == 42 and names.offset_of("leader-epoch-checkpoint") is None
-    assert names.partition_of("a-b.c-12") == TopicPartition("a-b.c", 12)
+    assert filenames.segment_name(42, filenames.LOG) == "00000000000000000042.log"
+    assert filenames.offset_of("00000000000000000042.log.deleted") == 42 and filenames.offset_of("leader-epoch-checkpoint") is None
+    assert filenames.partition_of("a-b.c-12") == TopicPartition("a-b.c", 12)
     for other in ("lost+found", "orders", "-1", "orders-", "orders-0.0123456789abcdef0123456789abcdef-delete", "orders-01", "orders-²"):
-        assert names.partition_of(other) is None
+        assert filenames.partition_of(other) is None
     long = TopicPartition("t" * 249, 17)
-    assert len(names.delete_directory_name(long, "u" * 32)) == 255
-    assert names.delete_directory_name(ORDERS, "u" * 32) == "orders-0." + "u" * 32 + "-delete"
+    assert len(filenames.delete_directory_name(long, "u" * 32)) == 255
+    assert filenames.delete_directory_name(ORDERS, "u" * 32) == "orders-0." + "u" * 32 + "-delete"
 
 
 # What Kafka leaves, opened here.

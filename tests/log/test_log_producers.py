@@ -8,8 +8,8 @@ from log_builders import NOW_MS, a_batch, a_log, a_marker, append, flush, reopen
 
 from ottla.log.errors import InvalidTransactionState, OutOfOrderSequence, StaleCoordinatorEpoch, StaleProducerEpoch
 from ottla.log.log import Log
-from ottla.log.producers import Duplicate
-from ottla.log.snapshots import read_snapshot, snapshot_file
+from ottla.log.producer_snapshots import read_snapshot, snapshot_file
+from ottla.log.producer_state import Duplicate
 from ottla.sim.disk import SimDisk
 
 

@@ -8,7 +8,7 @@ from log_builders import ORDERS, a_log, append, flush, reopened
 from ottla.log.damage import Damage, note
 from ottla.log.log import Log
 from ottla.log.scrub import Scrubbed, carry_out
-from ottla.log.scrubbing import plan
+from ottla.log.scrub_schedule import plan
 from ottla.records.batch import HEADER_SIZE
 from ottla.sim.disk import SimDisk
 

@@ -3,7 +3,7 @@
 import pytest
 from log_builders import NOW_MS, a_batch, a_log, a_marker, append
 
-from ottla.log.looking import TimedOffset
+from ottla.log.lookup import TimedOffset
 from ottla.records.batch import parse_header, stamp_append_time
 from ottla.records.compression import Codec
 

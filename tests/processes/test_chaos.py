@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ottla.server.directory import CannotStart
-from ottla.server.ensemble import class_path
+from ottla.server.data_directory import CannotStart
+from ottla.server.zookeeper_ensemble import class_path
 from ottla.spark.java import NoJava, java_home
 
 ROOT = Path(__file__).resolve().parents[2]

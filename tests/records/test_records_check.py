@@ -9,9 +9,9 @@ from record_samples import T0, a_batch, resealed, some_records, with_payload
 from ottla.records import read
 from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
-from ottla.records.check import RECORD_ERRORS_MAX, check_batch, examine_batch, timestamps_outside
 from ottla.records.compression import Codec, compress
 from ottla.records.errors import CorruptBatch, InvalidBatch, RecordsError, UnsupportedCodec, UnsupportedMagic
+from ottla.records.validation import RECORD_ERRORS_MAX, check_batch, examine_batch, timestamps_outside
 
 MAX = 1 << 20
 

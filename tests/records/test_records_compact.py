@@ -11,10 +11,10 @@ from ottla.records import _pure as pure
 from ottla.records.batch import HEADER_SIZE, crc_ok, parse_header
 from ottla.records.build import build_batch
 from ottla.records.codec import OffsetMap
+from ottla.records.compact import emptied, map_batch, retain, with_horizon
 from ottla.records.compression import Codec
 from ottla.records.errors import InvalidBatch
 from ottla.records.read import records
-from ottla.records.retain import emptied, map_batch, retain, with_horizon
 
 SECRET = bytes(range(16))
 INT64 = st.one_of(st.sampled_from([0, 5, T0, 2**63 - 1, -(2**63)]), st.integers(-(2**63), 2**63 - 1))

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.records.compression import RATIO_FREE_BYTES, Codec, compress, decompress
+from ottla.records.decompressed_size import lz4_blocks_are_linked, lz4_bound, zstd_bound
 from ottla.records.errors import CorruptPayload, InvalidBatch, PayloadTooLarge
-from ottla.records.frames import lz4_blocks_are_linked, lz4_bound, zstd_bound
 
 MiB = 1 << 20
 PACKED = [codec for codec in Codec if codec]

@@ -9,9 +9,9 @@ from kafka.record import default_records as kafka_python
 from record_samples import a_batch, as_read, some_records
 
 from ottla.records.batch import crc_ok, parse_header
-from ottla.records.check import check_batch
 from ottla.records.compression import Codec
 from ottla.records.read import records
+from ottla.records.validation import check_batch
 
 WRITERS = {
     "kafka-python": kafka_python.DefaultRecordBatchBuilder,

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ottla.net.commons import Commons, Limits
+from ottla.net.connection_context import Commons, Limits
 from ottla.net.listener import Listener, bound_socket
-from ottla.net.server import Connection
+from ottla.net.server_connection import Connection
 
 
 def framed(payload: bytes) -> bytes:

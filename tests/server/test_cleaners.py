@@ -10,12 +10,12 @@ import pytest
 
 from ottla.base.ids import Offset, TopicPartition
 from ottla.broker import effects
-from ottla.log.cleaning import Cleaned
+from ottla.log.compactor import Cleaned
 from ottla.log.errors import CorruptLog
-from ottla.server import cleaning
-from ottla.server.cleaning import Cleaners, Throttle
+from ottla.server import log_maintenance
 from ottla.server.disk import RealDisk
-from ottla.server.observe import Counters
+from ottla.server.log_maintenance import Cleaners, Throttle
+from ottla.server.metrics import Counters
 
 pytestmark = pytest.mark.server
 
@@ -38,7 +38,7 @@ def work_of(monkeypatch: pytest.MonkeyPatch, *steps: int | Cleaned | Exception) 
                 raise step
             yield step
 
-    monkeypatch.setattr(cleaning, "carry_out", carry_out)
+    monkeypatch.setattr(log_maintenance, "carry_out", carry_out)
     return asked
 
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from live_load import ConfluentWriter, OttlaWriter, Reader, Writer, check, running
 
-from ottla.server.ensemble import Ensemble
+from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.wire import framing
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

@@ -20,9 +20,9 @@ import pytest
 
 import ottla
 from ottla import ConfigChange, NewTopic, Resource
-from ottla.server.detached import Detached, birth_of
-from ottla.server.ensemble import Ensemble
-from ottla.server.local import LocalCluster, Wish, free_row
+from ottla.server.daemon import Detached, birth_of
+from ottla.server.local_cluster import LocalCluster, Wish, free_row
+from ottla.server.zookeeper_ensemble import Ensemble
 from serving import SOURCE
 
 pytestmark = pytest.mark.server

@@ -10,8 +10,8 @@ import pytest
 from socket_peers import Peer, Served, echo, framed, until
 
 from ottla.base.units import KiB, MiB
-from ottla.net.commons import Limits
-from ottla.net.server import Connection
+from ottla.net.connection_context import Limits
+from ottla.net.server_connection import Connection
 
 pytestmark = pytest.mark.server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.directory import STORE
+from ottla.server.data_directory import STORE
 from plain_kafka import batch_of, create_topics, fetch_all, produce
 from serving import Serving
 

@@ -11,8 +11,8 @@ from socket_peers import Peer, Served, framed, open_descriptors, until
 
 from ottla.base.units import KiB, MiB
 from ottla.net import egress
-from ottla.net.commons import Limits
-from ottla.net.server import Connection
+from ottla.net.connection_context import Limits
+from ottla.net.server_connection import Connection
 
 pytestmark = pytest.mark.server
 

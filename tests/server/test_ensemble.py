@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ottla.server.directory import CannotStart
-from ottla.server.ensemble import Ensemble, Server, _free_ports, class_path
+from ottla.server.data_directory import CannotStart
+from ottla.server.zookeeper_ensemble import Ensemble, Server, _free_ports, class_path
 from serving import SOURCE
 
 pytestmark = pytest.mark.server
@@ -165,7 +165,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
 def test_without_zookeeper_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotStart, match="no lib/zookeeper"):
         class_path({"ZOOKEEPER_HOME": str(tmp_path)})
-    monkeypatch.setattr("ottla.server.ensemble.find_spec", lambda name: None)
+    monkeypatch.setattr("ottla.server.zookeeper_ensemble.find_spec", lambda name: None)
     with pytest.raises(CannotStart, match="set ZOOKEEPER_HOME to one, or run: pip install pyspark"):
         class_path({})
 

@@ -12,7 +12,7 @@ import pytest
 
 import ottla
 from ottla import KafkaError, NewTopic, TopicPartition
-from ottla.client.group_lag import GroupLag
+from ottla.client.admin.group_lag import GroupLag
 from serving import Serving
 
 pytestmark = pytest.mark.server

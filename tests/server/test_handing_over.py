@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from live_load import ConfluentWriter, OttlaWriter, Writer, running
 from test_cluster import Processes, processes, progress, until
 
-from ottla.server.ensemble import Ensemble
+from ottla.server.zookeeper_ensemble import Ensemble
 from serving import Serving
 
 pytestmark = pytest.mark.server

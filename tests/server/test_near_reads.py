@@ -14,8 +14,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.base.ids import TopicPartition
-from ottla.client.consumer import Consumer
-from ottla.server.ensemble import Ensemble
+from ottla.client.consumer.consumer import Consumer
+from ottla.server.zookeeper_ensemble import Ensemble
 from serving import Serving
 
 pytestmark = [pytest.mark.server, pytest.mark.interop]

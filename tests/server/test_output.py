@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.output import put_aside
+from ottla.server.log_file import put_aside
 
 pytestmark = pytest.mark.server
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.server
 TALKS = """
 import os, sys, time
 from pathlib import Path
-from ottla.server.output import say_into
+from ottla.server.log_file import say_into
 say_into(Path(sys.argv[1]), bytes_max=1000, look_s=0.01)
 for number in range(10**9):
     print("said", number, flush=True)

@@ -8,8 +8,8 @@ import pytest
 from socket_peers import Served, until
 
 from ottla.base.ids import BrokerId
-from ottla.net.server import Connection
-from ottla.server.peers import CONNECTIONS_MAX, Peers
+from ottla.net.server_connection import Connection
+from ottla.server.peer_requests import CONNECTIONS_MAX, Peers
 from ottla.wire.framing import decode_request_header, encode_response
 from ottla.wire.messages import AlterPartitionRequest, AlterPartitionResponse, CreateTopicsRequest, FetchRequest
 

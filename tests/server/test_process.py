@@ -16,12 +16,12 @@ from socket_peers import Peer, until
 from ottla.broker import effects, events
 from ottla.broker.apis import k60_describe_cluster
 from ottla.records.build import build_batch
-from ottla.server import intake, perform
-from ottla.server.coordination import Embedded
-from ottla.server.directory import CannotStart
+from ottla.server import performer, request_decoder
+from ottla.server.data_directory import CannotStart
 from ottla.server.disk import RealDisk, RealFile
-from ottla.server.plan import Plan
-from ottla.server.run import BROKEN, FAILED, STOPPED, Process
+from ottla.server.process import BROKEN, FAILED, STOPPED, Process
+from ottla.server.process_plan import Plan
+from ottla.server.store_factory import Embedded
 from ottla.wire import errors, framing
 from ottla.wire.messages import (
     CreateTopicsRequest,
@@ -260,7 +260,7 @@ async def test_an_unforeseen_error_while_decoding_is_answered_or_closes_the_conn
 
     async with running(tmp_path) as run:
         told, untold = await run.client(), await run.client()
-        monkeypatch.setattr(intake, "decode", decode)
+        monkeypatch.setattr(request_decoder, "decode", decode)
         response = await ask(told, DescribeClusterRequest(), 1, DescribeClusterResponse)
         assert response.error_code == errors.UnknownServerError.code
         await untold.send(b"".join(framing.encode_request(MetadataRequest(topics=None), 1, 1, "test")))  # type: ignore[arg-type]
@@ -339,7 +339,7 @@ async def test_write_back_begins_without_changing_the_file(tmp_path: Path) -> No
     disk = RealDisk(tmp_path)
     file = disk.open("log", create=True)
     file.append(b"x" * 100_000)
-    perform._write_back(os.dup(file.fileno()), 0, 100_000)
+    performer._write_back(os.dup(file.fileno()), 0, 100_000)
     assert file.read(99_990, 100) == b"x" * 10
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from ottla.base.options import ConfigError
-from ottla.broker.configs import SPECS_BY_NAME
+from ottla.broker.metadata.configs import SPECS_BY_NAME
 from ottla.server.addresses import address_text, parse_address, parse_listener
-from ottla.server.properties import MEANINGLESS, REFUSED, adopted, parse_properties
+from ottla.server.server_properties import MEANINGLESS, REFUSED, adopted, parse_properties
 
 pytestmark = pytest.mark.server
 

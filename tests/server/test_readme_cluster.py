@@ -16,7 +16,7 @@ import pytest
 
 import ottla
 from ottla import NewTopic
-from ottla.server.ensemble import Ensemble, _free_ports
+from ottla.server.zookeeper_ensemble import Ensemble, _free_ports
 from serving import SOURCE
 
 pytestmark = pytest.mark.server

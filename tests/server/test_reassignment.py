@@ -18,7 +18,7 @@ from test_cluster import Processes, processes, progress, until
 import ottla
 from ottla import NewTopic
 from ottla.cli.main import main
-from ottla.server.ensemble import Ensemble
+from ottla.server.zookeeper_ensemble import Ensemble
 
 pytestmark = pytest.mark.server
 

@@ -16,19 +16,19 @@ import pytest
 from ottla import Admin, NewTopic
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.base.ports import Disk
-from ottla.log import names
+from ottla.log import filenames
 from ottla.log.directory import LogDirectory
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
-from ottla.log.recover import ClosedLog
+from ottla.log.recovery import ClosedLog
 from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
-from ottla.server.directory import StoppedWhileStarting
+from ottla.server.data_directory import StoppedWhileStarting
 from ottla.server.disk import RealDisk
-from ottla.server.ground import OperatingSystem
-from ottla.server.plan import Plan
-from ottla.server.recovery import THREADS, open_in_threads
-from ottla.server.run import Process
+from ottla.server.environment import OperatingSystem
+from ottla.server.log_recovery import THREADS, open_in_threads
+from ottla.server.process import Process
+from ottla.server.process_plan import Plan
 
 NOW_MS = 1_700_000_000_000
 TIMEOUT_S = 10
@@ -71,11 +71,11 @@ def harmed(root: Path, *, clean: bool) -> None:
     directory.set_aside(TopicPartition("t", 21))
     assert directory.close(now_ms=NOW_MS)
     if not clean:
-        (root / names.CLEAN_SHUTDOWN).unlink()
-        lines = (root / names.RECOVERY_POINTS).read_text().splitlines()
+        (root / filenames.CLEAN_SHUTDOWN).unlink()
+        lines = (root / filenames.RECOVERY_POINTS).read_text().splitlines()
         # Every third log has its records behind the recovery point.
         kept = [line if index % 3 else " ".join([*line.split()[:2], "0"]) for index, line in enumerate(lines[2:])]
-        (root / names.RECOVERY_POINTS).write_text("\n".join([*lines[:2], *kept]) + "\n")
+        (root / filenames.RECOVERY_POINTS).write_text("\n".join([*lines[:2], *kept]) + "\n")
     flip(root / f"t-1/{BASE}.log", 200)
     flip(root / f"t-2/{BASE}.log", 20)
     flip(root / f"t-3/{BASE}.index", 3)
@@ -84,7 +84,7 @@ def harmed(root: Path, *, clean: bool) -> None:
         newest.write_bytes(newest.read_bytes()[:-30])
     with next(iter((root / "t-7").glob("*.log"))).open("ab") as file:
         file.write(b"torn")
-    (root / f"t-9/{names.LEADER_EPOCHS}").write_text("nonsense")
+    (root / f"t-9/{filenames.LEADER_EPOCHS}").write_text("nonsense")
     (root / "t-10" / f"{BASE}.timeindex").unlink()
     shutil.rmtree(root / "t-11")
     (root / "t-90").write_text("a file with the name of a partition's directory")

@@ -14,12 +14,12 @@ import pytest
 
 from ottla import Admin, NewTopic
 from ottla.base.ports import Disk
-from ottla.log import names
-from ottla.server.directory import StoppedWhileStarting
-from ottla.server.ensemble import Ensemble
-from ottla.server.ground import OperatingSystem
-from ottla.server.plan import Plan
-from ottla.server.run import STOPPED, Process
+from ottla.log import filenames
+from ottla.server.data_directory import StoppedWhileStarting
+from ottla.server.environment import OperatingSystem
+from ottla.server.process import STOPPED, Process
+from ottla.server.process_plan import Plan
+from ottla.server.zookeeper_ensemble import Ensemble
 from serving import Serving
 
 pytestmark = pytest.mark.server
@@ -146,7 +146,7 @@ async def test_a_process_that_is_asked_to_stop_while_it_opens_its_logs_ends_at_t
     host, port = process.brokers[0].address
     await asyncio.to_thread(create, f"{host}:{port}")
     await process.stop()
-    marker = tmp_path / "broker-1" / names.CLEAN_SHUTDOWN
+    marker = tmp_path / "broker-1" / filenames.CLEAN_SHUTDOWN
     assert marker.exists()
 
     ground = StoppedInTheMiddle()
@@ -168,7 +168,7 @@ async def test_a_process_that_is_asked_to_stop_while_it_opens_its_logs_ends_at_t
 async def test_a_stop_before_the_registration_leaves_logs_in_order_and_keeps_the_last_registration(tmp_path: Path) -> None:
     process = await started(tmp_path)
     await process.stop()
-    marker = tmp_path / "broker-1" / names.CLEAN_SHUTDOWN
+    marker = tmp_path / "broker-1" / filenames.CLEAN_SHUTDOWN
     before = marker.read_bytes()
 
     process = Process(a_plan(tmp_path))

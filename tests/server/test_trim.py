@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ottla.server.trim import STEP_BYTES, Trimming, heap_of_process
+from ottla.server.memory_trim import STEP_BYTES, Trimming, heap_of_process
 
 MIB = 1 << 20
 
@@ -82,7 +82,7 @@ def test_little_is_left_alone() -> None:
 def test_the_allocator_of_this_system_gives_memory_back() -> None:
     """In a process of its own: freed blocks below one that is used stay resident until they are trimmed."""
     script = """
-from ottla.server.trim import Trimming, heap_of_process
+from ottla.server.memory_trim import Trimming, heap_of_process
 heap = heap_of_process()
 trimming = Trimming(heap)
 blocks = [bytes(2_000) for _ in range(50_000)]
@@ -102,7 +102,7 @@ print(full >> 20, kept >> 20, heap.resident_bytes() >> 20)
 def test_it_looks_without_a_descriptor_to_spare() -> None:
     script = """
 import os, resource
-from ottla.server.trim import Trimming, heap_of_process
+from ottla.server.memory_trim import Trimming, heap_of_process
 trimming = Trimming(heap_of_process())
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 try:

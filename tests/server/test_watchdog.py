@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.observe import LOOK_S, OURS, QUIET_S, Counters, Frame, Sample, Stalls, Watchdog, blocking, queued_s
+from ottla.server.metrics import LOOK_S, OURS, QUIET_S, Counters, Frame, Sample, Stalls, Watchdog, blocking, queued_s
 
 RUN_ONCE = Frame("/usr/lib/python3.12/asyncio/base_events.py", 1961, "_run_once")
-BELOW = [RUN_ONCE, Frame("/usr/lib/python3.12/asyncio/base_events.py", 600, "run_forever"), Frame(OURS + "server/run.py", 90, "run")]
+BELOW = [RUN_ONCE, Frame("/usr/lib/python3.12/asyncio/base_events.py", 600, "run_forever"), Frame(OURS + "server/process.py", 90, "run")]
 IDLE = [Frame("/usr/lib/python3.12/selectors.py", 468, "select"), *BELOW]
 APPEND = Frame(OURS + "log/log.py", 210, "append")
 BUSY = [APPEND, Frame(OURS + "broker/node.py", 120, "step"), Frame("/usr/lib/python3.12/asyncio/events.py", 88, "_run"), *BELOW]

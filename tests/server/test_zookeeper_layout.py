@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 
 import ottla
 from ottla import ConfigChange, NewTopic, Resource
-from ottla.server.ensemble import Ensemble
+from ottla.server.zookeeper_ensemble import Ensemble
 from serving import Serving
 
 pytestmark = pytest.mark.server

@@ -15,16 +15,16 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
-from ottla.broker import stock
 from ottla.broker.apis import k00_produce, k56_alter_partition
-from ottla.broker.controller import agenda, election, isr, reassignment
+from ottla.broker.controller import alter_partition, election, election_queue, reassignment
 from ottla.broker.controller.controller import Controller
-from ottla.broker.fetchers import Fetcher
-from ottla.broker.follower import Follower
-from ottla.broker.insync import InSync
-from ottla.broker.leader import Leader
-from ottla.broker.partitions import Partitions
-from ottla.broker.standing import Standing
+from ottla.broker.registration.lifecycle import Standing
+from ottla.broker.replica.fetchers import Fetcher
+from ottla.broker.replica.follower import Follower
+from ottla.broker.replica.isr_state import InSync
+from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.partitions import Partitions
+from ottla.broker.storage import startup
 from ottla.log.log import Log
 from ottla.sim.cluster_history import CLUSTER_KINDS, ClusterHistory
 from ottla.sim.machine import Performer
@@ -255,7 +255,7 @@ def test_electing_who_is_back_without_its_log_is_caught(monkeypatch: pytest.Monk
 
 
 def test_keeping_logs_of_topics_that_were_deleted_meanwhile_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stock, "set_aside_strays", lambda node: None)
+    monkeypatch.setattr(startup, "set_aside_strays", lambda node: None)
     assert any("of passing-" in problem for problem in harm(("topic comes or goes", "kill"), first=21))
 
 
@@ -268,20 +268,20 @@ def test_electing_under_the_same_epoch_is_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_electing_over_a_state_that_was_not_heard_of_yet_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = agenda.change
+    write = election_queue.change
 
     def blind(topic: Any, number: int, state: Any) -> Op:
         op = write(topic, number, state)
         return Op("set", op.path, op.data, version=-1)
 
-    monkeypatch.setattr(agenda, "change", blind)
+    monkeypatch.setattr(election_queue, "change", blind)
     assert any("goes from" in problem for problem in harm(("late election",)))
 
 
 def test_changing_an_isr_that_is_another_by_now_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wish that arrives late is compared with what the controller has heard, and what is written with what the store has."""
-    change(monkeypatch, isr, "altered", "if wish.partition_epoch != topic.versions[number]:", "if False:")
-    monkeypatch.setattr(k56_alter_partition, "altered", isr.altered)
+    change(monkeypatch, alter_partition, "altered", "if wish.partition_epoch != topic.versions[number]:", "if False:")
+    monkeypatch.setattr(k56_alter_partition, "altered", alter_partition.altered)
     change(monkeypatch, k56_alter_partition, "_alter", "version=wish.partition_epoch)", "version=-1)")
     assert harm(("office hard to reach", "cut link"), first=51)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ottla.broker.controller.hearing import Hearing
+from ottla.broker.controller.reachability import Hearing
 from ottla.sim import cluster_history
 from ottla.sim.cluster_faults import ClusterFaults
 from ottla.sim.cluster_history import ClusterHistory

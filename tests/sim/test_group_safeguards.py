@@ -8,13 +8,13 @@ import pytest
 from ottla.broker import coordinator
 from ottla.broker.apis import k09_offset_fetch
 from ottla.broker.coordinator import Shard, State
-from ottla.broker.groups import consumer_change, consumer_commits, reconciliation
-from ottla.broker.groups.classic import ClassicGroup
+from ottla.broker.groups.classic.group import ClassicGroup
+from ottla.broker.groups.classic.members import Members
+from ottla.broker.groups.classic.sessions import Sessions
+from ottla.broker.groups.classic.states import IllegalTransition
+from ottla.broker.groups.consumer import changes, commits, reconciliation
 from ottla.broker.groups.groups import Groups
-from ottla.broker.groups.members import Members
 from ottla.broker.groups.records import GroupMetadataKey
-from ottla.broker.groups.sessions import Sessions
-from ottla.broker.groups.states import IllegalTransition
 from ottla.sim.checkers.groups import CommittedIsKept, OneOwner, Write, ZombiesAreFenced
 from ottla.sim.group_history import GROUP_FAULT_KINDS, GroupHistory
 
@@ -130,13 +130,13 @@ def test_handing_out_a_partition_that_is_not_released_is_caught(monkeypatch: pyt
     def hasty(member: Any, **how: Any) -> Any:
         return reconcile(member, **{**how, "owner": lambda topic_id, partition: None})
 
-    monkeypatch.setattr(consumer_change, "reconcile", hasty)
+    monkeypatch.setattr(changes, "reconcile", hasty)
     found = harm(("member joins", "member killed", "slow network"), NEXT)
     assert any("two owners" in problem for problem in found), found
 
 
 def test_taking_commits_of_an_old_epoch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_commits, "check_commit", lambda group, member_id, epoch, version, transactional=False: None)
+    monkeypatch.setattr(commits, "check_commit", lambda group, member_id, epoch, version, transactional=False: None)
     found = harm(("member paused", "member replaced", "pause"), NEXT)
     assert any("zombie" in problem or "committed offset" in problem for problem in found)
 

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from ottla.sim.checkers.heard import HistoryIsSound
+from ottla.sim.checkers.client_history import HistoryIsSound
 from ottla.sim.checkers.log_history import ANOMALIES, Findings, check
 from ottla.sim.checkers.recorder import Key, Operation, Recorder, outcome_of
 from ottla.wire import errors

@@ -10,10 +10,10 @@ from ottla.base.ids import BrokerId, ConnectionId, LeaderEpoch, Offset, TopicId,
 from ottla.base.ports import NodeState
 from ottla.base.units import KiB
 from ottla.broker import events
-from ottla.broker.leader import Leader
-from ottla.cli.sim import command
+from ottla.broker.replica.leader import Leader
+from ottla.cli.sim.commands import command
 from ottla.records.build import build_batch
-from ottla.server.recorder import FRAME_KEPT_BYTES, FlightRecorder
+from ottla.server.flight_recorder import FRAME_KEPT_BYTES, FlightRecorder
 from ottla.sim.replay import UnreadableRecord, read_record, replay
 from ottla.store import layout
 from ottla.wire import framing

@@ -7,17 +7,17 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import INT64_MAX
-from ottla.broker import leader
 from ottla.broker.apis import k00_produce
-from ottla.broker.leader import Leader
-from ottla.log import cleaning, recover
+from ottla.broker.replica import leader
+from ottla.broker.replica.leader import Leader
+from ottla.log import compactor, recovery
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
-from ottla.log.producers import Producers
+from ottla.log.producer_state import Producers
 from ottla.records.batch import crc_ok, parse_header
-from ottla.records.check import examine_batch
 from ottla.records.checksum import crc32c
 from ottla.records.errors import CorruptBatch
+from ottla.records.validation import examine_batch
 from ottla.sim.disk import SimDisk, SimFile
 from ottla.sim.history import History
 from ottla.sim.machine import Machine, Performer
@@ -32,7 +32,7 @@ def harm(kinds: Sequence[str], performer: Performer | None = None, *, compacted:
         history = History(seed, performer=performer, kinds=kinds, compacted=compacted)
         try:
             problems = history.run().problems
-        except (AssertionError, CorruptBatch, recover.CorruptLog) as error:
+        except (AssertionError, CorruptBatch, recovery.CorruptLog) as error:
             problems = [f"{type(error).__name__}: {error}"]
         if problems:
             return problems
@@ -85,13 +85,13 @@ def test_believing_the_page_cache_after_a_failed_fsync_is_caught(monkeypatch: py
 
 
 def test_not_checking_the_crc_at_recovery_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recover, "crc_fits", lambda batch, crc: True)
+    monkeypatch.setattr(recovery, "crc_fits", lambda batch, crc: True)
     assert harm(("power cut", "slow disk"))
 
 
 def test_trusting_the_files_after_a_crash_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    open_log = recover.open_log
-    monkeypatch.setattr(recover, "open_log", lambda *place, clean, **rest: open_log(*place, clean=True, **rest))
+    open_log = recovery.open_log
+    monkeypatch.setattr(recovery, "open_log", lambda *place, clean, **rest: open_log(*place, clean=True, **rest))
     assert harm(("power cut", "slow disk"))
 
 
@@ -101,8 +101,8 @@ def test_forgetting_the_duplicate_window_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_not_recovering_producer_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recover, "rebuild_producers", lambda *arguments: None)
-    monkeypatch.setattr(recover, "note_batch", lambda *arguments: None)
+    monkeypatch.setattr(recovery, "rebuild_producers", lambda *arguments: None)
+    monkeypatch.setattr(recovery, "note_batch", lambda *arguments: None)
     assert harm(("kill", "broken connections"))
 
 
@@ -134,15 +134,15 @@ def test_calling_a_compaction_done_before_its_files_are_on_disk_is_caught(monkey
 
 
 def test_taking_the_holes_of_compaction_for_lost_records_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recover, "_holes_below", lambda log, names: 0)
+    monkeypatch.setattr(recovery, "_holes_below", lambda log, names: 0)
     assert harm(("kill",), compacted=True)
 
 
 def test_taking_every_hole_in_a_compacted_log_for_one_of_compaction_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recover, "_holes_below", lambda log, names: INT64_MAX)
+    monkeypatch.setattr(recovery, "_holes_below", lambda log, names: INT64_MAX)
     assert harm(("power cut", "slow disk"), compacted=True)
 
 
 def test_compacting_by_keys_that_were_not_mapped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaning, "retain", lambda batch, header, offset_map, **rest: None)
+    monkeypatch.setattr(compactor, "retain", lambda batch, header, offset_map, **rest: None)
     assert harm(("kill",), compacted=True)

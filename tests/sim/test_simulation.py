@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli.sim import command
+from ottla.cli.sim.commands import command
 from ottla.sim.faults import FAULT_KINDS
 from ottla.sim.history import History
 from ottla.sim.sweep import report, run_seed

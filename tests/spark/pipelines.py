@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from ottla.demo.verdict import read_table
-from ottla.spark.pipeline.file import parse
+from ottla.demo.verification import read_table
+from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.progress import Progress
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
 

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.pipeline import command
-from ottla.spark.pipeline import checkpoint, fit
+from ottla.cli.pipeline.group import command
+from ottla.spark.pipeline import checkpoint, checkpoint_compatibility
 from ottla.spark.pipeline.checkpoint import InUse, Notes, held, holder, queries
-from ottla.spark.pipeline.file import parse
-from ottla.spark.pipeline.model import Pipeline
+from ottla.spark.pipeline.config.file import parse
+from ottla.spark.pipeline.config.model import Pipeline
+from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.reset import ResetError, planned_reset, start_of_text, started_at
 from ottla.spark.pipeline.status import pipeline_status, shown
-from ottla.spark.pipeline.table import PipelineError
 
 FILE = """
 name = "visits"
@@ -60,7 +60,7 @@ def spark_wrote(directory: Path, query: str, ends: list[dict[str, Any]], *, unfi
 
 def noted(pipeline: Pipeline, spark: str = "4.3.0", state: tuple[str, ...] = ("Aggregate [user]",)) -> None:
     notes = Notes(Path(pipeline.checkpoint))
-    told = {**fit.of_file(pipeline, "sums", "update"), "state": list(state), "spark": spark}
+    told = {**checkpoint_compatibility.of_file(pipeline, "sums", "update"), "state": list(state), "spark": spark}
     notes.begin("sums-update", told, [{"type": "delta", "path": "t"}])
     notes.save()
 
@@ -138,7 +138,7 @@ def test_a_change_that_touches_no_state_goes_on(tmp_path: Path, before: str, aft
     pipeline = pipeline_of(FILE, tmp_path)
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
-    told = fit.refuse_unfit(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
+    told = checkpoint_compatibility.refuse_unfit(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
     assert told == (["c is new in records and read from its beginning"] if '"c"' in after else [])
 
 
@@ -158,7 +158,7 @@ def test_a_change_that_the_checkpoint_cannot_take_is_refused_with_what_to_do(
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
     with pytest.raises(PipelineError) as refused:
-        fit.refuse_unfit(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
+        checkpoint_compatibility.refuse_unfit(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
     assert refused.value.key == key
     assert sentence in refused.value.problem and "ottla pipeline reset" in refused.value.problem
     assert refused.value.where == f"{tmp_path}/visits.toml:{line}"
@@ -169,7 +169,7 @@ def test_an_older_spark_than_the_one_that_wrote_the_checkpoint_is_refused(tmp_pa
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline, spark="4.4.1")
     with pytest.raises(PipelineError, match=r"was written by Spark 4\.4\.1, and this is 4\.3\.0, which is older"):
-        fit.refuse_unfit(pipeline, tmp_path / "state", "4.3.0")
+        checkpoint_compatibility.refuse_unfit(pipeline, tmp_path / "state", "4.3.0")
 
 
 def test_records_that_are_judged_by_old_rules_and_by_new_ones_are_told(tmp_path: Path) -> None:
@@ -179,10 +179,12 @@ def test_records_that_are_judged_by_old_rules_and_by_new_ones_are_told(tmp_path:
     spark_wrote(tmp_path, "records-rejects", [{"a": {"0": 5}, "b": {"0": 4}}])
     noted(pipeline)
     notes = Notes(Path(pipeline.checkpoint))
-    notes.begin("records-rejects", {**fit.of_file(pipeline, "records", "rejects"), "spark": "4.3.0"}, [])
+    notes.begin("records-rejects", {**checkpoint_compatibility.of_file(pipeline, "records", "rejects"), "spark": "4.3.0"}, [])
     notes.save()
-    assert fit.refuse_unfit(pipeline, tmp_path / "state", "4.3.0") == []
-    (told,) = fit.refuse_unfit(pipeline_of(FILE + rule.replace("user IS", "length(user) IS"), tmp_path), tmp_path / "state", "4.3.0")
+    assert checkpoint_compatibility.refuse_unfit(pipeline, tmp_path / "state", "4.3.0") == []
+    (told,) = checkpoint_compatibility.refuse_unfit(
+        pipeline_of(FILE + rule.replace("user IS", "length(user) IS"), tmp_path), tmp_path / "state", "4.3.0"
+    )
     assert "bad rows of records are told otherwise than before, when records-rejects and sums-update had read a-0 up to 5 and 3: " in told
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.run import QueryFailed
-from ottla.spark.pipeline.table import PipelineError
 
 from .conftest import Topic
 from .pipelines import table

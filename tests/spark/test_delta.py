@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ottla.demo.verdict import read_table
-from ottla.lake.delta import TableMismatch, committed, ensure, schema_of_arrow, write
-from ottla.spark.pipeline.delta import DeltaAppendWriter
+from ottla.demo.verification import read_table
+from ottla.lake.table.delta import TableMismatch, committed, ensure, schema_of_arrow, write
+from ottla.spark.pipeline.delta_sink import DeltaAppendWriter
 
 
 def rows(path: Path) -> list[tuple[Any, ...]]:
@@ -20,7 +20,7 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
 def test_a_process_that_read_a_table_comes_to_a_good_end(tmp_path: Path) -> None:
     assert put(tmp_path / "t", ["a", "b"], [1, 2], batch=0) and put(tmp_path / "t", ["c"], [3], batch=1)
     read = f"read_table(Path({str(tmp_path / 't')!r})).num_rows"
-    program = f"from pathlib import Path; from ottla.demo.verdict import read_table; print({read}, {read})"
+    program = f"from pathlib import Path; from ottla.demo.verification import read_table; print({read}, {read})"
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "3 3\n"), done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.demo.telemetry import telemetry
-from ottla.demo.verdict import Verdict
+from ottla.demo.verification import Verdict
 from ottla.demo.weblog import weblog
 
 LINES = [

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ottla import Consumer
-from ottla.demo.verdict import read_table
-from ottla.spark.pipeline.file import load
+from ottla.demo.verification import read_table
+from ottla.spark.pipeline.config.file import load
 from ottla.spark.pipeline.run import RunningPipeline
 
 from .conftest import Topic

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ottla.spark.pipeline.faults import SHOWN_LETTERS, broken, undecodable
-from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.config.file import parse
+from ottla.spark.pipeline.rejection_reasons import SHOWN_LETTERS, broken, undecodable
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 

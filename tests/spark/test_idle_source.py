@@ -7,12 +7,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMinRows
 
 from ottla.base.ids import TopicPartition
-from ottla.spark import source
-from ottla.spark.columns import ddl
-from ottla.spark.ddl import columns_of
-from ottla.spark.offsets import EARLIEST
-from ottla.spark.rows import RowPlan
-from ottla.spark.source import LATEST_MAX_AGE_MS, BatchReader, StreamReader
+from ottla.spark.source import data_source
+from ottla.spark.source.columns import ddl
+from ottla.spark.source.data_source import LATEST_MAX_AGE_MS, BatchReader, StreamReader
+from ottla.spark.source.offset_ranges import EARLIEST
+from ottla.spark.source.rows import RowPlan
+from ottla.spark.values.ddl import columns_of
 
 from .test_positions import T0, T1, MemoryCatalog, options
 
@@ -80,7 +80,7 @@ def over_brokers(**given: str) -> OverBrokers:
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> OverBrokers:
     made = over_brokers(minOffsetsPerTrigger="1000")
-    monkeypatch.setattr(source, "time", made.brokers.clock)
+    monkeypatch.setattr(data_source, "time", made.brokers.clock)
     return made
 
 
@@ -134,7 +134,7 @@ def test_what_is_there_is_read_when_the_delay_is_over_even_if_it_is_too_little(m
     given = {"maxOffsetsPerTrigger": most, "minOffsetsPerTrigger": "2"} if most else {"minOffsetsPerTrigger": "1000"}
     stream = over_brokers(maxTriggerDelay="2s", **given)
     clock, brokers, limit = stream.brokers.clock, stream.brokers, stream.getDefaultReadLimit()
-    monkeypatch.setattr(source, "time", clock)
+    monkeypatch.setattr(data_source, "time", clock)
     read = stream.initialOffset()
     while (following := stream.latestOffset(read, limit)) != read:
         read = following
@@ -150,7 +150,7 @@ def test_what_is_there_is_read_when_the_delay_is_over_even_if_it_is_too_little(m
 def test_a_query_of_what_is_there_ends_where_the_log_ended_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = over_brokers()
     brokers = stream.brokers
-    monkeypatch.setattr(source, "time", brokers.clock)
+    monkeypatch.setattr(data_source, "time", brokers.clock)
     stream.prepareForTriggerAvailableNow()
     begun = stream.initialOffset()
     brokers.logs |= {T0: (0, 5000), T1: (20, 5000)}
@@ -161,7 +161,7 @@ def test_a_query_of_what_is_there_ends_where_the_log_ended_when_it_began(monkeyp
 
 
 def test_the_ranges_of_a_batch_are_cut_by_the_bytes_that_brokers_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(data_source.os, "cpu_count", lambda: 4)
     stream = over_brokers()
     stream.brokers.sizes = {T0: 10_000.0, T1: 10.0}
     tasks = stream.partitions({"orders": {"0": 0, "1": 0}}, {"orders": {"0": 10_000, "1": 10_000}})

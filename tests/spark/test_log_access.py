@@ -11,16 +11,16 @@ from ottla import Admin, Consumer, NewTopic
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.base.options import ConfigError
 from ottla.client.errors import ConnectionFailed
-from ottla.client.raw_fetch import RawFetch
+from ottla.client.fetch.raw_fetch import RawFetch
 from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
 from ottla.records.errors import CorruptBatch
-from ottla.spark import log_access
-from ottla.spark.columns import arrow_schema, record_batch
-from ottla.spark.log_access import Log, open_log
-from ottla.spark.loss import DataLoss, Losses
-from ottla.spark.offsets import EARLIEST, OffsetRange
-from ottla.spark.positions import NoSuchData
+from ottla.spark.source import log_client
+from ottla.spark.source.columns import arrow_schema, record_batch
+from ottla.spark.source.data_loss import DataLoss, Losses
+from ottla.spark.source.log_client import Log, open_log
+from ottla.spark.source.offset_ranges import EARLIEST, OffsetRange
+from ottla.spark.source.starting_offsets import NoSuchData
 from ottla.wire.errors import ClusterAuthorizationFailed, LeaderNotAvailable, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.wire.messages import MetadataRequest, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from serving import Serving
@@ -239,8 +239,8 @@ def answered(*answers: tuple[str, int, int]) -> Log:
 
 
 def test_a_topic_that_was_there_is_gone_when_brokers_go_on_saying_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_access, "GONE_S", 0.3)
-    monkeypatch.setattr(log_access, "RETRY_S", 0.01)
+    monkeypatch.setattr(log_client, "GONE_S", 0.3)
+    monkeypatch.setattr(log_client, "RETRY_S", 0.01)
     gone = ("t", UnknownTopicOrPartition.code, 0)
     log = answered(("t", 0, 2), gone, gone, ("t", 0, 2), gone)
     assert log.topics(["t"]) == {"t": 2}

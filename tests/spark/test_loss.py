@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.loss import DataLoss, Loss, Losses
-from ottla.spark.positions import carried_over, newest
+from ottla.spark.source.data_loss import DataLoss, Loss, Losses
+from ottla.spark.source.starting_offsets import carried_over, newest
 
 from .test_positions import T0, T1, MemoryCatalog, options
 

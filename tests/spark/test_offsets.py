@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.offsets import OffsetRange, admit, compared, from_json, ids_in, plan_tasks, ranges_between, to_json
+from ottla.spark.source.offset_ranges import OffsetRange, admit, compared, from_json, ids_in, plan_tasks, ranges_between, to_json
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 11))
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 10_000), max_size=8)

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.offsets import EARLIEST, LATEST
-from ottla.spark.options import FORBIDDEN, OptionError, Position, SourceOptions
+from ottla.spark.source.offset_ranges import EARLIEST, LATEST
+from ottla.spark.source.options import FORBIDDEN, OptionError, Position, SourceOptions
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ottla.spark.pipeline import part_files
-from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles, ParquetWriter, reported
+from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, ParquetWriter, reported
 from ottla.spark.pipeline.part_files import by_partition, directory_of, value_text, write_parts
 
 ROWS = pa.record_batch({"day": ["a/ä", None, "a/ä"], "n": [1, 2, 3]})

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli.pipeline import command
-from ottla.demo.verdict import read_table
-from ottla.spark.pipeline.file import load
+from ottla.cli.pipeline.group import command
+from ottla.demo.verification import read_table
+from ottla.spark.pipeline.config.file import load
 from ottla.spark.pipeline.run import RunningPipeline
 
 from .conftest import Topic

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.pipeline.file import load, parse
+from ottla.spark.pipeline.config.file import load, parse
+from ottla.spark.pipeline.config.model import Field, Pipeline
+from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.functions import NoType, sql_type
-from ottla.spark.pipeline.model import Field, Pipeline
-from ottla.spark.pipeline.table import PipelineError
 
 WHOLE = """
 name = "requests"

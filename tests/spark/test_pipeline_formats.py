@@ -11,10 +11,10 @@ import pytest
 
 from ottla.client.serializers import Avro
 from ottla.spark.pipeline import plan as plans
-from ottla.spark.pipeline.file import parse
-from ottla.spark.pipeline.table import PipelineError
-from ottla.spark.pipeline.trouble import passes
-from ottla.spark.value_avro import RegistryBusy, RegistryFailed, schema_of
+from ottla.spark.pipeline.config.file import parse
+from ottla.spark.pipeline.config.toml_table import PipelineError
+from ottla.spark.pipeline.retryable_errors import passes
+from ottla.spark.values.avro import RegistryBusy, RegistryFailed, schema_of
 
 from .conftest import Topic
 from .pipelines import table
@@ -87,7 +87,7 @@ def test_framed_avro_becomes_columns_and_what_the_registry_cannot_explain_dead_l
 def test_protobuf_is_aggregated_and_what_is_no_message_goes_to_a_topic(
     run: Any, spark: Any, a_topic: Topics, descriptors: Path, tmp_path: Path
 ) -> None:
-    from ottla.spark.value_protobuf import message_class
+    from ottla.spark.values.protobuf import message_class
 
     topic, dead = a_topic(**FOR_EVER), a_topic()
     order = message_class(descriptors.read_bytes(), "shop.Order")

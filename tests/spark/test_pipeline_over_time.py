@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ottla.spark.pipeline.checkpoint import Notes
-from ottla.spark.pipeline.file import parse
-from ottla.spark.pipeline.fit import of_query, refuse_unfit
+from ottla.spark.pipeline.checkpoint_compatibility import of_query, refuse_unfit
+from ottla.spark.pipeline.config.file import parse
+from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.reset import carry_out, planned_reset
 from ottla.spark.pipeline.status import pipeline_status
-from ottla.spark.pipeline.table import PipelineError
 from ottla.spark.pipeline.views import views
 
 from .conftest import Topic

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.spark.pipeline import plan as plans
-from ottla.spark.pipeline.file import load
+from ottla.spark.pipeline.config.file import load
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 

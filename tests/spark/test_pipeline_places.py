@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.spark.pipeline.places import Places
+from ottla.spark.pipeline.config.toml_positions import Places
 
 HARD = '''# [source]
 name = "x # no comment"

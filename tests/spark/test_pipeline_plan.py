@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from ottla.cli.main import main
 from ottla.spark.pipeline import plan as plans
 from ottla.spark.pipeline.checkpoint import Notes
-from ottla.spark.pipeline.file import parse
-from ottla.spark.pipeline.fit import of_query
-from ottla.spark.pipeline.model import MASTER
+from ottla.spark.pipeline.checkpoint_compatibility import of_query
+from ottla.spark.pipeline.config.file import parse
+from ottla.spark.pipeline.config.model import MASTER
+from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.query import gathered, planned_queries
-from ottla.spark.pipeline.table import PipelineError
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 

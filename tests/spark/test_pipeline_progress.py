@@ -13,8 +13,8 @@ from ottla.spark.pipeline import foreground
 from ottla.spark.pipeline.foreground import Sums, Trouble
 from ottla.spark.pipeline.progress import JsonLines, figures_of, furthest_behind, progress_of
 from ottla.spark.pipeline.query import PlannedQuery, RunningQuery
+from ottla.spark.pipeline.retryable_errors import passes, waits_s
 from ottla.spark.pipeline.run import QueryFailed
-from ottla.spark.pipeline.trouble import passes, waits_s
 
 TOPICS = {"startOffset": None, "endOffset": {"a": {"0": 3, "1": 7}}, "latestOffset": {"a": {"0": 5, "1": 7, "2": 4}}}
 FILES = {"startOffset": None, "endOffset": '{"logOffset": 0}', "latestOffset": None}

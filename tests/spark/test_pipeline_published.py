@@ -1,8 +1,8 @@
 """What the groups of a pipeline's sources hear at its end."""
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.options import Subscription
-from ottla.spark.pipeline.published import done_by, reads
+from ottla.spark.pipeline.progress_groups import done_by, reads
+from ottla.spark.source.options import Subscription
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

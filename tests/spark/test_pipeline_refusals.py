@@ -6,11 +6,11 @@ from typing import NoReturn
 import pytest
 from pyspark.errors import PySparkException
 
-from ottla.spark.pipeline.file import parse
-from ottla.spark.pipeline.refusals import failure, reason
-from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE, judge
+from ottla.spark.pipeline.config.file import parse
+from ottla.spark.pipeline.config.toml_table import PipelineError
+from ottla.spark.pipeline.rejected_rows import RAW_KEY, RAW_VALUE, judge
 from ottla.spark.pipeline.sinks import TopicTarget
-from ottla.spark.pipeline.table import PipelineError
+from ottla.spark.pipeline.spark_refusals import failure, reason
 
 FILE = """[source]
 topic = "t"

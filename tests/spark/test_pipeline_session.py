@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
 
-from ottla.cli.pipeline import command
+from ottla.cli.pipeline.group import command
 from ottla.spark.pipeline import foreground, session
-from ottla.spark.pipeline.file import parse
-from ottla.spark.pipeline.model import MASTER, Pipeline
-from ottla.spark.pipeline.table import PipelineError
+from ottla.spark.pipeline.config.file import parse
+from ottla.spark.pipeline.config.model import MASTER, Pipeline
+from ottla.spark.pipeline.config.toml_table import PipelineError
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 

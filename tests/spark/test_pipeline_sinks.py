@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.run import QueryFailed
-from ottla.spark.pipeline.table import PipelineError
 
 from .conftest import Topic
 from .pipelines import records, table

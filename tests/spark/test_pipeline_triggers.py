@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from ottla import Admin, TopicPartition
-from ottla.cli.pipeline import command
-from ottla.spark.pipeline.file import parse
+from ottla.cli.pipeline.group import command
+from ottla.spark.pipeline.config.file import parse
+from ottla.spark.pipeline.config.sink import TRIGGERS
 from ottla.spark.pipeline.query import triggered
 from ottla.spark.pipeline.run import RunningPipeline
-from ottla.spark.pipeline.sink_file import TRIGGERS
 
 from .conftest import Topic
 from .pipelines import records, table

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.spark.pipeline.file import parse
+from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.run import RunningPipeline
 
 from .conftest import Topic

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.offsets import EARLIEST
-from ottla.spark.options import SourceOptions
-from ottla.spark.positions import DataLoss, NoSuchData, carried_over, ending, newest, starting, subscribed
+from ottla.spark.source.offset_ranges import EARLIEST
+from ottla.spark.source.options import SourceOptions
+from ottla.spark.source.starting_offsets import DataLoss, NoSuchData, carried_over, ending, newest, starting, subscribed
 
 T0, T1, U0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("users", 0)
 

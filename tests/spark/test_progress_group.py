@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.progress_group import PAUSE_MAX_S, PAUSE_MIN_S, ProgressGroup
-from ottla.spark.retries import Retrying
+from ottla.spark.source.progress_group import PAUSE_MAX_S, PAUSE_MIN_S, ProgressGroup
+from ottla.spark.source.retries import Retrying
 from ottla.wire.errors import CoordinatorNotAvailable, GroupAuthorizationFailed, KafkaError
 
 from .test_positions import MemoryCatalog

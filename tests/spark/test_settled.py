@@ -11,7 +11,7 @@ import pytest
 def test_what_is_there_before_the_first_task_is_not_looked_at_again() -> None:
     program = """
 import gc, pyarrow
-from ottla.spark.settled import settle
+from ottla.spark.worker_setup import settle
 before = len(gc.get_objects())
 settle()
 assert gc.get_freeze_count() > before * 0.9, (gc.get_freeze_count(), before)
@@ -29,7 +29,7 @@ assert gc.get_freeze_count() == settled, "only once"
 def test_pieces_of_memory_are_used_again_without_asking_the_kernel() -> None:
     program = """
 import resource, platform
-from ottla.spark.settled import settle
+from ottla.spark.worker_setup import settle
 settle()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -52,7 +52,7 @@ def test_only_a_process_that_runs_tasks_is_settled(context: str, settled: bool) 
     program = f"""
 import gc
 from pyspark import TaskContext
-from ottla.spark.settled import settle_in_task
+from ottla.spark.worker_setup import settle_in_task
 TaskContext._taskContext = {context}
 settle_in_task()
 print(gc.get_freeze_count() > 0)

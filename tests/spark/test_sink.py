@@ -17,9 +17,9 @@ from ottla.client.options import ProducerOptions
 from ottla.records import partition_for_key
 from ottla.records.batch import BatchHeader, headers
 from ottla.records.compression import Codec
-from ottla.spark.sink import BatchWriter, StreamWriter, Written, sink_columns
-from ottla.spark.sink_options import SinkOptions
-from ottla.spark.source import OttlaDataSource
+from ottla.spark.sink.options import SinkOptions
+from ottla.spark.sink.writer import BatchWriter, StreamWriter, Written, sink_columns
+from ottla.spark.source.data_source import OttlaDataSource
 
 from .conftest import Topic
 from .test_source import refusal
@@ -76,7 +76,7 @@ class Recorded:
     """Adds to a writer that its messages are left in the file that `reportTo` names, one line for each write."""
 
     def write(self, iterator: Iterator[Any]) -> Told:
-        from ottla.spark.sending import producer_for
+        from ottla.spark.sink.task_producer import producer_for
 
         written = self.write_all(iterator)  # type: ignore[attr-defined]
         made = producer_for(self.options).options  # type: ignore[attr-defined]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ottla.spark.options import OptionError
-from ottla.spark.sink_options import BATCH_BYTES, SinkOptions
+from ottla.spark.sink.options import BATCH_BYTES, SinkOptions
+from ottla.spark.source.options import OptionError
 
 
 def parsed(**options: str) -> SinkOptions:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ottla import Admin
-from ottla.spark.options import BATCH_OPTIONS, SOURCE_OPTIONS, STREAM_OPTIONS
+from ottla.spark.source.options import BATCH_OPTIONS, SOURCE_OPTIONS, STREAM_OPTIONS
 
 from .conftest import Topic
 

@@ -48,7 +48,7 @@ def test_a_process_that_lives_has_not_ended(tmp_path: Path, monkeypatch: pytest.
 def test_what_libraries_of_spark_say_goes_to_the_log_and_our_warnings_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "spark.log"
     with spark_words_to(log):
-        for path in ("/x/py4j/java_gateway.py", "/x/ottla/spark/loss.py"):
+        for path in ("/x/py4j/java_gateway.py", "/x/ottla/spark/source/data_loss.py"):
             logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, path, 1, f"said in {path}", None, None))
         print("Exception occurred during processing of request", file=sys.stderr)
     assert "py4j" not in capsys.readouterr().err

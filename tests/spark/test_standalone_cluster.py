@@ -15,7 +15,7 @@ from chaos.standalone import cluster
 
 import ottla
 import pyspark_ottla
-from ottla.demo.verdict import read_table
+from ottla.demo.verification import read_table
 from ottla.spark.java import java_home
 
 from .conftest import Topic

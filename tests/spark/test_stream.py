@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from ottla import Admin, NewPartitions, NewTopic
-from ottla.spark.pipeline.trouble import at_length, passes
-from ottla.spark.progress_group import publish_progress
+from ottla.spark.pipeline.retryable_errors import at_length, passes
+from ottla.spark.source.progress_group import publish_progress
 
 from .conftest import Topic
 

@@ -10,9 +10,9 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql.datasource import InputPartition
 
-from ottla.lake.delta import opened
-from ottla.lake.form import Form
-from ottla.lake.target import DELETED, DeltaTarget, Origin
+from ottla.lake.table.delta import opened
+from ottla.lake.table.schema import Form
+from ottla.lake.table.target import DELETED, DeltaTarget, Origin
 from ottla.spark.pipeline.table_source import TableReader, TableSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from ottla.client.serializers import Avro
-from ottla.spark import rows, values
-from ottla.spark.ddl import BadDdl, columns_of
-from ottla.spark.options import OptionError, SourceOptions
-from ottla.spark.rows import RowPlan
-from ottla.spark.value_avro import RegistryFailed
+from ottla.spark.source import rows
+from ottla.spark.source.options import OptionError, SourceOptions
+from ottla.spark.source.rows import RowPlan
+from ottla.spark.values import decode
+from ottla.spark.values.avro import RegistryFailed
+from ottla.spark.values.ddl import BadDdl, columns_of
 
 from .schemas import AT, ONE, ORDER, ORDER_2, OTHER_ORDER, TWO, WITHOUT_COLUMNS
 
@@ -33,8 +34,8 @@ def decoded(given: list[bytes | None], schema: str | None, **options: str) -> li
     """The columns that come of values, as rows."""
     made = plan(schema, **options)
     assert made.value is not None
-    kinds = values.arrow_type(made.schema.json())
-    found, _ = values.decoded_columns(pa.array(given, pa.binary()), made.value, pa.schema(list(kinds)), list(made.decoded))
+    kinds = decode.arrow_type(made.schema.json())
+    found, _ = decode.decoded_columns(pa.array(given, pa.binary()), made.value, pa.schema(list(kinds)), list(made.decoded))
     for name, column in found.items():
         assert column.type == kinds.field(name).type, "Spark compares types"
     return pa.table(found).to_pylist()
@@ -201,7 +202,7 @@ def test_a_registry_without_the_schema_is_told_by_name(registry: str, subject: s
 
 
 def test_protobuf_gives_the_columns_of_its_message(descriptors: Path) -> None:
-    from ottla.spark.value_protobuf import message_class
+    from ottla.spark.values.protobuf import message_class
 
     made = message_class(descriptors.read_bytes(), "shop.Order")
     whole = made(id=7, tags=["a", "b"], kind=1, counts={"x": 2})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.store.ballast import LEAST_BYTES, Ballast
+from ottla.store.embedded.ballast import LEAST_BYTES, Ballast
 
 
 def test_it_takes_real_space_and_gives_it_back(tmp_path: Path) -> None:

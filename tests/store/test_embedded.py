@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ottla.base.ports import NodeState, Op, StoreResult
-from ottla.store.embedded import EmbeddedStore
-from ottla.store.store_file import StoreFileError
+from ottla.store.embedded.file import StoreFileError
+from ottla.store.embedded.store import EmbeddedStore
 
 
 async def submitted(store: EmbeddedStore, *ops: Op) -> StoreResult:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ottla.base.ports import NodeState, Op, Store, StoreResult
-from ottla.store.embedded import EmbeddedStore
+from ottla.store.embedded.store import EmbeddedStore
 from ottla.store.layout import PERSISTENT_PATHS
 from ottla.store.memory import MemoryStore
-from ottla.store.zookeeper import Connect, ZooKeeperSession
-from ottla.store.zookeeper_opening import open_session
+from ottla.store.zookeeper.opening import open_session
+from ottla.store.zookeeper.session import Connect, ZooKeeperSession
 
 CHROOTS = count(1)
 KINDS = ["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.server)]

@@ -1,7 +1,7 @@
 """What a watch that was silent has to say."""
 
 from ottla.base.ports import NodeState
-from ottla.store.shown import Shown
+from ottla.store.watch_state import Shown
 
 
 def node(path: str, *, created: int, version: int = 0) -> NodeState:

@@ -17,10 +17,11 @@ import pytest
 
 from ottla.base.ids import LeaderEpoch, ProducerId
 from ottla.base.ports import Op
-from ottla.store import embedded, layout
-from ottla.store.embedded import EmbeddedStore
-from ottla.store.store_copies import candidates, copy_paths, described, remedy, restore
-from ottla.store.store_file import APPLICATION_ID, StoreDamaged, StoreFileError, StoreForeign, read_contents, wal_path
+from ottla.store import layout
+from ottla.store.embedded import store as embedded_store
+from ottla.store.embedded.copies import candidates, copy_paths, described, remedy, restore
+from ottla.store.embedded.file import APPLICATION_ID, StoreDamaged, StoreFileError, StoreForeign, read_contents, wal_path
+from ottla.store.embedded.store import EmbeddedStore
 
 PAGE = 4096
 #: Nodes enough for pages of every kind: interior, leaf, overflow, and free ones after some were deleted.
@@ -241,8 +242,8 @@ async def copied(store: EmbeddedStore) -> None:
 
 
 async def test_copies_are_made_when_nodes_changed_and_the_newest_two_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "FIRST_COPY_S", 0)
-    monkeypatch.setattr(embedded, "NEXT_COPY_S", 0)
+    monkeypatch.setattr(embedded_store, "FIRST_COPY_S", 0)
+    monkeypatch.setattr(embedded_store, "NEXT_COPY_S", 0)
     store = EmbeddedStore(tmp_path / "s")
     session = store.session()
     for number in range(4):
@@ -307,8 +308,8 @@ def test_the_newest_good_state_is_offered_and_what_is_lost_is_said(stores: dict[
 
 
 async def test_a_restored_older_state_gives_nothing_out_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "FIRST_COPY_S", 0)
-    monkeypatch.setattr(embedded, "NEXT_COPY_S", 0)
+    monkeypatch.setattr(embedded_store, "FIRST_COPY_S", 0)
+    monkeypatch.setattr(embedded_store, "NEXT_COPY_S", 0)
     store, path = EmbeddedStore(tmp_path / "s"), tmp_path / "s"
     state = layout.PartitionState(leader=1, leader_epoch=LeaderEpoch(5), isr=(1,), controller_epoch=1)
     await submit(
@@ -328,7 +329,7 @@ async def test_a_restored_older_state_gives_nothing_out_twice(tmp_path: Path, mo
     opened.submit([Op("create", "/x")], lambda result: None)
     await store.settled()
     await copied(store)
-    monkeypatch.setattr(embedded, "NEXT_COPY_S", 1000)
+    monkeypatch.setattr(embedded_store, "NEXT_COPY_S", 1000)
     for number in range(7):
         await submit(store, [Op("set", layout.CONTROLLER_EPOCH, b"%d" % (4 + number))])
     last = store._file.contents.zxid

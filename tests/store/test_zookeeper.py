@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
-from ottla.server.ensemble import Ensemble
+from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.spark.java import java_home
-from ottla.store.zookeeper import Connect, ZooKeeperSession
-from ottla.store.zookeeper_opening import ZooKeeperUnavailable, open_session
+from ottla.store.zookeeper.opening import ZooKeeperUnavailable, open_session
+from ottla.store.zookeeper.session import Connect, ZooKeeperSession
 
 pytestmark = pytest.mark.server
 CHROOTS = count(1)

@@ -269,7 +269,7 @@ def test_one_can_wait_until_a_group_has_read_everything(ottla_broker: Broker, ot
 
 def test_settings_of_a_topic_can_be_changed(ottla_broker: Broker, ottla_topic: Topic) -> None:
     ottla_topic.set_config(retention_ms=1234)
-    resource = ottla.client.results.Resource.topic(ottla_topic.name)
+    resource = ottla.client.admin.results.Resource.topic(ottla_topic.name)
     found = ottla_broker.clients.admin.describe_configs([resource])[resource]
     assert not isinstance(found, ottla.KafkaError) and found["retention.ms"].value == "1234"
 

@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.base.units import KiB
 from ottla.broker import effects
-from ottla.broker.creating import begin_creation
+from ottla.broker.delayed import Parked
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PARKED, Refusal
-from ottla.broker.image import Image
 from ottla.broker.isolation import indivisible
-from ottla.broker.purgatory import Parked
+from ottla.broker.metadata.auto_create import begin_creation
+from ottla.broker.metadata.image import Image
 from ottla.log.errors import LogError
 from ottla.records.batch import headers
 from ottla.records.build import build_batch
@@ -49,9 +49,9 @@ from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 if TYPE_CHECKING:
-    from ottla.broker.configs import BrokerOptions, Settings
-    from ottla.broker.leader import Leader
+    from ottla.broker.metadata.configs import BrokerOptions, Settings
     from ottla.broker.node import Node
+    from ottla.broker.replica.leader import Leader
 
 #: Bytes of log applied in one step: some thousand records, a few milliseconds.
 LOAD_BYTES = 64 * KiB

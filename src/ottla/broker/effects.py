@@ -7,8 +7,8 @@ import msgspec
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
 from ottla.broker.events import RequestArrived
-from ottla.log.changes import LogChanges
-from ottla.log.cleaning import CleaningPlan
+from ottla.log.compactor import CleaningPlan
+from ottla.log.directory_changes import LogChanges
 from ottla.log.flush import FlushPlan, Slice
 from ottla.log.scrub import ScrubPlan
 

@@ -10,7 +10,7 @@ import msgspec
 
 from ottla.base.ids import ConnectionId, Offset, TopicPartition
 from ottla.base.ports import NodeState, SessionState, StoreResult
-from ottla.log import cleaning, scrub
+from ottla.log import compactor, scrub
 
 
 class Event(msgspec.Struct, kw_only=True, gc=False):
@@ -61,7 +61,7 @@ class Cleaned(Event):
     """A Clean is over. ``result`` None: it was given up, for want of room or of the log; ``damage`` names a batch that is not sound."""
 
     partition: TopicPartition
-    result: cleaning.Cleaned | None = None
+    result: compactor.Cleaned | None = None
     damage: str = ""
 
 

@@ -19,25 +19,25 @@ from ottla.base.ports import Op, StoreResult
 from ottla.base.units import MiB
 from ottla.broker import effects, events
 from ottla.broker.apis.k01_fetch import follower_woke
-from ottla.broker.compaction import Compaction
-from ottla.broker.configs import Settings, broker_options, topic_options, unreadable
 from ottla.broker.controller.controller import Controller
-from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.fetchers import Fetchers
+from ottla.broker.delayed import Parked, Purgatory
 from ottla.broker.groups.groups import group_coordinator, topic_changed
 from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
-from ottla.broker.image import Image
 from ottla.broker.isolation import Isolation, indivisible
-from ottla.broker.isr import IsrChanges
-from ottla.broker.leaving import Leaving
-from ottla.broker.partitions import Partitions
-from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.purgatory import Parked, Purgatory
-from ottla.broker.scrubs import Scrubs
-from ottla.broker.standing import Standing
-from ottla.broker.throttle import Throttles
-from ottla.broker.unfit import Unfit
-from ottla.broker.upkeep import Upkeep
+from ottla.broker.metadata.configs import Settings, broker_options, topic_options, unreadable
+from ottla.broker.metadata.image import Image
+from ottla.broker.registration.controlled_shutdown import Leaving
+from ottla.broker.registration.lifecycle import Standing
+from ottla.broker.registration.replica_health import Unfit
+from ottla.broker.replica.fetch_sessions import FetchSessions
+from ottla.broker.replica.fetchers import Fetchers
+from ottla.broker.replica.isr_requests import IsrChanges
+from ottla.broker.replica.partitions import Partitions
+from ottla.broker.replica.throttle import Throttles
+from ottla.broker.storage.compaction import Compaction
+from ottla.broker.storage.periodic_tasks import Upkeep
+from ottla.broker.storage.scrubs import Scrubs
+from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
 from ottla.log.options import TopicOptions

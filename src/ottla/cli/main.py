@@ -2,27 +2,27 @@
 
 import click
 
-from ottla.cli.lazy import Entry, Lazy
+from ottla.cli.common.lazy import Entry, Lazy
 
 COMMANDS = {
-    "serve": Entry("serve", "Run one or more brokers."),
-    "topic": Entry("topic", "Create, list, describe, alter and delete topics."),
-    "produce": Entry("produce", "Write records to a topic."),
-    "consume": Entry("consume", "Read records of a topic."),
-    "group": Entry("group", "Look at consumer groups and their lag, reset their offsets, delete them."),
-    "broker": Entry("broker", "Look at brokers: where they are, what they hold, their directories and settings."),
-    "config": Entry("config", "Look at settings of topics, brokers, the cluster and groups, and change them."),
-    "cluster": Entry("cluster", "Start, stop and look at clusters; move replicas and leaders."),
-    "doctor": Entry("doctor", "Find what is wrong with a cluster, and say what to do."),
-    "store": Entry("store", "Check the embedded coordination store, and restore it."),
-    "log": Entry("log", "Look into log files."),
-    "zookeeper": Entry("zookeeper", "Run a ZooKeeper ensemble on this machine."),
-    "pipeline": Entry("pipeline", "Run data pipelines on Spark."),
-    "table": Entry("table", "Keep a topic as a Delta table."),
-    "perf": Entry("perf", "Measure a cluster: how fast it writes and reads, and how long a record takes."),
-    "profile": Entry("profile", "Name clusters, and choose the one that commands talk to."),
-    "completion": Entry("completion", "Print a script that completes commands and names in a shell."),
-    "sim": Entry("sim", "Run the broker in a simulated world of faults."),
+    "serve": Entry("serve.command", "Run one or more brokers."),
+    "topic": Entry("topic.group", "Create, list, describe, alter and delete topics."),
+    "produce": Entry("produce.command", "Write records to a topic."),
+    "consume": Entry("consume.command", "Read records of a topic."),
+    "group": Entry("group.group", "Look at consumer groups and their lag, reset their offsets, delete them."),
+    "broker": Entry("broker.commands", "Look at brokers: where they are, what they hold, their directories and settings."),
+    "config": Entry("config.commands", "Look at settings of topics, brokers, the cluster and groups, and change them."),
+    "cluster": Entry("cluster.group", "Start, stop and look at clusters; move replicas and leaders."),
+    "doctor": Entry("doctor.command", "Find what is wrong with a cluster, and say what to do."),
+    "store": Entry("store.commands", "Check the embedded coordination store, and restore it."),
+    "log": Entry("log.dump", "Look into log files."),
+    "zookeeper": Entry("zookeeper.command", "Run a ZooKeeper ensemble on this machine."),
+    "pipeline": Entry("pipeline.group", "Run data pipelines on Spark."),
+    "table": Entry("table.group", "Keep a topic as a Delta table."),
+    "perf": Entry("perf.group", "Measure a cluster: how fast it writes and reads, and how long a record takes."),
+    "profile": Entry("profile.commands", "Name clusters, and choose the one that commands talk to."),
+    "completion": Entry("completion.commands", "Print a script that completes commands and names in a shell."),
+    "sim": Entry("sim.commands", "Run the broker in a simulated world of faults."),
 }
 
 

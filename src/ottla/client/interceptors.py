@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ottla.base.ids import TopicPartition
-from ottla.client.batches import RecordMetadata
-from ottla.client.record import ConsumerRecord
+from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.producer.batches import RecordMetadata
 
 if TYPE_CHECKING:
-    from ottla.client.commits import OffsetAndMetadata
+    from ottla.client.group.commits import OffsetAndMetadata
 
 log = logging.getLogger("ottla.client")
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ottla.demo.story import Story
+from ottla.demo.console_output import Story
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_JAVA, EXIT_STOPPED = 1, 2, 3, 130
 PARTITIONS = 6
@@ -59,8 +59,8 @@ def _run(given: Any, directory: Path) -> int:
         from ottla.demo.brokers import ServerFailed
         from ottla.demo.scenario import scenario
         from ottla.spark.java import NoJava
+        from ottla.spark.pipeline.config.toml_table import PipelineError
         from ottla.spark.pipeline.run import QueryFailed
-        from ottla.spark.pipeline.table import PipelineError
     except ImportError as error:
         print(f"ottla: the demo needs the package {error.name}; install ottla[demo]", file=sys.stderr)
         return EXIT_FAILED
@@ -79,7 +79,7 @@ def demonstrate(chosen: Any, directory: Path, story: Story) -> bool:
     from ottla import Admin, NewTopic
     from ottla.demo.brokers import serving
     from ottla.demo.feed import Feed
-    from ottla.demo.verdict import read_table, verdict
+    from ottla.demo.verification import read_table, verdict
 
     story.step(f"[bold]Ottla demo[/bold]: {chosen.what}, through three brokers and Spark, into a table")
     with serving(directory / "brokers", directory / "server.log") as bootstrap:
@@ -114,7 +114,7 @@ def demonstrate(chosen: Any, directory: Path, story: Story) -> bool:
 
 def _process(chosen: Any, bootstrap: str, directory: Path, feed: Any, story: Story) -> None:
     """Runs the pipeline until the feed has ended and everything in the topic is in the table."""
-    from ottla.spark.pipeline.file import load
+    from ottla.spark.pipeline.config.file import load
     from ottla.spark.pipeline.run import RunningPipeline
     from ottla.spark.session import start_session
 

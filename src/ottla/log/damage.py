@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ottla.log.names import DAMAGE
+from ottla.log.filenames import DAMAGE
 
 if TYPE_CHECKING:
     from ottla.log.log import Log

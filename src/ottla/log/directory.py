@@ -19,14 +19,14 @@ from typing import Self
 
 from ottla.base.ids import Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk
-from ottla.log import checkpoints, names
-from ottla.log.changes import Move, NewLog
+from ottla.log import checkpoints, filenames
 from ottla.log.checkpoints import MetaProperties
+from ottla.log.directory_changes import Move, NewLog
 from ottla.log.errors import DirectoryRefused, PartitionExists
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
-from ottla.log.recover import ClosedLog
+from ottla.log.recovery import ClosedLog
 
 #: Opens logs; the result is in the order of the argument, with None for a file that is no partition's directory. Raises: OSError.
 OpenLogs = Callable[[Sequence[ClosedLog]], Iterable[Log | None]]
@@ -118,19 +118,19 @@ class LogDirectory:
         """
         directory = cls(disk, _identity(disk, broker_id, cluster_id, directory_id, now_ms))
         entries = disk.listdir()
-        if names.CLEAN_SHUTDOWN in entries:
+        if filenames.CLEAN_SHUTDOWN in entries:
             directory.clean_start = True
-            directory.last_broker_epoch, directory.clean_since = checkpoints.read_clean_shutdown(disk.read_file(names.CLEAN_SHUTDOWN))
-            disk.unlink(names.CLEAN_SHUTDOWN)
+            directory.last_broker_epoch, directory.clean_since = checkpoints.read_clean_shutdown(disk.read_file(filenames.CLEAN_SHUTDOWN))
+            disk.unlink(filenames.CLEAN_SHUTDOWN)
         disk.sync_dir()
-        recovery_points = _read_offsets(disk, names.RECOVERY_POINTS)
-        starts = _read_offsets(disk, names.LOG_STARTS)
-        directory.high_watermarks = _read_offsets(disk, names.HIGH_WATERMARKS)
-        cleaned = _read_offsets(disk, names.CLEANER_OFFSETS)
+        recovery_points = _read_offsets(disk, filenames.RECOVERY_POINTS)
+        starts = _read_offsets(disk, filenames.LOG_STARTS)
+        directory.high_watermarks = _read_offsets(disk, filenames.HIGH_WATERMARKS)
+        cleaned = _read_offsets(disk, filenames.CLEANER_OFFSETS)
         directory._named = {*recovery_points, *starts, *directory.high_watermarks, *cleaned}
-        directory._cleans = names.CLEANER_OFFSETS in entries
-        if names.SCRUBS in entries:
-            marks = checkpoints.read_scrubs(disk.read_file(names.SCRUBS))
+        directory._cleans = filenames.CLEANER_OFFSETS in entries
+        if filenames.SCRUBS in entries:
+            marks = checkpoints.read_scrubs(disk.read_file(filenames.SCRUBS))
             directory.scrubs = {partition: ScrubMark(*mark) for partition, mark in marks.items()}
         directory._clear(entries)
         closed = [
@@ -146,7 +146,7 @@ class LogDirectory:
                 cleaned=cleaned.get(partition),
             )
             for name in entries
-            if (partition := names.partition_of(name)) is not None
+            if (partition := filenames.partition_of(name)) is not None
         ]
         for log in (open_logs or _one_after_the_other)(closed):
             if log is not None:
@@ -159,14 +159,14 @@ class LogDirectory:
 
     def _clear(self, entries: Sequence[str]) -> None:
         """Removes what an earlier process left half done, and notes the logs that were set aside."""
-        self._taken = frozenset(name for name in entries if name.endswith((names.DELETE_DIRECTORY, names.STRAY_DIRECTORY)))
+        self._taken = frozenset(name for name in entries if name.endswith((filenames.DELETE_DIRECTORY, filenames.STRAY_DIRECTORY)))
         for name in entries:
-            if name.endswith(names.DELETE_DIRECTORY):
+            if name.endswith(filenames.DELETE_DIRECTORY):
                 self.disk.remove_tree(name)
-            elif name.endswith(names.STRAY_DIRECTORY):
-                if self.disk.exists(note := f"{name}/{names.STRAY_NOTE}"):
+            elif name.endswith(filenames.STRAY_DIRECTORY):
+                if self.disk.exists(note := f"{name}/{filenames.STRAY_NOTE}"):
                     self.strays[name] = self.disk.mtime_ms(note)
-            elif name.endswith(names.TEMPORARY):
+            elif name.endswith(filenames.TEMPORARY):
                 self.disk.unlink(name)
 
     def _adopt(self, log: Log) -> None:
@@ -229,7 +229,7 @@ class LogDirectory:
         identity = replace(self.identity, siblings=tuple(siblings), generation=generation)
         if identity != self.identity:
             try:
-                self.disk.replace_file(names.META_PROPERTIES, identity.file(now_ms))
+                self.disk.replace_file(filenames.META_PROPERTIES, identity.file(now_ms))
             except OSError as error:
                 if error.errno != ENOSPC:
                     raise
@@ -262,12 +262,12 @@ class LogDirectory:
         self._forget(partition)
         self.high_watermarks.pop(partition, None)
         self.scrubs.pop(partition, None)
-        ending = names.STRAY_DIRECTORY if stray else names.DELETE_DIRECTORY
+        ending = filenames.STRAY_DIRECTORY if stray else filenames.DELETE_DIRECTORY
         path = ""
         while not path or path in self._taken:
             self._removed += 1
             unique = blake2b(self.directory_id + log.topic_id + f"{partition}/{self._removed}".encode(), digest_size=16).hexdigest()
-            path = names.delete_directory_name(partition, unique, ending=ending)
+            path = filenames.delete_directory_name(partition, unique, ending=ending)
         return Move(partition, log.directory, path)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
@@ -308,22 +308,22 @@ class LogDirectory:
         files = []
         if "recovery_points" in kinds:
             offsets = {partition: log.checkpoint_offset for partition, log in self.logs.items()}
-            files.append((names.RECOVERY_POINTS, checkpoints.offsets_file(offsets)))
+            files.append((filenames.RECOVERY_POINTS, checkpoints.offsets_file(offsets)))
         if "log_starts" in kinds:
             # Also where the first segment begins there: a crash can bring back the segments that were dropped before it.
             offsets = {partition: log.start_offset for partition, log in self.logs.items() if log.start_offset > 0}
-            files.append((names.LOG_STARTS, checkpoints.offsets_file(offsets, has_checksum=True)))
+            files.append((filenames.LOG_STARTS, checkpoints.offsets_file(offsets, has_checksum=True)))
         if "high_watermarks" in kinds:
             offsets = {partition: offset for partition, offset in self.high_watermarks.items() if partition in self.logs}
-            files.append((names.HIGH_WATERMARKS, checkpoints.offsets_file(offsets)))
+            files.append((filenames.HIGH_WATERMARKS, checkpoints.offsets_file(offsets)))
         if "scrubs" in kinds and self.scrubs:
             marks = {partition: (mark.offset, mark.done_ms) for partition, mark in self.scrubs.items() if partition in self.logs}
-            files.append((names.SCRUBS, checkpoints.scrubs_file(marks)))
+            files.append((filenames.SCRUBS, checkpoints.scrubs_file(marks)))
         if "cleaner_offsets" in kinds:
             offsets = {partition: log.clean_checkpoint for partition, log in self.logs.items() if log.clean_checkpoint is not None}
             if offsets or self._cleans:
                 self._cleans = True
-                files.append((names.CLEANER_OFFSETS, checkpoints.offsets_file(offsets)))
+                files.append((filenames.CLEANER_OFFSETS, checkpoints.offsets_file(offsets)))
         return files
 
     def _recovery_point_lowered(self) -> None:
@@ -332,8 +332,8 @@ class LogDirectory:
         Nor must the cleaner's: compaction would take tombstones for old ones whose keys it never looked for.
         """
         if not self.write_checkpoints(kinds=("recovery_points", "cleaner_offsets")):
-            self.disk.unlink(names.RECOVERY_POINTS)
-            self.disk.unlink(names.CLEANER_OFFSETS)
+            self.disk.unlink(filenames.RECOVERY_POINTS)
+            self.disk.unlink(filenames.CLEANER_OFFSETS)
             self.disk.sync_dir()
 
     def close(
@@ -361,7 +361,7 @@ class LogDirectory:
         for log in self.logs.values():
             log.close()
         if complete and self.write_checkpoints(high_watermarks):
-            marker = self.disk.open(names.CLEAN_SHUTDOWN, create=True)
+            marker = self.disk.open(filenames.CLEAN_SHUTDOWN, create=True)
             marker.append(checkpoints.clean_shutdown_file(broker_epoch, clean_since))
             marker.sync()
             marker.close()
@@ -397,7 +397,7 @@ def _one_after_the_other(closed: Sequence[ClosedLog]) -> Iterable[Log | None]:
 def _identity(disk: Disk, broker_id: int, cluster_id: str, directory_id: bytes | None, now_ms: int) -> MetaProperties:
     """Whose directory this is, written down if it was nobody's. Raises: DirectoryRefused."""
     try:
-        found = checkpoints.read_meta_properties(disk.read_file(names.META_PROPERTIES), disk.root)
+        found = checkpoints.read_meta_properties(disk.read_file(filenames.META_PROPERTIES), disk.root)
     except FileNotFoundError:
         found = MetaProperties(None, None, None)
     if found.broker_id not in (None, broker_id):
@@ -408,7 +408,7 @@ def _identity(disk: Disk, broker_id: int, cluster_id: str, directory_id: bytes |
         directory_id = blake2b(f"{cluster_id}/{broker_id}/{disk.root}/{now_ms}".encode(), digest_size=16).digest()
     identity = MetaProperties(cluster_id, broker_id, found.directory_id or directory_id, found.siblings, found.generation)
     if identity != found:
-        disk.replace_file(names.META_PROPERTIES, identity.file(now_ms))
+        disk.replace_file(filenames.META_PROPERTIES, identity.file(now_ms))
     return identity
 
 

@@ -24,20 +24,20 @@ import msgspec
 from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk, File
 from ottla.base.units import INT32_MAX
-from ottla.log import damage, looking, trimming
-from ottla.log.aborted import AbortedTransaction
+from ottla.log import damage, lookup, truncation
 from ottla.log.checkpoints import holes_file, missing_file
-from ottla.log.epochs import LeaderEpochs
 from ottla.log.errors import OffsetOutOfRange
+from ottla.log.filenames import HOLES, MISSING, PARTITION_METADATA
 from ottla.log.flush import FlushPlan, NamedFile, Slice
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
-from ottla.log.looking import TimedOffset
-from ottla.log.names import HOLES, MISSING, PARTITION_METADATA
+from ottla.log.leader_epochs import LeaderEpochs
+from ottla.log.lookup import TimedOffset
 from ottla.log.options import TopicOptions
-from ottla.log.pending import Pending
-from ottla.log.producers import Duplicate, Producers
+from ottla.log.producer_snapshots import write_snapshot
+from ottla.log.producer_state import Duplicate, Producers
 from ottla.log.segment import Segment
-from ottla.log.snapshots import write_snapshot
+from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.unflushed import Pending
 from ottla.records.batch import BatchHeader, patch
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 
@@ -353,15 +353,15 @@ class Log:
 
     def offset_for_time(self, timestamp_ms: int, *, upto: int) -> TimedOffset | None:
         """The first record below ``upto`` whose timestamp is at least this. Raises: CorruptLog."""
-        return looking.offset_for_time(self, timestamp_ms, upto)
+        return lookup.offset_for_time(self, timestamp_ms, upto)
 
     def max_timestamp(self, upto: int) -> TimedOffset | None:
         """The first of the records below ``upto`` that has the largest timestamp. Raises: CorruptLog."""
-        return looking.max_timestamp(self, upto)
+        return lookup.max_timestamp(self, upto)
 
     def aborted_transactions(self, first: int, upto: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in ``first..upto`` (exclusive), in the order of their markers. Source: KIP-98."""
-        return looking.aborted_transactions(self, first, upto)
+        return lookup.aborted_transactions(self, first, upto)
 
     def last_stable_offset(self, high_watermark: int) -> Offset:
         """Readers at the read-committed level may read up to here."""
@@ -400,19 +400,19 @@ class Log:
 
         Durable with the next log-start checkpoint. Raises: OffsetOutOfRange.
         """
-        return trimming.delete_before(self, offset, now_ms)
+        return truncation.delete_before(self, offset, now_ms)
 
     def retain(self, now_ms: int, high_watermark: int) -> tuple[str, ...]:
         """Drops segments that retention.ms or retention.bytes no longer covers, none above the high watermark.
 
         Returns the renamed files, to be removed after file.delete.delay.ms.
         """
-        return trimming.retain(self, now_ms, high_watermark)
+        return truncation.retain(self, now_ms, high_watermark)
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> tuple[str, ...]:
         """Drops the batch that holds ``offset``, and all behind it; the files that were renamed, to be removed later."""
         self.truncations += 1
-        removed = trimming.truncate_to(self, offset, now_ms)
+        removed = truncation.truncate_to(self, offset, now_ms)
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self._room = None
         self.pending.void()
@@ -422,7 +422,7 @@ class Log:
     def restart_at(self, offset: int, now_ms: int) -> tuple[str, ...]:
         """Drops everything: the log is empty, and begins and ends at ``offset``; the files that were renamed, to be removed later."""
         self.truncations += 1
-        removed = trimming.restart_at(self, offset, now_ms)
+        removed = truncation.restart_at(self, offset, now_ms)
         self._durable_max = Offset(0)
         self._room = None
         self.pending.void()

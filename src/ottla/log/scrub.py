@@ -27,10 +27,10 @@ import msgspec
 
 from ottla.base.ids import NO_EPOCH
 from ottla.base.units import KiB, MiB
+from ottla.log.batch_scan import Readable, whole_batches
 from ottla.log.damage import Damage
+from ottla.log.filenames import LOG, OFFSET_INDEX, segment_name
 from ottla.log.index import OFFSET_ENTRY
-from ottla.log.names import LOG, OFFSET_INDEX, segment_name
-from ottla.log.walk import Readable, whole_batches
 from ottla.records.batch import (
     ATTRIBUTES_AT,
     CRC_AT,

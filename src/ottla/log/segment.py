@@ -21,12 +21,12 @@ from errno import ENOSPC
 from ottla.base.ids import Offset
 from ottla.base.ports import Buffer, Disk, File
 from ottla.base.units import INT32_MAX, KiB
-from ottla.log.aborted import AbortedTransaction, read_entries
+from ottla.log.batch_scan import HEADER_CHUNK, headers
 from ottla.log.damage import Damage
 from ottla.log.errors import CorruptLog
+from ottla.log.filenames import DELETED, LOG, OFFSET_INDEX, SEGMENT_FILES, TIME_INDEX, TXN_INDEX, segment_name
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
-from ottla.log.names import DELETED, LOG, OFFSET_INDEX, SEGMENT_FILES, TIME_INDEX, TXN_INDEX, segment_name
-from ottla.log.walk import HEADER_CHUNK, headers
+from ottla.log.transaction_index import AbortedTransaction, read_entries
 from ottla.records.batch import HEADER_SIZE, BatchHeader
 
 NO_TIMESTAMP = -1

@@ -12,8 +12,8 @@ import socket
 from functools import partial
 
 from ottla.base.ids import ConnectionId
-from ottla.net.commons import Commons
-from ottla.net.server import Connection, Handler
+from ottla.net.connection_context import Commons
+from ottla.net.server_connection import Connection, Handler
 
 #: Connections accepted before other things have a turn.
 TURN_ACCEPTS = 64

@@ -16,8 +16,8 @@ from enum import IntEnum
 import cramjam
 
 from ottla.records.checksum import Buffer
+from ottla.records.decompressed_size import lz4_bound, snappy_size, zstd_bound
 from ottla.records.errors import CorruptPayload, PayloadTooLarge
-from ottla.records.frames import lz4_bound, snappy_size, zstd_bound
 
 #: No ratio is asked of an output up to this size: equal records shrink a thousandfold and are no attack, and a Java producer that has seen
 #: its records shrink so fills the 16 KiB of a batch with some megabytes of them.

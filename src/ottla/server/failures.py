@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ottla.broker.events import RequestArrived
 from ottla.broker.isolation import root_of
-from ottla.server.observe import Counters
+from ottla.server.metrics import Counters
 from ottla.wire.messages import API
 
 log = logging.getLogger("ottla.server")

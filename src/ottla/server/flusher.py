@@ -24,7 +24,7 @@ from typing import TypeVar
 from ottla.base.ids import Offset, TopicPartition
 from ottla.base.ports import Disk, File
 from ottla.log.flush import FlushPlan, NamedFile
-from ottla.server.observe import Counters
+from ottla.server.metrics import Counters
 
 #: A device that takes longer for one file is slow enough for further threads to pay.
 SLOW_NS = 1_000_000

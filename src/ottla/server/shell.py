@@ -32,12 +32,12 @@ from ottla.base.ports import Op, Store, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.isolation import refusal
 from ottla.broker.node import PEER, Node
-from ottla.net.server import Connection
+from ottla.net.server_connection import Connection
 from ottla.server.failures import Failures
-from ottla.server.intake import Refused, read_request, refused_unread, unread_request
-from ottla.server.observe import Counters
-from ottla.server.perform import Performer
-from ottla.server.recorder import FlightRecorder
+from ottla.server.flight_recorder import FlightRecorder
+from ottla.server.metrics import Counters
+from ottla.server.performer import Performer
+from ottla.server.request_decoder import Refused, read_request, refused_unread, unread_request
 from ottla.store import layout
 from ottla.wire.declare import MalformedMessage, schema_of
 

@@ -13,7 +13,7 @@ from ottla.base.units import MINUTE_MS
 from ottla.broker import effects
 from ottla.log.checkpoints import read_offsets
 from ottla.log.errors import LogError
-from ottla.log.names import RECOVERY_POINTS
+from ottla.log.filenames import RECOVERY_POINTS
 from ottla.sim.cluster_machine import STORE_MS, ClusterMachine
 from ottla.sim.links import Links, Way
 from ottla.sim.network import Network

@@ -17,13 +17,13 @@ from ottla.log.log import Log
 from ottla.records.errors import RecordsError
 from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS, SKEW_MS, ClusterFaults
 from ottla.sim.cluster_machine import ClusterMachine, wake_all
+from ottla.sim.cluster_observer import Witness
 from ottla.sim.cluster_topic import REPLICAS, ClusterTopic
 from ottla.sim.history import CLEANER, Verdict, read_log
 from ottla.sim.links import Links
 from ottla.sim.machine import Performer
 from ottla.sim.network import Network
-from ottla.sim.passing import PassingTopics
-from ottla.sim.witness import Witness
+from ottla.sim.transient_topics import PassingTopics
 from ottla.sim.world import EPOCH_MS, World
 from ottla.store.memory import MemoryStore
 

@@ -8,7 +8,6 @@ broker compacts its own copy.
 from collections.abc import Callable, Mapping, Sequence
 
 from ottla.base.ids import BrokerId, TopicPartition
-from ottla.sim.caller import Caller
 from ottla.sim.checkers import Checker
 from ottla.sim.checkers.checks import (
     AcknowledgedIsKept,
@@ -19,14 +18,15 @@ from ottla.sim.checkers.checks import (
     OffsetsStay,
     OrderIsKept,
 )
+from ottla.sim.checkers.client_history import HistoryIsSound
 from ottla.sim.checkers.cluster import LatestNeverFalls
-from ottla.sim.checkers.heard import HistoryIsSound
+from ottla.sim.client_connection import Caller
+from ottla.sim.clients import Admin, Producer
+from ottla.sim.cluster_clients import Entrance, Lister, Reader
 from ottla.sim.cluster_machine import ClusterMachine
-from ottla.sim.cluster_users import Entrance, Lister, Reader
+from ottla.sim.cluster_observer import Witness
 from ottla.sim.network import Network
-from ottla.sim.reports import Reports
-from ottla.sim.users import Admin, Producer
-from ottla.sim.witness import Witness
+from ottla.sim.report_fanout import Reports
 from ottla.sim.world import World
 from ottla.wire.messages import (
     AlterPartitionReassignmentsRequest,

@@ -23,11 +23,11 @@ from typing import Any
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.records.build import build_batch
-from ottla.sim.caller import RETRY_MS, Caller
+from ottla.sim.client_connection import RETRY_MS, Caller
 from ottla.sim.cluster_machine import ClusterMachine, wake_all
+from ottla.sim.cluster_observer import Witness
 from ottla.sim.links import Links, Way
 from ottla.sim.network import Connection, Network
-from ottla.sim.witness import Witness
 from ottla.sim.world import EPOCH_MS, World
 from ottla.store import layout
 from ottla.store.memory import MemoryStore

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from ottla.broker.node import Node
 from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
-from ottla.sim.brokers import Brokers
-from ottla.sim.caller import Caller
 from ottla.sim.checkers import ALL, Checker
+from ottla.sim.checkers.client_history import HistoryIsSound
 from ottla.sim.checkers.groups import (
     CommittedIsKept,
     GenerationsAreDisjoint,
@@ -25,20 +24,21 @@ from ottla.sim.checkers.groups import (
     Write,
     ZombiesAreFenced,
 )
-from ottla.sim.checkers.heard import HistoryIsSound
+from ottla.sim.client_connection import Caller
+from ottla.sim.clients import TOPIC, Admin, Producer
+from ottla.sim.cluster_environment import Brokers
 from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS, ClusterFaults
 from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
+from ottla.sim.group_auditors import Auditor, Bookkeeper
+from ottla.sim.group_environment import OneBroker, Scene, Stage
+from ottla.sim.group_members import Seat, SimGroup
 from ottla.sim.history import CLEANER, HEALED_BY_MS, READ_BY_MS, Verdict, read_log
 from ottla.sim.machine import Machine, Performer
-from ottla.sim.members import Member
+from ottla.sim.member_clients import Member
 from ottla.sim.network import Network
-from ottla.sim.outsiders import Auditor, Bookkeeper
-from ottla.sim.replayed import differences
-from ottla.sim.reports import Reports
-from ottla.sim.seats import Seat, SimGroup
-from ottla.sim.stage import OneBroker, Scene, Stage
-from ottla.sim.users import TOPIC, Admin, Producer
+from ottla.sim.report_fanout import Reports
+from ottla.sim.shard_replay import differences
 from ottla.sim.world import World
 from ottla.store.memory import MemoryStore
 from ottla.wire.messages import CreatePartitionsRequest, CreatePartitionsTopic

@@ -12,13 +12,13 @@ from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import records
 from ottla.sim.checkers import COMPACTED, IN_ORDER, Checker
+from ottla.sim.clients import Admin, Consumer, Producer
+from ottla.sim.compacted_topic import value_of
 from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
-from ottla.sim.keyed import value_of
 from ottla.sim.machine import Machine, Performer
 from ottla.sim.network import Network
-from ottla.sim.reports import Reports
-from ottla.sim.users import Admin, Consumer, Producer
+from ottla.sim.report_fanout import Reports
 from ottla.sim.world import World
 from ottla.store.memory import MemoryStore
 

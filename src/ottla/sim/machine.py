@@ -19,11 +19,11 @@ from typing import Any
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import NodeState, StoreResult
 from ottla.broker import effects, events
-from ottla.broker.configs import Settings, topic_options
-from ottla.broker.image import Image
+from ottla.broker.metadata.configs import Settings, topic_options
+from ottla.broker.metadata.image import Image
 from ottla.broker.node import Node
 from ottla.log import scrub
-from ottla.log.cleaning import Cleaned, carry_out
+from ottla.log.compactor import Cleaned, carry_out
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import CorruptLog
 from ottla.log.flush import FlushPlan, Slice

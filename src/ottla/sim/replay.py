@@ -21,8 +21,8 @@ from ottla.base.ids import LeaderEpoch
 from ottla.base.ports import NodeState, Op
 from ottla.base.units import SECOND_MS
 from ottla.broker.events import StoreChanged
-from ottla.broker.image import NO_LEADER
-from ottla.server.recorder import Request
+from ottla.broker.metadata.image import NO_LEADER
+from ottla.server.flight_recorder import Request
 from ottla.sim.disk import SimDisk
 from ottla.sim.machine import Machine
 from ottla.sim.network import Connection, Network

@@ -129,7 +129,7 @@ def _wrapped(context: Any) -> Any:
     """The source as the JVM keeps it, with the Python that runs it: a setting wins over this interpreter."""
     from pyspark.sql.udf import _wrap_function
 
-    from ottla.spark.source import OttlaDataSource
+    from ottla.spark.source.data_source import OttlaDataSource
 
     with _lock:
         before = context.pythonExec

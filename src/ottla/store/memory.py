@@ -14,8 +14,8 @@ from functools import partial
 
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.store.layout import PERSISTENT_PATHS
-from ottla.store.shown import Shown
 from ottla.store.tree import Tree, below, creations
+from ottla.store.watch_state import Shown
 
 
 class MemoryStore:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.testing.clock import Clock
     from ottla.testing.faults import Fault
-    from ottla.testing.inprocess import Broker, BrokerFailed
+    from ottla.testing.in_process_broker import Broker, BrokerFailed
     from ottla.testing.topic import Topic
 
-_HOME = {"Broker": "inprocess", "BrokerFailed": "inprocess", "Clock": "clock", "Fault": "faults", "Topic": "topic"}
+_HOME = {"Broker": "in_process_broker", "BrokerFailed": "in_process_broker", "Clock": "clock", "Fault": "faults", "Topic": "topic"}
 
 __all__ = ["Broker", "BrokerFailed", "Clock", "Fault", "Topic", "broker"]
 
@@ -32,7 +32,7 @@ def broker(*, settings: Mapping[str, Any] | None = None, data_dir: Path | str | 
     """A broker that runs inside of ``with``: in memory, or on the files of ``data_dir`` as ``ottla serve`` would; on a free port unless
     ``port`` names one. ``settings`` are a broker's, by Kafka's names.
     """
-    from ottla.testing.inprocess import Broker
+    from ottla.testing.in_process_broker import Broker
 
     return Broker(settings=settings, data_dir=data_dir, port=port)
 

@@ -24,8 +24,8 @@ from typing import Any, Literal, cast
 
 from ottla.base.ids import ConnectionId
 from ottla.base.options import suggestion
-from ottla.net.server import Connection, Handler
-from ottla.server.intake import Refused, read_request, refused
+from ottla.net.server_connection import Connection, Handler
+from ottla.server.request_decoder import Refused, read_request, refused
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import BY_CODE, KafkaError
 from ottla.wire.framing import decode_request_header

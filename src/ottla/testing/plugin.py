@@ -20,7 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ottla import Admin, Consumer, Producer
-    from ottla.testing.inprocess import Broker
+    from ottla.testing.in_process_broker import Broker
     from ottla.testing.topic import Topic
 
 MARKER = "ottla(partitions=1, config=None, key=None, value=None, settings=None): how the test's topic, and its own broker, are made"

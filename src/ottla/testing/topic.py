@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.client.batches import RecordMetadata
-from ottla.client.record import ConsumerRecord
-from ottla.client.results import ConfigChange, NewTopic, Resource
+from ottla.client.admin.results import ConfigChange, NewTopic, Resource
+from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.producer.batches import RecordMetadata
 from ottla.client.serializers import as_deserializer, as_serializer
-from ottla.client.sync import Producer
-from ottla.client.sync_admin import Admin
-from ottla.client.sync_consumer import Consumer
+from ottla.client.sync.admin import Admin
+from ottla.client.sync.consumer import Consumer
+from ottla.client.sync.producer import Producer
 from ottla.testing.faults import SPARED
 from ottla.wire.errors import GroupIdNotFound, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 

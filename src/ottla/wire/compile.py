@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
+from ottla.wire.codegen import Compiled
 from ottla.wire.declare import MalformedMessage, MessageSchema, S, schema_of
 from ottla.wire.decoding import compile_decoder, holds_records, is_request
 from ottla.wire.encoding import compile_encoder
 from ottla.wire.errors import UnsupportedVersion
-from ottla.wire.source import Compiled
 
 Buffer = bytes | bytearray | memoryview
 #: A buffer, or what has a length and was given as records: a slice of a file.

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 import msgspec
 
+from ottla.wire.codegen import READY_MADE, STRING_BYTES_MAX, Compiled, Part, Source
 from ottla.wire.declare import Array, Blob, Field, Fixed, MessageSchema, Type, fields_of
-from ottla.wire.source import READY_MADE, STRING_BYTES_MAX, Compiled, Part, Source
 
 #: struct code and size of the length before a blob, in versions that are not flexible.
 _LENGTHS = {"string": ("h", 2), "bytes": ("i", 4), "records": ("i", 4)}

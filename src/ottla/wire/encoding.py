@@ -12,8 +12,8 @@ import struct
 
 import msgspec
 
+from ottla.wire.codegen import READY_MADE, Compiled, Source
 from ottla.wire.declare import Array, Blob, Field, Fixed, MessageSchema, Type, fields_of
-from ottla.wire.source import READY_MADE, Compiled, Source
 
 #: Records of this size and above, and all that are not bytes, go out as they are: joining them would cost more than one more write.
 FAR_BYTES_MIN = 16 * 1024

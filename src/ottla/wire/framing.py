@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ottla.wire.codegen import skip_tags, tag_count
 from ottla.wire.compile import Buffer, Chunk, decode, joined, write
 from ottla.wire.declare import MalformedMessage, S, schema_of
 from ottla.wire.messages import API, ApiVersionsResponse
-from ottla.wire.source import skip_tags, tag_count
 
 _SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhih")

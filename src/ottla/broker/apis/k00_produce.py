@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker import effects
 from ottla.broker.apis.duplicates import by_topic
-from ottla.broker.apis.leaders import endpoints_of, leader_hint
+from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.controller.topics import INTERNAL
+from ottla.broker.delayed import Parked
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PARKED, SILENT, handles
-from ottla.broker.leader import Leader
-from ottla.broker.purgatory import Parked
+from ottla.broker.replica.leader import Leader
 from ottla.records.errors import InvalidBatch
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError

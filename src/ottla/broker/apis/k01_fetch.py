@@ -29,15 +29,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
-from ottla.broker.apis.leaders import endpoints_of, leader_hint
+from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
+from ottla.broker.delayed import Parked
 from ottla.broker.events import RequestArrived
-from ottla.broker.fetch_sessions import Context, Session, Wanted
-from ottla.broker.follower import Follower
 from ottla.broker.handlers import handles
-from ottla.broker.leader import Leader
-from ottla.broker.purgatory import Parked
-from ottla.broker.reading import Read
-from ottla.broker.selection import RACK_AWARE, replica_near
+from ottla.broker.replica.fetch_sessions import Context, Session, Wanted
+from ottla.broker.replica.follower import Follower
+from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.reads import Read
+from ottla.broker.replica.replica_selector import RACK_AWARE, replica_near
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.fetch import (

@@ -23,10 +23,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.apis.duplicates import by_topic
-from ottla.broker.apis.settling import when_settled
+from ottla.broker.apis.flushed import when_settled
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.leader import Leader
+from ottla.broker.replica.leader import Leader
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.list_offsets import (

@@ -11,13 +11,13 @@ Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
-from ottla.broker.apis.leaders import address_for, as_seen
-from ottla.broker.apis.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from ottla.broker.apis.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from ottla.broker.apis.partition_leaders import address_for, as_seen
 from ottla.broker.controller.topics import INTERNAL, check_name
-from ottla.broker.creating import begin_creation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.image import NO_LEADER, Topic
+from ottla.broker.metadata.auto_create import begin_creation
+from ottla.broker.metadata.image import NO_LEADER, Topic
 from ottla.wire import errors
 from ottla.wire.errors import NONE, KafkaError
 from ottla.wire.messages.create_topics import CreatableTopic

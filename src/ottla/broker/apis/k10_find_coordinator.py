@@ -9,7 +9,7 @@ clients take nothing else as final; keys of share groups are INVALID_REQUEST, as
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.apis.leaders import address_for, as_seen
+from ottla.broker.apis.partition_leaders import address_for, as_seen
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.wire import errors

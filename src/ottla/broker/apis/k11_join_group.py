@@ -9,9 +9,9 @@ Source: KIP-62, KIP-345, KIP-394, KIP-814.
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.apis.coordinated import client_of, shard_of_members
+from ottla.broker.apis.group_requests import client_of, shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.telling import join_refused
+from ottla.broker.groups.classic.responses import join_refused
 from ottla.broker.handlers import handles
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError

@@ -6,7 +6,7 @@ ILLEGAL_GENERATION for a member that missed a generation. While the group is bei
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.apis.coordinated import shard_of_members
+from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.wire.errors import CoordinatorLoadInProgress, KafkaError

@@ -6,7 +6,7 @@ version 5 on the member says which protocol it goes by, and is refused if that i
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.apis.coordinated import shard_of_members
+from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.wire.errors import KafkaError

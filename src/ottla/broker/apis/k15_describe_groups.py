@@ -7,11 +7,11 @@ that comes without an error. Source: KIP-430, KIP-1043.
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.apis.coordinated import check_answer
-from ottla.broker.apis.operations import GROUP_OPERATIONS, NOT_ASKED
+from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from ottla.broker.apis.group_requests import check_answer
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.states import GroupState
+from ottla.broker.groups.classic.states import GroupState
 from ottla.broker.handlers import handles
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse

@@ -13,11 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ports import Op
-from ottla.broker.apis.writes import Writes
+from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.topics import NewTopic, creation, plan_topic
-from ottla.broker.described import topic_entries
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.metadata.config_entries import topic_entries
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_topics import (

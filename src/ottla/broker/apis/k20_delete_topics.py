@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.base.ports import Op, StoreResult
-from ottla.broker.apis.alterations import note
-from ottla.broker.apis.writes import Writes
+from ottla.broker.apis.config_alteration import note
+from ottla.broker.apis.store_writes import Writes
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.image import Topic
+from ottla.broker.metadata.image import Topic
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState

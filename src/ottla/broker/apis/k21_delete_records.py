@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.apis.duplicates import by_topic
-from ottla.broker.apis.settling import when_settled
+from ottla.broker.apis.flushed import when_settled
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles

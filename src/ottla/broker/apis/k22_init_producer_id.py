@@ -10,10 +10,10 @@ transactions are not served, and of all codes this is the one that every client 
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import NO_PRODUCER
+from ottla.broker.delayed import Parked
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.producer_ids import WAITING
-from ottla.broker.purgatory import Parked
+from ottla.broker.transactions.producer_ids import WAITING
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

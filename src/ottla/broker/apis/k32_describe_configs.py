@@ -19,9 +19,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ottla.broker.controller.topics import check_name
-from ottla.broker.described import BROKER, GROUP, TOPIC, Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC, Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_configs import (

@@ -7,7 +7,7 @@ nothing. Differences from Kafka: a broker's settings may be changed through any 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.apis.alterations import Entity, alter
+from ottla.broker.apis.config_alteration import Entity, alter
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.wire import errors

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op
-from ottla.broker.apis.writes import Writes
+from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.placement import place
 from ottla.broker.controller.reassignment import origin_of
 from ottla.broker.controller.topics import check_growth, check_replicas, growth, racks_for
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.image import Topic
+from ottla.broker.metadata.image import Topic
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_partitions import (

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
-from ottla.broker.apis.writes import Writes
+from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller import election
-from ottla.broker.controller.agenda import PORTION, change
+from ottla.broker.controller.election_queue import PORTION, change
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.image import Image
+from ottla.broker.metadata.image import Image
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.options import Kind
-from ottla.broker.apis.alterations import Entity, alter, spec_of
+from ottla.broker.apis.config_alteration import Entity, alter, spec_of
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.wire import errors

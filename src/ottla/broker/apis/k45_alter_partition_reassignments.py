@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
-from ottla.broker.apis.writes import Writes
-from ottla.broker.controller.moves import MOVES_AT_ONCE, taken_out
+from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.reassignment import Move, begun, cancelled, has_room, writes
+from ottla.broker.controller.reassignment_driver import MOVES_AT_ONCE, taken_out
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.wire import errors

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId, TopicId
 from ottla.base.ports import Op
-from ottla.broker.apis.writes import Writes
-from ottla.broker.controller.isr import altered
+from ottla.broker.apis.store_writes import Writes
+from ottla.broker.controller.alter_partition import altered
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.image import Topic
+from ottla.broker.metadata.image import Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors

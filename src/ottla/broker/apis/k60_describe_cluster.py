@@ -7,11 +7,11 @@ is not there at all, so none is ever listed as fenced. Source: KIP-700, KIP-919,
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.apis.leaders import address_for
-from ottla.broker.apis.operations import CLUSTER_OPERATIONS
+from ottla.broker.apis.authorized_operations import CLUSTER_OPERATIONS
+from ottla.broker.apis.partition_leaders import address_for
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.image import NO_LEADER
+from ottla.broker.metadata.image import NO_LEADER
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse

@@ -10,9 +10,9 @@ Differences from Kafka: see ``groups/consumer_heartbeat.py``. Source: KIP-848, K
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.apis.coordinated import client_of
+from ottla.broker.apis.group_requests import client_of
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups import consumer, consumer_heartbeat
+from ottla.broker.groups.consumer import heartbeats, service
 from ottla.broker.handlers import handles
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -28,7 +28,7 @@ def refuse(call: RequestArrived, error: KafkaError) -> ConsumerGroupHeartbeatRes
 @handles(ConsumerGroupHeartbeatRequest, (0, 1), refuse=refuse)
 def consumer_group_heartbeat(node: "Node", call: RequestArrived) -> Any:
     request: ConsumerGroupHeartbeatRequest = call.body
-    consumer_heartbeat.check(request, call.api_version, consumer.assignors(node.options))
+    heartbeats.check(request, call.api_version, service.assignors(node.options))
     shard = node.groups.shard_of(request.group_id)
-    response = consumer.heartbeat(shard.machine, request, client_of(call))
+    response = service.heartbeat(shard.machine, request, client_of(call))
     return shard.answer(call, response, of=request.group_id, refuse=refuse)

@@ -6,12 +6,12 @@ Source: KIP-848, KIP-1099.
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.apis.coordinated import check_answer
-from ottla.broker.apis.operations import GROUP_OPERATIONS
+from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS
+from ottla.broker.apis.group_requests import check_answer
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.consumer import ServedConsumerGroup, assignors
-from ottla.broker.groups.consumer_described import described
+from ottla.broker.groups.consumer.describe import described
+from ottla.broker.groups.consumer.service import ServedConsumerGroup, assignors
 from ottla.broker.handlers import handles
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError

@@ -10,9 +10,9 @@ Difference from Kafka: broker loggers have no settings here, so none are listed.
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.described import BROKER, GROUP, TOPIC
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.list_config_resources import (

@@ -10,12 +10,12 @@ came back without all that they had, and, where nobody leads, who led last. Sour
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.apis.leaders import as_seen
-from ottla.broker.apis.operations import TOPIC_OPERATIONS
+from ottla.broker.apis.authorized_operations import TOPIC_OPERATIONS
+from ottla.broker.apis.partition_leaders import as_seen
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.image import Topic
+from ottla.broker.metadata.image import Topic
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError

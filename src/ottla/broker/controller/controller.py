@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
-from ottla.broker.controller.agenda import Agenda
 from ottla.broker.controller.election import election, is_sound
-from ottla.broker.controller.hearing import Hearing
-from ottla.broker.controller.moves import Moves
-from ottla.broker.controller.preferred import PreferredLeaders
-from ottla.broker.controller.stepwise import Stepwise
+from ottla.broker.controller.election_queue import Agenda
+from ottla.broker.controller.preferred_leaders import PreferredLeaders
+from ottla.broker.controller.reachability import Hearing
+from ottla.broker.controller.reassignment_driver import Moves
+from ottla.broker.controller.topic_writes import Stepwise
 from ottla.broker.controller.topics import stateless
-from ottla.broker.image import NO_LEADER, Change
+from ottla.broker.metadata.image import NO_LEADER, Change
 from ottla.store import layout
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
-from ottla.broker.image import NO_LEADER, Image, Registration, Topic
+from ottla.broker.metadata.image import NO_LEADER, Image, Registration, Topic
 from ottla.log.options import TopicOptions
 from ottla.store.layout import PartitionState
 

@@ -30,7 +30,7 @@ from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from ottla.base.ports import Op
 from ottla.base.units import KiB
 from ottla.broker.controller.election import Case, OptionsOf, is_fit, is_full, is_leaving, is_sound
-from ottla.broker.image import NO_LEADER, Image, Topic
+from ottla.broker.metadata.image import NO_LEADER, Image, Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors

@@ -19,10 +19,10 @@ from ottla.base.ids import BrokerId, TopicId
 from ottla.base.options import ConfigError
 from ottla.base.ports import Op
 from ottla.base.units import KiB
-from ottla.broker.configs import ClusterOptions, check_size
 from ottla.broker.controller.election import first_state
 from ottla.broker.controller.placement import place
-from ottla.broker.image import Image, Topic
+from ottla.broker.metadata.configs import ClusterOptions, check_size
+from ottla.broker.metadata.image import Image, Topic
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.wire import errors

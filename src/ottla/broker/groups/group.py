@@ -8,7 +8,7 @@ the group too, since members that speak it may belong to a group of either kind.
 from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.coordinator import Record, Reply
-from ottla.broker.groups.footprint import Footprint
+from ottla.broker.groups.memory_limits import Footprint
 from ottla.broker.groups.records import OffsetCommitValue
 
 CLASSIC, CONSUMER = "classic", "consumer"

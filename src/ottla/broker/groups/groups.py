@@ -32,14 +32,14 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.units import KiB
 from ottla.broker.coordinator import Coordinator, Record, Reply, Shard, State
-from ottla.broker.groups import consumer
 from ottla.broker.groups import offsets as offsets_of
-from ottla.broker.groups.classic import ClassicGroup
-from ottla.broker.groups.consumer import ImageTopics
-from ottla.broker.groups.consumer_change import Terms
-from ottla.broker.groups.consumer_records import CONSUMER_KEYS
-from ottla.broker.groups.footprint import WARN_INTERVAL_MS, Footprint
+from ottla.broker.groups.classic.group import ClassicGroup
+from ottla.broker.groups.consumer import service
+from ottla.broker.groups.consumer.changes import Terms
+from ottla.broker.groups.consumer.record_schemas import CONSUMER_KEYS
+from ottla.broker.groups.consumer.service import ImageTopics
 from ottla.broker.groups.group import Client, Group
+from ottla.broker.groups.memory_limits import WARN_INTERVAL_MS, Footprint
 from ottla.broker.groups.offsets import Offsets
 from ottla.broker.groups.records import (
     GroupMetadataKey,
@@ -53,7 +53,7 @@ from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.broker.configs import BrokerOptions, Settings
+    from ottla.broker.metadata.configs import BrokerOptions, Settings
     from ottla.broker.node import Node
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -105,7 +105,7 @@ class Groups:
 
     def terms(self, group_id: str) -> Terms:
         """What is in force for a group of the new protocol."""
-        return consumer.terms(self.shard, self.topics, group_id)
+        return service.terms(self.shard, self.topics, group_id)
 
     # Requests of the classic protocol.
 
@@ -299,5 +299,5 @@ def _apply_classic(groups: Groups, key: GroupMetadataKey, value: GroupMetadataVa
 APPLY: dict[type, Callable[[Groups, Any, Any], None]] = {
     OffsetCommitKey: _apply_offset,
     GroupMetadataKey: _apply_classic,
-    **dict.fromkeys(CONSUMER_KEYS, consumer.apply),
+    **dict.fromkeys(CONSUMER_KEYS, service.apply),
 }

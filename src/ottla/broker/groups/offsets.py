@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ottla.base.units import INT64_MAX, MINUTE_MS
 from ottla.broker.coordinator import Record
-from ottla.broker.groups.footprint import GROUP_BYTES, OFFSET_BYTES, offsets_bytes, refusal, text_bytes
 from ottla.broker.groups.group import Group
+from ottla.broker.groups.memory_limits import GROUP_BYTES, OFFSET_BYTES, offsets_bytes, refusal, text_bytes
 from ottla.broker.groups.records import OffsetCommitKey, OffsetCommitValue
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -20,7 +20,7 @@ from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitR
 
 if TYPE_CHECKING:
     from ottla.broker.groups.groups import Groups
-    from ottla.broker.image import Image
+    from ottla.broker.metadata.image import Image
 
 #: Errors of single entries of a request, by their number in ``entries_of``: a request can name a partition twice.
 Refused = dict[int, int]

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ottla.broker.groups import consumer_records as consumer
+from ottla.broker.groups.consumer import record_schemas as consumer
 from ottla.wire.compile import decode, encode
 from ottla.wire.declare import Ignorable, Int32, Int64, MalformedMessage, Since, Struct, Until, message
 from ottla.wire.errors import UnsupportedVersion

@@ -14,7 +14,7 @@ from ottla.sim.checkers.checks import (
     OrderIsKept,
     WatermarkNeverFalls,
 )
-from ottla.sim.checkers.heard import HistoryIsSound
+from ottla.sim.checkers.client_history import HistoryIsSound
 
 ALL: tuple[type[Checker], ...] = (
     AcknowledgedIsKept,

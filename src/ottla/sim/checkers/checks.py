@@ -5,7 +5,7 @@
 
 from itertools import pairwise
 
-from ottla.sim.keyed import is_tombstone, key_of
+from ottla.sim.compacted_topic import is_tombstone, key_of
 
 Log = list[tuple[int, bytes]]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from ottla.base.ids import TopicPartition
-from ottla.broker.follower import Follower
-from ottla.broker.leader import Leader
+from ottla.broker.replica.follower import Follower
+from ottla.broker.replica.leader import Leader
 from ottla.records.batch import headers
 from ottla.store.layout import PartitionState
 

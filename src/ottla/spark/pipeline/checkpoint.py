@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ottla.base.ids import TopicPartition
-from ottla.lake.files import naming
-from ottla.spark.offsets import OffsetsError, from_json
+from ottla.lake.table.parquet_files import naming
+from ottla.spark.source.offset_ranges import OffsetsError, from_json
 
 try:
     import fcntl

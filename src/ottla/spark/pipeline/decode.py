@@ -23,11 +23,11 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.base.options import suggestion
-from ottla.spark.columns import HEADERS_TYPE
-from ottla.spark.pipeline.decode_file import named_groups
+from ottla.spark.pipeline.config.decode import named_groups
+from ottla.spark.pipeline.config.model import Decode, Field, Pipeline
 from ottla.spark.pipeline.literals import literal
-from ottla.spark.pipeline.model import Decode, Field, Pipeline
-from ottla.spark.pipeline.rejects import RAW_KEY, RAW_VALUE
+from ottla.spark.pipeline.rejected_rows import RAW_KEY, RAW_VALUE
+from ottla.spark.source.columns import HEADERS_TYPE
 
 #: Unicode reserves it for use inside programs; it is not for interchange.
 SEPARATOR = "\ufdd0"

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla.client.waiting import Stop
+from ottla.client.sync.waiting import Stop
 from ottla.spark.pipeline.checkpoint import Held, held
-from ottla.spark.pipeline.fit import refuse_unfit
-from ottla.spark.pipeline.model import Pipeline, Sink
+from ottla.spark.pipeline.checkpoint_compatibility import refuse_unfit
+from ottla.spark.pipeline.config.model import Pipeline, Sink
+from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.progress import JsonLines, Progress, Screen
 from ottla.spark.pipeline.query import RunningQuery
-from ottla.spark.pipeline.refusals import reason
+from ottla.spark.pipeline.retryable_errors import GIVE_UP_S, waits_s
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
 from ottla.spark.pipeline.session import started
 from ottla.spark.pipeline.sinks import Batch
 from ottla.spark.pipeline.spark_exit import note_traceback, spark_exit, spark_words_to
-from ottla.spark.pipeline.table import PipelineError
-from ottla.spark.pipeline.trouble import GIVE_UP_S, waits_s
+from ottla.spark.pipeline.spark_refusals import reason
 
 #: How often finished batches are looked for.
 LOOK_S = 0.2

@@ -24,8 +24,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.pipeline.model import Functions, Pipeline
-from ottla.spark.pipeline.table import PipelineError
+from ottla.spark.pipeline.config.model import Functions, Pipeline
+from ottla.spark.pipeline.config.toml_table import PipelineError
 
 PLAIN = {
     str: "STRING",

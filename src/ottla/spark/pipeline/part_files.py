@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ottla.lake.files import naming
+from ottla.lake.table.parquet_files import naming
 
 if TYPE_CHECKING:
     import pyarrow as pa

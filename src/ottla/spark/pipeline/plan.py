@@ -6,11 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ottla.spark.pipeline import fit, functions, settings, streams
+from ottla.spark.pipeline import checkpoint_compatibility, functions, streaming_checks
 from ottla.spark.pipeline.checkpoint import read_notes
-from ottla.spark.pipeline.model import Pipeline, Sink, Source
+from ottla.spark.pipeline.config import spark_settings
+from ottla.spark.pipeline.config.model import Pipeline, Sink, Source
 from ottla.spark.pipeline.query import form_of, planned_queries
-from ottla.spark.pipeline.rejects import Judged
+from ottla.spark.pipeline.rejected_rows import Judged
 from ottla.spark.pipeline.session import started
 from ottla.spark.pipeline.sinks import TopicTarget, refuse_unknown
 from ottla.spark.pipeline.views import views as made_views
@@ -38,21 +39,26 @@ def checked(pipeline: Pipeline, session: Any, told: list[str] | None = None) -> 
 
     Raises: PipelineError.
     """
-    settings.check(pipeline, session)
+    spark_settings.check(pipeline, session)
     judged: dict[str, Judged] = {}
     frames = made_views(pipeline, session, judged)
     queries = planned_queries(pipeline, frames, judged)
     for sink in pipeline.sinks:
         frame = frames[sink.view]
-        streams.check(pipeline, session, frames, sink.view, form_of(pipeline, sink, frame), sink.key)
+        streaming_checks.check(pipeline, session, frames, sink.view, form_of(pipeline, sink, frame), sink.key)
         if sink.type == "topic":
             TopicTarget(sink, pipeline).prepare(frame)
         refuse_unknown(pipeline, sink, frame)
     noted = read_notes(Path(pipeline.checkpoint))
     for query in queries:
-        fit.of_query(pipeline, query.view, query.form, query.frame, noted.get(query.directory, {}).get("fit", {}), session.version)
+        checkpoint_compatibility.of_query(
+            pipeline, query.view, query.form, query.frame, noted.get(query.directory, {}).get("fit", {}), session.version
+        )
     if told is not None:
-        told += [*fit.new_queries([query.directory for query in queries], noted), *streams.kept_for_ever(frames)]
+        told += [
+            *checkpoint_compatibility.new_queries([query.directory for query in queries], noted),
+            *streaming_checks.kept_for_ever(frames),
+        ]
     return frames
 
 
@@ -89,13 +95,13 @@ def _view(pipeline: Pipeline, name: str, frame: Any) -> dict[str, Any]:
     return {
         "name": name,
         "kind": source.type if source is not None else "step",
-        "reads": streams.reads(frame) if source is None else [described(source)],
+        "reads": streaming_checks.reads(frame) if source is None else [described(source)],
         "stream": bool(frame.isStreaming),
         "decode": source.decode.format if source is not None and source.decode is not None else None,
         "watermark": None if watermark is None else {"column": watermark.column, "delay": watermark.delay},
         "state": [
             {"kind": kept.kind, "by": kept.by, "until": "watermark" if kept.bounded else "never"}
-            for kept in (streams.state_of(frame) if frame.isStreaming else ())
+            for kept in (streaming_checks.state_of(frame) if frame.isStreaming else ())
         ],
         "columns": [{"name": column, "type": kind} for column, kind in frame.dtypes],
     }

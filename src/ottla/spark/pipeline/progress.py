@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.offsets import OffsetsError, from_json
+from ottla.spark.source.offset_ranges import OffsetsError, from_json
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.pipeline import streams
+from ottla.spark.pipeline import streaming_checks
 from ottla.spark.pipeline.checkpoint import sweep
-from ottla.spark.pipeline.model import Pipeline, Sink
+from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.progress import Progress, progress_of
-from ottla.spark.pipeline.refusals import reason, spark_errors, without_code
-from ottla.spark.pipeline.rejects import REJECTS, VERDICT, Judged
+from ottla.spark.pipeline.rejected_rows import REJECTS, VERDICT, Judged
 from ottla.spark.pipeline.sinks import Batch, LettersTarget, Target, kept_between, write_batch
+from ottla.spark.pipeline.spark_refusals import reason, spark_errors, without_code
 
 #: Among the operators of a plan.
 AGGREGATES = re.compile(r"\bAggregate \[|\bDistinct$", re.MULTILINE)
@@ -130,7 +130,7 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
         letters = LettersTarget(pipeline)
         letters.prepare(planned.judged.letters(planned.judged.frame))
     gather = gathered(planned)
-    stateful = streams.keeps_state(planned.frame)
+    stateful = streaming_checks.keeps_state(planned.frame)
 
     def batch_ended(frame: Any, number: int) -> None:
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.offsets import OffsetsError, from_json
 from ottla.spark.pipeline import checkpoint
-from ottla.spark.pipeline.model import Pipeline, Sink, Source
+from ottla.spark.pipeline.config.model import Pipeline, Sink, Source
+from ottla.spark.source.offset_ranges import OffsetsError, from_json
 
 START = "start.json"
 
@@ -120,9 +120,9 @@ def started_at(pipeline: Pipeline, source: Source, options: Mapping[str, str]) -
 
 
 def _whole(pipeline: Pipeline, source: Source, options: Mapping[str, str], offsets: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    from ottla.spark.log_access import open_log
-    from ottla.spark.options import SourceOptions
-    from ottla.spark.positions import subscribed
+    from ottla.spark.source.log_client import open_log
+    from ottla.spark.source.options import SourceOptions
+    from ottla.spark.source.starting_offsets import subscribed
 
     read = SourceOptions.of(options, streaming=True)
     whole: dict[str, dict[str, int]] = {}

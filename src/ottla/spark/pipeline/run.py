@@ -10,22 +10,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark import log_access
-from ottla.spark.offsets import LATEST
-from ottla.spark.pipeline import fit, streams
+from ottla.spark.pipeline import checkpoint_compatibility, streaming_checks
 from ottla.spark.pipeline.checkpoint import Notes
-from ottla.spark.pipeline.delta import DeltaAppend
-from ottla.spark.pipeline.model import Pipeline, Sink
-from ottla.spark.pipeline.parquet import ParquetFiles
+from ottla.spark.pipeline.config.model import Pipeline, Sink
+from ottla.spark.pipeline.delta_sink import DeltaAppend
+from ottla.spark.pipeline.parquet_sink import ParquetFiles
 from ottla.spark.pipeline.progress import Progress
-from ottla.spark.pipeline.published import done_by, publish
+from ottla.spark.pipeline.progress_groups import done_by, publish
 from ottla.spark.pipeline.query import PlannedQuery, RunningQuery, aggregates, planned_queries, start
-from ottla.spark.pipeline.refusals import failure, reason
-from ottla.spark.pipeline.rejects import REJECTS, Judged
+from ottla.spark.pipeline.rejected_rows import REJECTS, Judged
+from ottla.spark.pipeline.retryable_errors import at_length, passes
 from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, JdbcTarget, ParquetTarget, Target, TopicTarget
-from ottla.spark.pipeline.trouble import at_length, passes
+from ottla.spark.pipeline.spark_refusals import failure, reason
 from ottla.spark.pipeline.views import options_of
 from ottla.spark.pipeline.views import views as made_views
+from ottla.spark.source import log_client
+from ottla.spark.source.offset_ranges import LATEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,9 +73,9 @@ class RunningPipeline:
         for planned in queries:
             if planned.sinks:
                 # Spark refuses at the start of a query, without a place; this names the step.
-                streams.check(pipeline, session, views, planned.view, planned.form, planned.sinks[0].key)
+                streaming_checks.check(pipeline, session, views, planned.view, planned.form, planned.sinks[0].key)
         fits = {planned.directory: self._fit(planned) for planned in queries}
-        self.news += fit.new_queries([planned.directory for planned in queries], self.notes.queries)
+        self.news += checkpoint_compatibility.new_queries([planned.directory for planned in queries], self.notes.queries)
         for planned in queries:
             self.notes.begin(planned.directory, fits[planned.directory], [described(sink) for sink in planned.sinks])
             self.queries.append(start(planned, pipeline, self._name(planned), [self._target(sink) for sink in planned.sinks]))
@@ -84,7 +84,7 @@ class RunningPipeline:
     def _fit(self, planned: PlannedQuery) -> dict[str, Any]:
         """What the query's checkpoint depends on. Raises: PipelineError when it is another's."""
         noted = self.notes.queries.get(planned.directory, {}).get("fit", {})
-        return fit.of_query(self.pipeline, planned.view, planned.form, planned.frame, noted, self.session.version)
+        return checkpoint_compatibility.of_query(self.pipeline, planned.view, planned.form, planned.frame, noted, self.session.version)
 
     def _name(self, planned: PlannedQuery) -> str:
         if planned.form == REJECTS:
@@ -129,14 +129,14 @@ class RunningPipeline:
 
     def ends(self) -> "dict[TopicPartition, int]":
         """The ends of the sources' topics now."""
-        from ottla.spark.options import SourceOptions
-        from ottla.spark.positions import newest
+        from ottla.spark.source.options import SourceOptions
+        from ottla.spark.source.starting_offsets import newest
 
         ends: dict[TopicPartition, int] = {}
         for source in self.pipeline.sources:
             if source.type == "topic":
                 options = SourceOptions.of(options_of(self.pipeline, source), streaming=True)
-                ends |= newest(log_access.open_log(options.bootstrap, options.client), options)
+                ends |= newest(log_client.open_log(options.bootstrap, options.client), options)
         return ends
 
     def stop(self) -> None:

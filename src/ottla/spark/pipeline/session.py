@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.pipeline.model import Pipeline
-from ottla.spark.pipeline.refusals import reason, without_code
-from ottla.spark.pipeline.table import PipelineError
+from ottla.spark.pipeline.config.model import Pipeline
+from ottla.spark.pipeline.config.toml_table import PipelineError
+from ottla.spark.pipeline.spark_refusals import reason, without_code
 from ottla.spark.session import start_session
 
 #: How lines of Java begin that do not say what is wrong.

@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.base.options import suggestion
-from ottla.lake import delta
-from ottla.spark.pipeline.delta import DeltaAppend, in_types_of, schema_of_frame
-from ottla.spark.pipeline.jdbc import JdbcTable
+from ottla.lake.table import delta
+from ottla.spark.pipeline.config.model import Pipeline, Sink
+from ottla.spark.pipeline.delta_sink import DeltaAppend, in_types_of, schema_of_frame
+from ottla.spark.pipeline.jdbc_sink import JdbcTable
 from ottla.spark.pipeline.literals import literal
-from ottla.spark.pipeline.model import Pipeline, Sink
-from ottla.spark.pipeline.parquet import BatchFiles, ParquetFiles, reported
-from ottla.spark.pipeline.refusals import refused_expression, spark_errors
-from ottla.spark.pipeline.rejects import LETTER_COLUMNS, content_of
-from ottla.spark.sink_options import SinkOptions
+from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, reported
+from ottla.spark.pipeline.rejected_rows import LETTER_COLUMNS, content_of
+from ottla.spark.pipeline.spark_refusals import refused_expression, spark_errors
+from ottla.spark.sink.options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -234,7 +234,7 @@ class TopicTarget:
     def take(self, table: "pa.Table", batch: Batch) -> None:
         import pyarrow as pa
 
-        from ottla.spark.sink import BatchWriter
+        from ottla.spark.sink.writer import BatchWriter
 
         chosen = pa.table({column: table.column(extra) for column, extra in zip(self.columns, self.extras, strict=True)})
         BatchWriter(SinkOptions.of(self.options), tuple(self.columns)).write(iter(chosen.combine_chunks().to_batches()))

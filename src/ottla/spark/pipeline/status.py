@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.offsets import LATEST
 from ottla.spark.pipeline import checkpoint
 from ottla.spark.pipeline.checkpoint import QueryState
-from ottla.spark.pipeline.model import Pipeline
+from ottla.spark.pipeline.config.model import Pipeline
+from ottla.spark.source.offset_ranges import LATEST
 
 #: Status is for people who wait.
 BROKERS_TIMEOUT_MS = 10_000
@@ -48,7 +48,7 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
 
 def _ends(pipeline: Pipeline, partitions: list[TopicPartition]) -> tuple[Mapping[TopicPartition, int], str | None]:
     """The ends of partitions now, and why there are none."""
-    from ottla.spark.log_access import KafkaError, open_log
+    from ottla.spark.source.log_client import KafkaError, open_log
 
     ends: dict[TopicPartition, int] = {}
     for bootstrap in {source.bootstrap or pipeline.bootstrap for source in pipeline.sources if source.type == "topic"}:
@@ -86,7 +86,7 @@ def _query(state: QueryState, note: Mapping[str, Any], ends: Mapping[TopicPartit
 def _target(target: Mapping[str, Any]) -> dict[str, Any]:
     if target.get("type") != "delta":
         return dict(target)
-    from ottla.lake.delta import opened
+    from ottla.lake.table.delta import opened
 
     try:
         table = opened(str(target["path"]))

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.pipeline import functions, refusals
+from ottla.spark.pipeline import functions, spark_refusals
+from ottla.spark.pipeline.config.decode import in_words_of_the_file
+from ottla.spark.pipeline.config.model import Pipeline, Source, Step, Watermark
 from ottla.spark.pipeline.decode import decoded, source_schema
-from ottla.spark.pipeline.decode_file import in_words_of_the_file
-from ottla.spark.pipeline.model import Pipeline, Source, Step, Watermark
-from ottla.spark.pipeline.refusals import reason, spark_errors, without_code
-from ottla.spark.pipeline.rejects import Judged, judge
+from ottla.spark.pipeline.rejected_rows import Judged, judge
 from ottla.spark.pipeline.reset import started_at
+from ottla.spark.pipeline.spark_refusals import reason, spark_errors, without_code
 from ottla.spark.pipeline.table_source import TableSource
 
 
@@ -108,14 +108,14 @@ def _step(pipeline: Pipeline, step: Step, session: Any, made: dict[str, Any], ke
     try:
         frame = session.sql(step.sql)
     except spark_errors() as error:
-        raise refusals.refused_sql(pipeline, step, error, {name: frame.columns for name, frame in made.items()}) from None
+        raise spark_refusals.refused_sql(pipeline, step, error, {name: frame.columns for name, frame in made.items()}) from None
     frame = kept(step.name, frame)
     if step.watermark is not None:
         frame = _watermarked(pipeline, frame, step.watermark, f"{prefix}watermark.column")
     if step.deduplicate:
         for name in step.deduplicate:
             if name not in frame.columns:
-                raise pipeline.error(f"{prefix}deduplicate", refusals.no_column(name, {step.name: frame.columns}))
+                raise pipeline.error(f"{prefix}deduplicate", spark_refusals.no_column(name, {step.name: frame.columns}))
         columns = list(step.deduplicate)
         # Spark refuses the first of both where nothing streams, though it means the same there.
         within = step.within_watermark and frame.isStreaming

@@ -1,0 +1,205 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: which settings may be changed, and writing them to the store.
+
+The overrides of a topic or broker are one node of the store, replaced as a whole under its version; when somebody else was faster, the
+change is made again on what they wrote. Without any override left the node goes.
+
+==============  =====================================  ==============================================================
+resource        settings                               refusals
+==============  =====================================  ==============================================================
+a topic         any topic setting                      unknown topic 3; unknown setting or bad value INVALID_CONFIG
+a live broker   those not read-only                    all of them INVALID_REQUEST, as Kafka has it
+"", all of them those not read-only nor per-broker     INVALID_REQUEST
+a group         those of the new group protocol        unknown setting, or not within the broker's INVALID_CONFIG
+==============  =====================================  ==============================================================
+
+Names and values of one resource have at most ottla.config.overrides.max.bytes together: every broker keeps them in memory, and the store in
+one node. All of them together have at most ottla.config.max.bytes: anybody may give some to groups that do not exist.
+
+A broker's setting of a name that is not known is kept and has no effect, as in Kafka, where it may be a plugin's: tools that carry the
+settings of one cluster to another, or set what another version has, go on. ``ottla config`` asks back where the name looks mistyped.
+
+A resource, or a setting of one, that stands twice in a request is INVALID_REQUEST. Source: KIP-133, KIP-226, KIP-339, KIP-848.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.options import ConfigError, OptionSpec
+from ottla.base.ports import Op
+from ottla.broker.apis.store_writes import Writes
+from ottla.broker.controller.topics import check_name, check_overrides
+from ottla.broker.events import RequestArrived
+from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
+from ottla.broker.metadata.configs import SPECS_BY_NAME, GroupOptions, check_size
+from ottla.broker.metadata.image import entry_bytes
+from ottla.log.options import TopicOptions
+from ottla.store import layout
+from ottla.store.layout import DEFAULT_ENTITY
+from ottla.wire import errors
+from ottla.wire.codegen import STRING_BYTES_MAX
+from ottla.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: These requests name no timeout.
+ANSWER_MS = 30_000
+
+#: Kind and name of what overrides belong to, as in the store.
+Entity = tuple[str, str]
+#: (entity, present overrides, resource of the request) -> overrides wished for.
+Changed = Callable[[Entity, Mapping[str, str], Any], dict[str, str]]
+
+
+def alter(node: "Node", call: RequestArrived, changed: Changed, *, result_type: type[Any], response: Any) -> Any:
+    """Change the overrides of every resource of the request, each by itself; ``response`` gets one ``result_type`` for each."""
+    request = call.body
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    room = node.options.config_max_bytes - node.image.configs_bytes
+    writes = Writes(node, call)
+    for resource in request.resources:
+        result = result_type(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None)
+        response.responses.append(result)
+        plan = partial(_plan, node, resource, changed)
+        done = partial(note, result)
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise errors.InvalidRequest(f"resource {resource.resource_name!r} stands more than once in this request")
+            ops = plan()
+            growth = _growth(node, resource, ops)
+            if growth > max(room, 0):
+                limit = node.options.config_max_bytes
+                raise errors.PolicyViolation(f"all settings in the store would exceed ottla.config.max.bytes, {limit}; delete some")
+            room -= growth
+        except KafkaError as error:
+            done(error)
+            continue
+        if ops and not request.validate_only:
+            writes.add(ops, done, again=plan)
+    return writes.answer_when_done(response, ANSWER_MS)
+
+
+def note(result: Any, error: KafkaError | None) -> None:
+    """Say in a result how it went."""
+    if error is not None:
+        result.error_code, result.error_message = error.code, str(error)
+
+
+def spec_of(entity: Entity, name: str) -> OptionSpec | None:
+    """The declaration of a setting; None for one of a broker that is not known. Raises: InvalidConfig for one of a topic or group."""
+    kind, _ = entity
+    if kind != "brokers":
+        try:
+            return (TopicOptions if kind == "topics" else GroupOptions).spec(name)
+        except ConfigError as error:
+            raise errors.InvalidConfig(str(error)) from None
+    return SPECS_BY_NAME.get(name)
+
+
+def _growth(node: "Node", resource: Any, ops: list[Op]) -> int:
+    """Memory that the overrides will take beyond what they take now."""
+    present = node.image.overrides(*_entity(node, resource)) if ops else {}
+    before = entry_bytes(ops[-1].path, layout.encode_config(present)) if present else 0
+    return sum(entry_bytes(op.path, op.data) - before for op in ops if op.kind in ("create", "set"))
+
+
+def _plan(node: "Node", resource: Any, changed: Changed) -> list[Op]:
+    """What to write; nothing when the overrides already are as wished. Raises: KafkaError."""
+    twice = [name for name, times in Counter(config.name for config in resource.configs).items() if times > 1]
+    if twice:
+        raise errors.InvalidRequest(f"setting {twice[0]} stands more than once for resource {resource.resource_name!r}")
+    entity = _entity(node, resource)
+    present = node.image.overrides(*entity)
+    wished = changed(entity, present, resource)
+    _check_lengths(entity, wished)
+    _check(node, entity, {name: text for name, text in wished.items() if present.get(name) != text})
+    try:
+        check_size(node.options, entity[1], wished, present)
+    except ConfigError as error:
+        raise (errors.InvalidRequest if entity[0] == "brokers" else errors.InvalidConfig)(str(error)) from None
+    path = layout.config(*entity)
+    version = node.image.versions.get(path)
+    if wished == present:
+        return []
+    ops = [Op("check", layout.topic(entity[1]))] if entity[0] == "topics" else []
+    if version is None:
+        ops.append(Op("create", path, layout.encode_config(wished)))
+    elif wished:
+        ops.append(Op("set", path, layout.encode_config(wished), version=version))
+    else:
+        ops.append(Op("delete", path, version=version))
+    return ops
+
+
+def _entity(node: "Node", resource: Any) -> Entity:
+    name: str = resource.resource_name
+    if resource.resource_type == TOPIC:
+        if not name:
+            raise errors.InvalidRequest("settings for all topics are settings of the brokers")
+        check_name(name)
+        if name not in node.image.topics:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return "topics", name
+    if resource.resource_type == BROKER:
+        if not name:
+            return "brokers", DEFAULT_ENTITY
+        if name not in map(str, node.image.brokers):
+            raise errors.InvalidRequest(f"no broker {name!r} is alive; there are {list(node.image.brokers)}")
+        return "brokers", name
+    if resource.resource_type == GROUP:
+        if not name:
+            raise errors.InvalidRequest("settings for all groups are settings of the brokers")
+        return "groups", name
+    raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
+
+
+def _check(node: "Node", entity: Entity, changed: Mapping[str, str]) -> None:
+    """Raises: InvalidConfig for a topic or group, InvalidRequest for a broker."""
+    if entity[0] == "topics":
+        check_overrides(changed)
+        return
+    if entity[0] == "groups":
+        _check_group(node, changed)
+        return
+    for name, text in changed.items():
+        spec = spec_of(entity, name)
+        if spec is None:
+            continue
+        if spec.scope == "read-only":
+            raise errors.InvalidRequest(f"{name} cannot change while a broker runs; start it with another value")
+        if spec.scope == "per-broker" and entity[1] == DEFAULT_ENTITY:
+            raise errors.InvalidRequest(f"{name} is a setting of each broker by itself; name the broker")
+        try:
+            spec.parse(text)
+        except ConfigError as error:
+            raise errors.InvalidRequest(str(error)) from None
+
+
+def _check_lengths(entity: Entity, wished: Mapping[str, str]) -> None:
+    """APPEND can make a value longer than a string of an answer. Raises: InvalidRequest for a broker, else InvalidConfig."""
+    for name, text in wished.items():
+        if len(text.encode()) > STRING_BYTES_MAX:
+            wrong = errors.InvalidRequest if entity[0] == "brokers" else errors.InvalidConfig
+            raise wrong(f"{name} would have {len(text.encode())} bytes; a value has at most {STRING_BYTES_MAX}")
+
+
+def _check_group(node: "Node", changed: Mapping[str, str]) -> None:
+    """Raises: InvalidConfig."""
+    options = node.options
+    ranges = {
+        "consumer.session.timeout.ms": (options.group_consumer_min_session_timeout_ms, options.group_consumer_max_session_timeout_ms),
+        "consumer.heartbeat.interval.ms": (
+            options.group_consumer_min_heartbeat_interval_ms,
+            options.group_consumer_max_heartbeat_interval_ms,
+        ),
+    }
+    for name, text in changed.items():
+        try:
+            value = GroupOptions.spec(name).parse(text)
+        except ConfigError as error:
+            raise errors.InvalidConfig(str(error)) from None
+        least, most = ranges[name]
+        if not least <= value <= most:
+            raise errors.InvalidConfig(f"{name} is {least} to {most} here, not {value}")

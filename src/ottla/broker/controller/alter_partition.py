@@ -1,0 +1,81 @@
+"""Whether a leader may have the ISR it asks for. Pure: an image and a wish in; the new state, or a KafkaError, out.
+
+The leader must be the one of this epoch, and know the state it wants to change (the version of its node is the partition epoch). Every
+member must be a replica, alive and fit, and still be of the registration under which the leader counts it: one that went away and came back
+since may have lost what it had. Nor is a broker counted in that is about to stop, but for the leader itself. Who leaves while the ISR is
+too small to commit anything is eligible to lead (``election.py``).
+
+A leader that was elected uncleanly asks for its own end of recovery so: until then it is alone in the ISR.
+
+Source: KIP-497, KIP-704, KIP-841, KIP-903, KIP-966; Kafka's ReplicationControlManager.alterPartition for the order of checks.
+"""
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker.controller.election import Case, is_fit
+from ottla.broker.metadata.image import Image, Topic
+from ottla.log.options import TopicOptions
+from ottla.store.layout import PartitionState
+from ottla.wire import errors
+from ottla.wire.messages.alter_partition import AlterPartitionRequestPartition
+
+RECOVERING = 1
+
+
+def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequestPartition, *, options: TopicOptions) -> PartitionState:
+    """The state as its leader, ``broker``, wants it.
+
+    Raises: UnknownTopicOrPartition, FencedLeaderEpoch, NotController, InvalidRequest, InvalidUpdateVersion, IneligibleReplica.
+    """
+    number = wish.partition_index
+    state = topic.states.get(number)
+    name = f"{topic.name}-{number}"
+    if state is None or number not in topic.replicas:
+        raise errors.UnknownTopicOrPartition(f"there is no partition {name}")
+    if wish.leader_epoch < state.leader_epoch:
+        raise errors.FencedLeaderEpoch(f"{name} is at leader epoch {state.leader_epoch}, not {wish.leader_epoch}")
+    if wish.leader_epoch > state.leader_epoch:
+        raise errors.NotController(f"{name} is at leader epoch {state.leader_epoch} here; {wish.leader_epoch} is not known yet")
+    if state.leader != broker:
+        raise errors.InvalidRequest(f"broker {broker} does not lead {name}")
+    if wish.partition_epoch != topic.versions[number]:
+        raise errors.InvalidUpdateVersion(f"{name} is at partition epoch {topic.versions[number]}, not {wish.partition_epoch}")
+    members = [member.broker_id for member in wish.new_isr_with_epochs]
+    if broker not in members or len(set(members)) != len(members) or not set(members) <= set(topic.replicas[number]):
+        raise errors.InvalidRequest(
+            f"{members} cannot be in sync with leader {broker} of {name}, whose replicas are {topic.replicas[number]}"
+        )
+    _check_recovery(name, state, wish)
+    partition = TopicPartition(topic.name, number)
+    for member in wish.new_isr_with_epochs:
+        found = image.brokers.get(BrokerId(member.broker_id))
+        if found is None or found.epoch != member.broker_epoch:
+            raise errors.IneligibleReplica(f"broker {member.broker_id} of epoch {member.broker_epoch} is not alive")
+        if found.leaving and member.broker_id != broker:
+            raise errors.IneligibleReplica(f"broker {member.broker_id} is about to stop, or fenced")
+        if not is_fit(image, partition, state, member.broker_id):
+            raise errors.IneligibleReplica(f"broker {member.broker_id} says itself that its replica of {name} is not fit")
+    after = Case.of(image, topic, number, options).led_by(broker, members, same_epoch=True)
+    assert after.isr_epochs == tuple(member.broker_epoch for member in wish.new_isr_with_epochs), "they were looked at above"
+    return after if wish.leader_recovery_state == RECOVERING or not after.recovering else _recovered(after)
+
+
+def _check_recovery(name: str, state: PartitionState, wish: AlterPartitionRequestPartition) -> None:
+    if wish.leader_recovery_state != RECOVERING:
+        return
+    if not state.recovering:
+        raise errors.InvalidRequest(f"{name} has been settled since its last election; it cannot be recovering again")
+    if len(wish.new_isr_with_epochs) > 1:
+        raise errors.InvalidRequest(f"nobody is in sync with the leader of {name} before that has settled its log")
+
+
+def _recovered(state: PartitionState) -> PartitionState:
+    return PartitionState(
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=state.isr,
+        isr_epochs=state.isr_epochs,
+        controller_epoch=state.controller_epoch,
+        elr=state.elr,
+        elr_epochs=state.elr_epochs,
+        last_known_elr=state.last_known_elr,
+    )

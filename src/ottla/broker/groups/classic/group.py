@@ -1,0 +1,501 @@
+"""A group of the classic protocol: its members meet, one of them assigns, all go on with what they were given.
+
+::
+
+    JoinGroup      members ──▶ wait until all are there, or the longest rebalance timeout is over ──▶ generation n+1, a leader, a protocol
+    SyncGroup      the leader brings the assignment ──▶ one record ──▶ each member is given its part
+    Heartbeat      a member lives on for its session timeout; REBALANCE_IN_PROGRESS sends it back to JoinGroup
+
+States and the ways between them stand in ``states.py``. What a crash must not take is one record per generation, which ``take`` takes in
+when it was written and when it is loaded: generation, protocol, leader, members, assignments, when the group became empty. Who waits,
+whom we expect and until when is lost with the broker: then all members of the last generation are alive for a session timeout, and those
+that waited ask again.
+
+Source: Kafka's GroupMetadataManager and ClassicGroup; KIP-345 (static members), KIP-394 (member ids first), KIP-814 (skipped assignment).
+Differences: a group that nobody ever joined to the end, and without offsets, leaves no record; a member that is removed while its SyncGroup
+waits is told so.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.units import MINUTE_MS
+from ottla.broker.coordinator import Record, Reply
+from ottla.broker.delayed import Parked
+from ottla.broker.groups.classic.limits import check_assignment, check_join
+from ottla.broker.groups.classic.members import Member, Members, Protocols, new_member_id
+from ottla.broker.groups.classic.pending_members import PendingMembers
+from ottla.broker.groups.classic.response_pacing import tell_given, tell_joined
+from ottla.broker.groups.classic.responses import described, generation_record, given, join_refused, joined, topics_read
+from ottla.broker.groups.classic.sessions import Sessions
+from ottla.broker.groups.classic.states import GroupState, check_transition
+from ottla.broker.groups.classic.static_members import come_back
+from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client
+from ottla.broker.groups.memory_limits import GROUP_BYTES, Footprint, text_bytes
+from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.describe_groups import DescribedGroup
+from ottla.wire.messages.join_group import JoinGroupRequest
+from ottla.wire.messages.leave_group import MemberIdentity, MemberResponse
+from ottla.wire.messages.offset_commit import OffsetCommitRequest
+from ottla.wire.messages.sync_group import SyncGroupRequest
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.groups import Groups
+
+EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
+#: A member that has not been told its id yet cannot send heartbeats, and we do not see its connection break while it waits: it is given
+#: this long. Source: Kafka's group.new.member.join.timeout.
+NEW_MEMBER_MS = 5 * MINUTE_MS
+MEMBER_ID_FIRST_SINCE = 4
+#: The shortest time after which a join phase looks again for members, while all of them are static and absent.
+ABSENT_WAIT_MS = 100
+
+
+class ClassicGroup:
+    """See the module's theory. Is a ``Group``."""
+
+    kind = CLASSIC
+
+    def __init__(self, groups: "Groups", group_id: str) -> None:
+        self.group_id = group_id
+        self._groups = groups
+        self._shard = groups.shard
+        self.state = EMPTY
+        #: Whether the rebalance under way is the first since the group was empty, for which it waits a little.
+        self._initial = False
+        self._newcomers = False
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        #: Calendar time of the last record; None before one, and in those of old versions of Kafka.
+        self.since_ms: int | None = None
+        #: Memory for the group, its members and the member ids given out; nothing while it only keeps offsets, which count by themselves.
+        self.footprint = Footprint(groups.footprint, own=GROUP_BYTES + text_bytes(group_id))
+        self.members = Members(self.footprint)
+        self.sessions = Sessions(self._shard, self._lost)
+        self.pending = PendingMembers(self._shard, self.footprint, self._pending_due)
+        #: Members of this generation that have not sent SyncGroup.
+        self._unsynced: dict[str, None] = {}
+        self._join_timer: Parked | None = None
+        self._sync_timer: Parked | None = None
+        #: Whether the log has a record of the group.
+        self.recorded = False
+        self._topics: tuple[set[str] | None] | None = None
+
+    # What a group is to others.
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def empty(self) -> bool:
+        return self.state is EMPTY
+
+    @property
+    def unused(self) -> bool:
+        """Whether nobody would miss it, but for its offsets."""
+        return self.state is EMPTY and not self.pending and not self.recorded
+
+    def subscribed(self, topic: str) -> bool:
+        """Consumers say what they read; where that cannot be understood, they may read anything."""
+        if self._topics is None:
+            self._topics = (topics_read(self),)
+        topics = self._topics[0]
+        return self.protocol_type == CONSUMER_PROTOCOL if topics is None else topic in topics
+
+    def expiry_base(self, committed: OffsetCommitValue) -> int | None:
+        """Source: Kafka's ClassicGroup.offsetExpirationCondition."""
+        if self.protocol_type is None:
+            return committed.commit_timestamp
+        if self.state is EMPTY:
+            return committed.commit_timestamp if self.since_ms is None else self.since_ms
+        if self.protocol_type == CONSUMER_PROTOCOL and self.state is STABLE:
+            self.subscribed("")
+            if self._topics is not None and self._topics[0] is not None:
+                return committed.commit_timestamp
+        return None
+
+    def check_commit(self, request: OffsetCommitRequest, version: int) -> None:
+        generation = request.generation_id_or_member_epoch
+        if generation < 0 and self.state is EMPTY:
+            return
+        if generation < 0 and not request.member_id and request.group_instance_id is None:
+            raise errors.UnknownMemberId(f"group {self.group_id!r} has members; only they may commit")
+        member = self.members.find(request.member_id, request.group_instance_id)
+        self._check_generation(generation)
+        if self.state is COMPLETING:
+            raise errors.RebalanceInProgress(f"group {self.group_id!r} awaits its assignment")
+        self.sessions.alive(member)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Anybody may."""
+
+    def check_offset_delete(self) -> None:
+        if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL:
+            raise errors.NonEmptyGroup(f"group {self.group_id!r} has members whose topics are not known")
+
+    def check_delete(self) -> None:
+        if self.state is not EMPTY:
+            raise errors.NonEmptyGroup(f"group {self.group_id!r} is {self.state.value}")
+
+    def tombstones(self) -> list[Record]:
+        return [(GroupMetadataKey(group=self.group_id), None)]
+
+    def described(self) -> DescribedGroup:
+        return described(self)
+
+    # Joining.
+
+    def join(self, request: JoinGroupRequest, client: Client, reply: Reply) -> None:
+        protocols: Protocols = tuple({said.name: said.metadata for said in request.protocols}.items())
+        if not self._room_for(request.member_id):
+            if request.member_id in self.members.by_id:
+                self._remove(self.members.by_id[request.member_id])
+            reply.give(join_refused(reply.version, errors.GroupMaxSizeReached(), ""))
+            return
+        self._check_protocols(request.protocol_type, protocols)
+        check_join(self, self._groups, request, client, protocols)
+        if request.member_id:
+            self._join_again(request, client, protocols, reply)
+        else:
+            self._join_first(request, client, protocols, reply)
+
+    def _room_for(self, member_id: str) -> bool:
+        """While members join, those are counted who have: so that a group that is too large loses the last to come."""
+        size_max, member = self._shard.options.group_max_size, self.members.by_id.get(member_id)
+        if self.state is EMPTY:
+            return True
+        if self.state is PREPARING:
+            return (member is not None and member.joining is not None) or self.members.joining < size_max
+        return member is not None or len(self.members) < size_max
+
+    def _check_protocols(self, protocol_type: str, protocols: Protocols) -> None:
+        if self.state is EMPTY:
+            if not protocol_type or not protocols:
+                raise errors.InconsistentGroupProtocol("a member says its type of protocol, and at least one protocol")
+        elif protocol_type != self.protocol_type or not self.members.agree(protocols):
+            raise errors.InconsistentGroupProtocol(f"group {self.group_id!r} of type {self.protocol_type!r} knows none of these protocols")
+
+    def _join_first(self, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
+        instance_id = request.group_instance_id
+        member_id = new_member_id(client.client_id if instance_id is None else instance_id, self._shard.rng)
+        assert member_id not in self.members.by_id and member_id not in self.pending, "a new member id is new"
+        if instance_id is None and reply.version >= MEMBER_ID_FIRST_SINCE:
+            self.pending.add(member_id, request.session_timeout_ms)
+            reply.give(join_refused(reply.version, errors.MemberIdRequired(), member_id))
+            return
+        present = self.members.by_instance.get(instance_id) if instance_id is not None else None
+        if present is None:
+            self._add(member_id, request, client, protocols, reply)
+        else:
+            come_back(self, self.members.by_id[present], member_id, request, protocols, reply)
+
+    def _add(self, member_id: str, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
+        member = Member(
+            member_id,
+            instance_id=request.group_instance_id,
+            client=client,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=protocols,
+        )
+        member.new, member.joining = True, reply
+        if not self.members:
+            self.protocol_type = request.protocol_type
+            self.leader = None
+        self.leader = self.leader or member_id
+        self._newcomers = self._newcomers or (self.state is PREPARING and self._initial)
+        self.members.add(member)
+        self.pending.discard(member_id)
+        self.sessions.alive(member, NEW_MEMBER_MS)
+        self.rebalance()
+
+    def _join_again(self, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
+        if request.member_id in self.pending:
+            self._add(request.member_id, request, client, protocols, reply)
+            return
+        member = self.members.find(request.member_id, request.group_instance_id)
+        same = member.protocols == protocols
+        if (self.state is COMPLETING and same) or (self.state is STABLE and same and member.member_id != self.leader):
+            # The answer was lost, or a follower asks again: nothing has changed.
+            reply.give(joined(self, member))
+        elif self.state is EMPTY:
+            raise errors.UnknownMemberId(f"group {self.group_id!r} is empty")
+        else:
+            self.update(member, request, protocols, reply)
+            self.rebalance()
+
+    def update(self, member: Member, request: JoinGroupRequest, protocols: Protocols, reply: Reply | None) -> None:
+        """Take what a member says now; ``reply`` waits for the join phase in place of what waited before."""
+        if member.joining is not None:
+            member.joining.give(join_refused(member.joining.version, errors.RebalanceInProgress(), member.member_id))
+        self.members.set_protocols(member, protocols)
+        self.members.await_join(member, reply)
+        member.rebalance_timeout_ms, member.session_timeout_ms = request.rebalance_timeout_ms, request.session_timeout_ms
+
+    # The join phase.
+
+    def rebalance(self) -> None:
+        """Members have come, gone or changed: ask all to meet, or see whether all are there."""
+        if self.state is not PREPARING:
+            self._prepare()
+        elif not self._initial:
+            self._complete_if_all_joined()
+
+    def _prepare(self) -> None:
+        if self.state is COMPLETING:
+            for member in self.members:
+                self.members.assign(member, b"")
+                self.answer_sync(member, errors.RebalanceInProgress(f"group {self.group_id!r} has changed"))
+        self._end_sync_phase()
+        self._initial = self.state is EMPTY
+        self._move(PREPARING)
+        if self._initial:
+            delay_ms = self._shard.options.group_initial_rebalance_delay_ms
+            self._newcomers = False
+            self._wait_longer(delay_ms, max(self.members.rebalance_timeout_ms() - delay_ms, 0))
+        elif not self._complete_if_all_joined():
+            self._await_join(self.members.rebalance_timeout_ms())
+
+    def _wait_longer(self, delay_ms: int, remaining_ms: int) -> None:
+        """The first members of a group seldom come alone: as long as more come, wait for the next, within the rebalance timeout."""
+
+        def over() -> None:
+            if self._newcomers and remaining_ms:
+                self._newcomers = False
+                longest_ms = self._shard.options.group_initial_rebalance_delay_ms
+                self._wait_longer(min(longest_ms, remaining_ms), max(remaining_ms - delay_ms, 0))
+            else:
+                self._complete_join()
+
+        self._await_join(delay_ms, over)
+
+    def _await_join(self, delay_ms: int, over: Any = None) -> None:
+        self._shard.cancel(self._join_timer)
+        self._join_timer = self._shard.after(delay_ms, over or self._complete_join)
+
+    def _complete_if_all_joined(self) -> bool:
+        if self.state is not PREPARING or self.pending or self.members.joining < len(self.members):
+            return False
+        self._complete_join()
+        return True
+
+    def _complete_join(self) -> None:
+        """The wait is over: whoever came makes the next generation. Static members that have not come keep their place."""
+        self._shard.cancel(self._join_timer)
+        for member in [absent for absent in self.members if absent.joining is None and absent.instance_id is None]:
+            self._remove(member)
+        if not self.members:
+            self._write_empty()
+            return
+        present = self.members.by_id.get(self.leader or "")
+        if present is None or present.joining is None:
+            leader = next((member.member_id for member in self.members if member.joining is not None), None)
+            if leader is None:
+                # Static members alone, and none of them is here: their sessions will tell.
+                # A member may have said that it waits for no time at all, which would come round again at once.
+                self._await_join(max(self.members.rebalance_timeout_ms(), ABSENT_WAIT_MS))
+                return
+            self.leader = leader
+        self.generation += 1
+        self.protocol = self.members.elected_protocol()
+        self._topics = None
+        self._move(COMPLETING)
+        self._sync_timer = self._shard.after(self.members.rebalance_timeout_ms(), self._sync_due)
+        for member in self.members:
+            self._unsynced[member.member_id] = None
+            member.new = False
+            self.sessions.alive(member)
+        tell_joined(self, self._shard)
+
+    def _write_empty(self) -> None:
+        try:
+            self.write_generation({}, generation=self.generation + 1)
+        except KafkaError:
+            # The last generation stands in the log; its members are gone, and after a restart their sessions end.
+            self._move(EMPTY)
+
+    # The sync phase.
+
+    def sync(self, request: SyncGroupRequest, reply: Reply) -> None:
+        member = self.members.find(request.member_id, request.group_instance_id)
+        self._check_generation(request.generation_id)
+        if request.protocol_type not in (None, self.protocol_type) or request.protocol_name not in (None, self.protocol):
+            raise errors.InconsistentGroupProtocol(f"group {self.group_id!r} goes by {self.protocol_type!r}, {self.protocol!r}")
+        if self.state is PREPARING:
+            raise errors.RebalanceInProgress(f"group {self.group_id!r} is meeting; join again")
+        self._synced(member.member_id)
+        if self.state is STABLE:
+            reply.give(given(self, member))
+            return
+        self.answer_sync(member, errors.RebalanceInProgress("the member has asked again"))
+        member.syncing = reply
+        assigned = {each.member_id: each.assignment for each in request.assignments}
+        # The request waits with its answer, and what it brought would wait with it.
+        request.assignments = []
+        if member.member_id != self.leader:
+            return
+        try:
+            check_assignment(self, self._groups, assigned)
+            self.write_generation({each.member_id: assigned.get(each.member_id, b"") for each in self.members})
+        except KafkaError as error:
+            for each in self.members:
+                self.answer_sync(each, error)
+            self.rebalance()
+            return
+        tell_given(self, self._shard)
+
+    def answer_sync(self, member: Member, error: KafkaError) -> None:
+        """The assignment that a member waits for does not come."""
+        if member.syncing is not None:
+            syncing, member.syncing = member.syncing, None
+            syncing.refuse(error)
+            self.sessions.alive(member)
+
+    def _synced(self, member_id: str) -> None:
+        self._unsynced.pop(member_id, None)
+        if not self._unsynced:
+            self._shard.cancel(self._sync_timer)
+
+    def _end_sync_phase(self) -> None:
+        self._unsynced.clear()
+        self._shard.cancel(self._sync_timer)
+
+    def _sync_due(self) -> None:
+        """Members were told their generation and never asked what to do in it: it goes on without them."""
+        for member_id in list(self._unsynced):
+            self._remove(self.members.by_id[member_id])
+        self.rebalance()
+
+    # Staying and leaving.
+
+    def heartbeat(self, request: Any) -> None:
+        member = self.members.find(request.member_id, request.group_instance_id)
+        self._check_generation(request.generation_id)
+        self.sessions.alive(member)
+        if self.state is PREPARING:
+            raise errors.RebalanceInProgress(f"group {self.group_id!r} is meeting; join again")
+
+    def leave(self, members: list[MemberIdentity]) -> list[MemberResponse]:
+        answers, left = [], False
+        for named in members:
+            answer = MemberResponse(member_id=named.member_id, group_instance_id=named.group_instance_id)
+            try:
+                self._leave(named)
+                left = True
+            except KafkaError as error:
+                answer.error_code = error.code
+            answers.append(answer)
+        if left:
+            self._after_leaving()
+        return answers
+
+    def _leave(self, named: MemberIdentity) -> None:
+        if named.member_id in self.pending:
+            self.pending.discard(named.member_id)
+            return
+        member_id = named.member_id
+        if not member_id and named.group_instance_id is not None:
+            # An operator removes a static member without knowing its present member id.
+            member_id = self.members.by_instance.get(named.group_instance_id, "")
+        self._remove(self.members.find(member_id, named.group_instance_id))
+
+    def _after_leaving(self) -> None:
+        if self.state is EMPTY:
+            self._groups.forget_unused(self)
+        else:
+            self.rebalance()
+
+    def _remove(self, member: Member) -> None:
+        """Whoever asks for this sees to the rebalance."""
+        gone = errors.UnknownMemberId(f"{member.member_id} was removed from group {self.group_id!r}")
+        self.members.remove(member)
+        self._unsynced.pop(member.member_id, None)
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members.by_id), None)
+        if member.joining is not None:
+            member.joining.give(join_refused(member.joining.version, gone, ""))
+        if member.syncing is not None:
+            member.syncing.refuse(gone)
+        member.joining = member.syncing = None
+        self.sessions.end(member)
+
+    def _pending_due(self) -> None:
+        if self.state is EMPTY:
+            self._groups.forget_unused(self)
+        elif self.state is PREPARING:
+            self.rebalance()
+
+    def _lost(self, member: Member) -> None:
+        """Its session ended."""
+        self._remove(member)
+        self.rebalance()
+
+    def _check_generation(self, generation: int) -> None:
+        if generation != self.generation:
+            raise errors.IllegalGeneration(f"group {self.group_id!r} is at generation {self.generation}, not {generation}")
+
+    # Records, and the state.
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member is known by another member id from now on."""
+        if self.leader == member.member_id:
+            self.leader = member_id
+        if member.member_id in self._unsynced:
+            del self._unsynced[member.member_id]
+            self._unsynced[member_id] = None
+        self.members.rename(member, member_id)
+
+    def _move(self, state: GroupState) -> None:
+        check_transition(self.state, state, f"group {self.group_id!r} at generation {self.generation} with {len(self.members)} members")
+        self.state = state
+
+    def write_generation(self, assignments: dict[str, bytes], *, generation: int | None = None) -> None:
+        """Write the generation with its assignments; ``take`` makes them ours. Raises: KafkaError, and nothing has changed."""
+        generation = self.generation if generation is None else generation
+        value = generation_record(self, assignments, generation=generation, wall_ms=self._shard.wall_ms)
+        self._shard.write(self.group_id, [(GroupMetadataKey(group=self.group_id), value)])
+
+    def take(self, value: GroupMetadataValue) -> None:
+        """Be what a record says. Members that it names and we serve stay as they are, but for their assignment: they told us the rest.
+        While a log is loaded nobody has told us anything, and the record alone says what a member is."""
+        self.footprint.add(0)
+        state = STABLE if value.members else EMPTY
+        made_from_record = self._groups.loading or (self.state is EMPTY and not self.recorded)
+        if state is not self.state and not made_from_record:
+            self._move(state)
+        self.state, self.recorded = state, True
+        self.generation, self.protocol, self.leader = value.generation, value.protocol, value.leader
+        self.protocol_type = value.protocol_type or None
+        self.since_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
+        self._topics = None
+        named = () if self._groups.loading else {said.member_id for said in value.members}
+        for gone in [member for member in self.members if member.member_id not in named]:
+            self.members.remove(gone)
+        for said in value.members:
+            member = self.members.by_id.get(said.member_id)
+            if member is None:
+                self.members.add(Member.recorded(said, value.protocol))
+            else:
+                self.members.assign(member, said.assignment)
+
+    def loaded(self) -> None:
+        for member in self.members:
+            self.sessions.alive(member)
+        if len(self.members) > self._shard.options.group_max_size:
+            self._prepare()
+
+    def topic_changed(self, topic: str) -> None:
+        """Members find out for themselves."""
+
+    def close(self) -> None:
+        self._shard.cancel(self._join_timer)
+        self._end_sync_phase()
+        self.pending.clear()
+        for member in list(self.members):
+            self._remove(member)
+        self.footprint.clear()
+        self.state = DEAD

@@ -1,0 +1,232 @@
+"""A member of a group of the classic protocol, and the table of who is a member.
+
+A *dynamic* member is known by the member id that the group made for it. A *static* one names itself (group.instance.id): it keeps its place
+when it comes back under a new member id, and whoever still uses the old id is fenced. Source: KIP-345.
+
+The table counts what would otherwise cost a look at every member: who waits for the join phase to end, how many know each protocol, how
+many bytes they hold.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+from ottla.broker.coordinator import Reply
+from ottla.broker.delayed import Parked
+from ottla.broker.groups.group import Client
+from ottla.broker.groups.memory_limits import MEMBER_BYTES, Footprint, protocols_bytes, text_bytes
+from ottla.broker.groups.records import MemberMetadata
+from ottla.wire import errors
+
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+class Member:
+    """What one member said, was given, and waits for."""
+
+    __slots__ = (
+        "assignment",
+        "client",
+        "expires_ms",
+        "instance_id",
+        "joining",
+        "member_id",
+        "new",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "syncing",
+        "timer",
+        "timer_ms",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        *,
+        instance_id: str | None,
+        client: Client,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client = client
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        #: (name, metadata), in the member's order of preference.
+        self.protocols = protocols
+        self.assignment = b""
+        #: Has not been told its member id in a generation yet, so that it cannot send heartbeats.
+        self.new = False
+        #: The JoinGroup that waits for the join phase to end; changed by ``Members.await_join`` alone.
+        self.joining: Reply | None = None
+        #: The SyncGroup that waits for the leader's assignment.
+        self.syncing: Reply | None = None
+        #: When its session ends unless it is heard of.
+        self.expires_ms = 0
+        #: Fires at or before ``expires_ms``, so that a heartbeat need not move it.
+        self.timer: Parked | None = None
+        self.timer_ms = 0
+
+    @classmethod
+    def recorded(cls, value: MemberMetadata, protocol: str | None) -> "Member":
+        """A member as a record of its group tells it."""
+        member = cls(
+            value.member_id,
+            instance_id=value.group_instance_id,
+            client=Client(value.client_id, value.client_host),
+            rebalance_timeout_ms=value.session_timeout if value.rebalance_timeout == -1 else value.rebalance_timeout,
+            session_timeout_ms=value.session_timeout,
+            protocols=((protocol or "", value.subscription),),
+        )
+        member.assignment = value.assignment
+        return member
+
+    def record(self, protocol: str | None, assignment: bytes) -> MemberMetadata:
+        return MemberMetadata(
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            client_id=self.client.client_id,
+            client_host=self.client.host,
+            rebalance_timeout=self.rebalance_timeout_ms,
+            session_timeout=self.session_timeout_ms,
+            subscription=self.metadata(protocol),
+            assignment=assignment,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory for it, its assignment included."""
+        return said_bytes(self.member_id, self.instance_id, self.client, self.protocols) + len(self.assignment)
+
+    @property
+    def excused(self) -> bool:
+        """Whether it cannot be expected to send heartbeats, because it waits for an answer of ours."""
+        return not self.new and (self.joining is not None or self.syncing is not None)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What it says under a protocol."""
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def vote(self, candidates: set[str]) -> str:
+        """The protocol it likes best of these; it knows at least one of them."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+
+class Members:
+    """The members of one group, in the order in which they came."""
+
+    __slots__ = ("_knowing", "by_id", "by_instance", "footprint", "joining")
+
+    def __init__(self, footprint: Footprint) -> None:
+        #: Counts ``Member.size_bytes`` of each.
+        self.footprint = footprint
+        self.by_id: dict[str, Member] = {}
+        #: Member ids of static members.
+        self.by_instance: dict[str, str] = {}
+        #: How many wait for the join phase to end.
+        self.joining = 0
+        #: How many know a protocol.
+        self._knowing: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.by_id.values())
+
+    def add(self, member: Member) -> None:
+        self.by_id[member.member_id] = member
+        if member.instance_id is not None:
+            self.by_instance[member.instance_id] = member.member_id
+        self._count(member.protocols, 1)
+        self.footprint.add(member.size_bytes)
+        self.joining += member.joining is not None
+
+    def remove(self, member: Member) -> None:
+        del self.by_id[member.member_id]
+        if member.instance_id is not None:
+            self.by_instance.pop(member.instance_id, None)
+        self._count(member.protocols, -1)
+        self.footprint.add(-member.size_bytes)
+        self.joining -= member.joining is not None
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member came back under a new id; its place stays its own."""
+        assert member.instance_id is not None, "only static members come back under another id"
+        old = member.member_id
+        self.footprint.add(text_bytes(member_id) - text_bytes(old))
+        member.member_id = self.by_instance[member.instance_id] = member_id
+        self.by_id = {(member_id if key == old else key): value for key, value in self.by_id.items()}
+
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        self._count(member.protocols, -1)
+        self.footprint.add(protocols_bytes(protocols) - protocols_bytes(member.protocols))
+        member.protocols = protocols
+        self._count(protocols, 1)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """What the member was given, or that it has nothing."""
+        self.footprint.add(len(assignment) - len(member.assignment))
+        member.assignment = assignment
+
+    def await_join(self, member: Member, reply: Reply | None) -> None:
+        """The member's JoinGroup that waits, or that it waits no more."""
+        self.joining += (reply is not None) - (member.joining is not None)
+        member.joining = reply
+
+    def find(self, member_id: str, instance_id: str | None) -> Member:
+        """The member that a request names.
+
+        Raises: UnknownMemberId, FencedInstanceId.
+        """
+        if instance_id is not None:
+            present = self.by_instance.get(instance_id)
+            if present is not None and present != member_id:
+                raise errors.FencedInstanceId(f"{instance_id!r} is member {present} now, no longer {member_id}")
+            if present is None:
+                raise errors.UnknownMemberId(f"the group has no static member {instance_id!r}")
+        member = self.by_id.get(member_id)
+        if member is None:
+            raise errors.UnknownMemberId(f"the group has no member {member_id!r}")
+        return member
+
+    def agree(self, protocols: Protocols) -> bool:
+        """Whether one of these protocols is known to every member."""
+        return any(self._knowing.get(name, 0) == len(self.by_id) for name, _ in protocols)
+
+    def elected_protocol(self) -> str:
+        """Of the protocols that all know, the one that most like best; the first one counted where votes are even."""
+        candidates = {name for name, count in self._knowing.items() if count == len(self.by_id)}
+        votes: dict[str, int] = {}
+        for member in self.by_id.values():
+            name = member.vote(candidates)
+            votes[name] = votes.get(name, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that a member asked for."""
+        return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
+
+    def _count(self, protocols: Protocols, by: int) -> None:
+        for name, _ in protocols:
+            self._knowing[name] = self._knowing.get(name, 0) + by
+            if not self._knowing[name]:
+                del self._knowing[name]
+
+
+def said_bytes(member_id: str, instance_id: str | None, client: Client, protocols: Protocols) -> int:
+    """Memory for a member that says this."""
+    names = (member_id, instance_id, client.client_id, client.host)
+    return MEMBER_BYTES + sum(map(text_bytes, names)) + protocols_bytes(protocols)
+
+
+#: Characters of a client id, or instance id, in a member id. A client id may have 32,767 bytes, as many as a whole member id.
+NAME_CHARS_MAX = 1_000
+
+
+def new_member_id(begin: str, rng: Random) -> str:
+    """An id that nobody had before: 128 random bits behind what the member is called, or the beginning of it."""
+    digits = rng.randbytes(16).hex()
+    return f"{begin[:NAME_CHARS_MAX]}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

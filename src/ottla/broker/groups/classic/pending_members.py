@@ -1,0 +1,64 @@
+"""Member ids that a group of the classic protocol has given out and nobody has joined with yet.
+
+A client asks for an id and joins with it in its next request. One that never does would leave an entry for its session timeout, up to
+half an hour. So there is a limit, ``ottla.group.pending.members.max``: the oldest id is withdrawn for a further one. A client that comes
+with a withdrawn id gets UNKNOWN_MEMBER_ID, on which all clients ask for another.
+
+They count towards no other limit, as in Kafka: a client that asks again after a broken connection would be kept out by its former self.
+Source: KIP-394.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ottla.broker.delayed import Parked
+from ottla.broker.groups.memory_limits import PENDING_BYTES, Footprint, text_bytes
+
+if TYPE_CHECKING:
+    from ottla.broker.coordinator import Shard
+    from ottla.broker.groups.groups import Groups
+
+
+class PendingMembers:
+    """The ids of one group, oldest first, each with its deadline."""
+
+    __slots__ = ("_expired", "_footprint", "_shard", "_timers")
+
+    def __init__(self, shard: "Shard[Groups]", footprint: Footprint, expired: Callable[[], None]) -> None:
+        """``expired`` is called after an id whose deadline passed is gone."""
+        self._shard = shard
+        self._footprint = footprint
+        self._expired = expired
+        self._timers: dict[str, Parked] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._timers)
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._timers
+
+    def add(self, member_id: str, timeout_ms: int) -> None:
+        """The id was given out."""
+        while len(self._timers) >= self._shard.options.group_pending_members_max:
+            self.discard(next(iter(self._timers)))
+        self._timers[member_id] = self._shard.after(timeout_ms, lambda: self._due(member_id))
+        self._footprint.add(PENDING_BYTES + text_bytes(member_id))
+
+    def discard(self, member_id: str) -> None:
+        """A member has joined with the id, or left before; ids that are not here change nothing."""
+        timer = self._timers.pop(member_id, None)
+        if timer is not None:
+            self._shard.cancel(timer)
+            self._footprint.add(-PENDING_BYTES - text_bytes(member_id))
+
+    def clear(self) -> None:
+        """The group is gone."""
+        for member_id in list(self._timers):
+            self.discard(member_id)
+
+    def _due(self, member_id: str) -> None:
+        self.discard(member_id)
+        self._expired()

@@ -1,0 +1,99 @@
+"""What a group of the classic protocol tells about itself: answers to its members, its description, its record."""
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.groups.classic.members import Member
+from ottla.broker.groups.classic.states import GroupState
+from ottla.broker.groups.group import CONSUMER_PROTOCOL
+from ottla.broker.groups.records import GroupMetadataValue
+from ottla.wire.declare import MalformedMessage
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription, decode_embedded
+from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from ottla.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from ottla.wire.messages.sync_group import SyncGroupResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.classic.group import ClassicGroup
+
+NULL_PROTOCOL_SINCE = 7
+
+
+def joined(group: "ClassicGroup", member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinGroupResponse:
+    """A member's place in the generation; the leader is told of all. ``leader`` is another than the group's for one who must not assign."""
+    leader = leader or group.leader or ""
+    members = [
+        JoinGroupResponseMember(member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata(group.protocol))
+        for each in (group.members if member.member_id == leader else ())
+    ]
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol,
+        leader=leader,
+        skip_assignment=skip_assignment,
+        member_id=member.member_id,
+        members=members,
+    )
+
+
+def join_refused(version: int, error: KafkaError, member_id: str) -> JoinGroupResponse:
+    """Before version 7 the protocol's name cannot be null."""
+    name = None if version >= NULL_PROTOCOL_SINCE else ""
+    return JoinGroupResponse(error_code=error.code, member_id=member_id, protocol_name=name)
+
+
+def given(group: "ClassicGroup", member: Member) -> SyncGroupResponse:
+    """What the leader gave a member."""
+    return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment)
+
+
+def described(group: "ClassicGroup") -> DescribedGroup:
+    """The group and its members; what they said and were given only while it is stable."""
+    stable = group.state is GroupState.STABLE
+    members = [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client.client_id,
+            client_host=member.client.host,
+            member_metadata=member.metadata(group.protocol) if stable else b"",
+            member_assignment=member.assignment if stable else b"",
+        )
+        for member in group.members
+    ]
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if stable else "",
+        members=members,
+    )
+
+
+def generation_record(group: "ClassicGroup", assignments: dict[str, bytes], *, generation: int, wall_ms: int) -> GroupMetadataValue:
+    """A generation as it is written."""
+    members = [member.record(group.protocol, assignments[member.member_id]) for member in group.members]
+    return GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=generation,
+        protocol=group.protocol if members else None,
+        leader=group.leader if members else None,
+        current_state_timestamp=wall_ms,
+        members=members,
+    )
+
+
+def topics_read(group: "ClassicGroup") -> set[str] | None:
+    """The topics its members read; None where that cannot be told, because they are no consumers or cannot be understood."""
+    if group.protocol_type is None:
+        return None
+    if not group.members:
+        return set()
+    if group.protocol_type != CONSUMER_PROTOCOL or group.protocol is None:
+        return None
+    try:
+        said = [decode_embedded(ConsumerProtocolSubscription, member.metadata(group.protocol)) for member in group.members]
+    except MalformedMessage:
+        return None
+    return {topic for subscription in said for topic in subscription.topics}

@@ -1,0 +1,233 @@
+"""Members of the classic protocol in a group of the new one: while a group moves over, both are served together.
+
+JoinGroup is to such a member what a heartbeat is to others: it says what it subscribes to and owns, and gets the epoch it may go to as its
+generation. SyncGroup brings it its assignment. There is no leader, since the broker assigns: every member is answered as a follower. It is
+told to join again, by REBALANCE_IN_PROGRESS, when there is a target of a later epoch than its own, or one can be made, when it has
+partitions to give up, and when partitions it waited for are free; then it has its rebalance timeout to come back, and after that to sync.
+
+A member that was removed and does not know it joins again as one that owns partitions, which others may read by now; its generation would
+fence it no more once it was let in. It is told UNKNOWN_MEMBER_ID, as a classic group would tell it, on which clients take what they own for
+lost. Difference from Kafka, which lets it in under its old id.
+
+Source: KIP-848, "Supporting Online Consumer Group Upgrade".
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from ottla.broker.groups.consumer.changes import Arm, Decision, Terms, Timer, Topics, advance, may_assign, remove
+from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.consumer.heartbeats import known, replace_static
+from ottla.broker.groups.consumer.reconciliation import UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Assignment, Member
+from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ClassicProtocol
+from ottla.wire import errors
+from ottla.wire.declare import MalformedMessage
+from ottla.wire.messages.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+    decode_embedded,
+    encode_embedded,
+)
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+#: The first version of JoinGroup in which a new member is sent back with its id, to join with it.
+ID_REQUIRED_SINCE = 4
+
+
+def join(
+    group: ConsumerGroup,
+    request: JoinGroupRequest,
+    version: int,
+    terms: Terms,
+    *,
+    client_id: str,
+    client_host: str,
+    new_member_id: Callable[[], str],
+) -> Decision:
+    """Decide a JoinGroup whose group id and session timeout were checked.
+
+    Raises: GroupMaxSizeReached, InconsistentGroupProtocol, UnknownMemberId, FencedInstanceId, MemberIdRequired (see its ``member_id``).
+    """
+    unknown = not request.member_id
+    member_id = request.member_id or new_member_id()
+    if len(group.members) >= terms.members_max and member_id not in group.members:
+        raise errors.GroupMaxSizeReached(f"group {group.group_id!r} has all of its {terms.members_max} members")
+    if not _supports(group, request):
+        raise errors.InconsistentGroupProtocol(f"no protocol of member {member_id!r} is common to group {group.group_id!r}")
+    if version >= ID_REQUIRED_SINCE and unknown and request.group_instance_id is None:
+        answer = JoinGroupResponse(error_code=errors.MemberIdRequired.code, member_id=member_id, protocol_name=None if version >= 7 else "")
+        return Decision(response=answer)
+    subscription = _subscription(request)
+    decision = Decision()
+    before, replaces = _member(group, request, member_id, decision, unknown=unknown)
+    owned = _owned(subscription.owned_partitions, terms.topics)
+    if before is None and owned and not unknown:
+        raise errors.UnknownMemberId(f"member {member_id!r} owns partitions, but is not in group {group.group_id!r} any more")
+    after = _said(before, request, subscription, member_id, client_id, client_host)
+    moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
+    decision.disarm += [(Timer.JOIN, member_id), (Timer.REBALANCE, member_id)]
+    decision.arm.append(Arm(Timer.SESSION, member_id, request.session_timeout_ms))
+    decision.arm.append(Arm(Timer.SYNC, member_id, moved.rebalance_timeout_ms))
+    decision.response = JoinGroupResponse(
+        member_id=member_id, generation_id=moved.epoch, protocol_type=PROTOCOL_TYPE, protocol_name=request.protocols[0].name
+    )
+    return decision
+
+
+def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: Terms) -> Decision:
+    """Decide a SyncGroup: the member's assignment.
+
+    Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress.
+    """
+    member, classic = _classic(group, request.member_id, request.group_instance_id, request.generation_id)
+    protocol = classic.supported_protocols[0]
+    if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, protocol.name):
+        raise errors.InconsistentGroupProtocol(f"member {member.member_id!r} joined with protocol {protocol.name!r}")
+    if group.assignment_epoch > member.epoch and member.state != UNREVOKED_PARTITIONS:
+        raise errors.RebalanceInProgress(f"group {group.group_id!r} moved on to epoch {group.assignment_epoch}")
+    response = SyncGroupResponse(
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignment=embedded(member.assigned, terms.topics, protocol.metadata),
+    )
+    return Decision(
+        response=response,
+        arm=[Arm(Timer.SESSION, member.member_id, classic.session_timeout_ms)],
+        disarm=[(Timer.SYNC, member.member_id)],
+    )
+
+
+def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: Terms) -> Decision:
+    """Decide a Heartbeat: whether the member shall join again. Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration."""
+    member, classic = _classic(group, request.member_id, request.group_instance_id, request.generation_id)
+    decision = Decision(response=HeartbeatResponse(), arm=[Arm(Timer.SESSION, member.member_id, classic.session_timeout_ms)])
+    if (
+        member.epoch < group.assignment_epoch
+        or (group.assignment_epoch < group.epoch and may_assign(group, terms))
+        or member.state == UNREVOKED_PARTITIONS
+        or (member.state == UNRELEASED_PARTITIONS and not _waits(group, member))
+    ):
+        decision.response.error_code = errors.RebalanceInProgress.code
+        decision.arm.append(Arm(Timer.JOIN, member.member_id, member.rebalance_timeout_ms, keep=True))
+    return decision
+
+
+def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: Terms) -> Decision:
+    """Decide a LeaveGroup: each member that can leaves, of whichever protocol; operators remove members so, too."""
+    leaving: dict[str, Member] = {}
+    answers = []
+    for identity in identities:
+        answer = MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id)
+        try:
+            there = group.static_member(identity.group_instance_id)
+            named = identity.member_id or (there.member_id if there is not None else "")
+            member = known(group, named, identity.group_instance_id)
+            if member.member_id in leaving:
+                raise errors.UnknownMemberId(f"member {named!r} is named twice")
+            leaving[member.member_id] = member
+            answer.member_id = member.member_id
+        except errors.KafkaError as error:
+            answer.error_code = error.code
+        answers.append(answer)
+    decision = Decision(response=LeaveGroupResponse(members=answers))
+    if leaving:
+        remove(group, terms, decision, leaving.values())
+    return decision
+
+
+def embedded(assigned: Assignment, topics: Topics, subscription: bytes) -> bytes:
+    """An assignment as a classic member reads it, in the version in which it subscribed; topics that are gone are left out."""
+    named = [(topics.name_of(topic), sorted(partitions)) for topic, partitions in assigned.items()]
+    listed = [TopicPartition(topic=name, partitions=partitions) for name, partitions in named if name is not None]
+    version = max(0, min(3, int.from_bytes(subscription[:2], "big", signed=True)))
+    return encode_embedded(ConsumerProtocolAssignment(assigned_partitions=sorted(listed, key=lambda each: each.topic)), version)
+
+
+def _classic(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> tuple[Member, ClassicMemberMetadata]:
+    member = known(group, member_id, instance_id)
+    if member.classic is None:
+        raise errors.UnknownMemberId(f"member {member_id!r} does not use the classic protocol")
+    if generation != member.epoch:
+        raise errors.IllegalGeneration(f"member {member_id!r} is in epoch {member.epoch}, not in generation {generation}")
+    return member, member.classic
+
+
+def _member(
+    group: ConsumerGroup, request: JoinGroupRequest, member_id: str, decision: Decision, *, unknown: bool
+) -> tuple[Member | None, str | None]:
+    """The member as it was, None for a new one, and whom it replaces."""
+    instance_id = request.group_instance_id
+    if instance_id is None:
+        return group.members.get(member_id), None
+    there = group.static_member(instance_id)
+    if not unknown:
+        return known(group, member_id, instance_id), None
+    if there is None:
+        return None, None
+    return replace_static(group, there, member_id, decision), there.member_id
+
+
+def _said(
+    before: Member | None,
+    request: JoinGroupRequest,
+    subscription: ConsumerProtocolSubscription,
+    member_id: str,
+    client_id: str,
+    client_host: str,
+) -> Member:
+    member = before if before is not None else Member(member_id=member_id)
+    after = msgspec.structs.replace(
+        member,
+        instance_id=request.group_instance_id if request.group_instance_id is not None else member.instance_id,
+        rack_id=subscription.rack_id if subscription.rack_id is not None else member.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms if request.rebalance_timeout_ms != -1 else request.session_timeout_ms,
+        topics=frozenset(subscription.topics),
+        pattern=None,
+        client_id=client_id,
+        client_host=client_host,
+        classic=ClassicMemberMetadata(
+            session_timeout_ms=request.session_timeout_ms,
+            supported_protocols=[ClassicProtocol(name=each.name, metadata=bytes(each.metadata)) for each in request.protocols],
+        ),
+    )
+    return member if after == member else after
+
+
+def _supports(group: ConsumerGroup, request: JoinGroupRequest) -> bool:
+    """Whether the member knows a protocol that all classic members know."""
+    if request.protocol_type != PROTOCOL_TYPE or not request.protocols:
+        return False
+    if not group.members:
+        return True
+    return any(group.classic_protocols[each.name] == group.classic_members for each in request.protocols)
+
+
+def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
+    try:
+        return decode_embedded(ConsumerProtocolSubscription, request.protocols[0].metadata)
+    except MalformedMessage as error:
+        raise errors.InconsistentGroupProtocol(f"the subscription cannot be read: {error}") from None
+
+
+def _owned(partitions: Iterable[TopicPartition], topics: Topics) -> Assignment:
+    found = {}
+    for each in partitions:
+        size = topics.size(each.topic)
+        if size is not None and each.partitions:
+            found[size.topic_id] = frozenset(each.partitions)
+    return found
+
+
+def _waits(group: ConsumerGroup, member: Member) -> bool:
+    """Whether part of the member's target is still held by others."""
+    for topic, wanted in group.targets.get(member.member_id, {}).items():
+        for partition in wanted - member.assigned.get(topic, frozenset()):
+            if group.owner(topic, partition) not in (None, member.member_id):
+                return True
+    return False

@@ -1,0 +1,77 @@
+"""Deadlines of a group's members. To put one off costs a number: its timer, when it fires too early, is set anew."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ottla.broker.coordinator import Shard
+from ottla.broker.delayed import Parked
+from ottla.broker.groups.consumer.changes import Arm, Decision, Timer
+
+
+class Deadline:
+    """One member has until ``due_ms`` to do something."""
+
+    __slots__ = ("due_ms", "epoch", "fires_ms", "parked")
+
+    def __init__(self, due_ms: int, epoch: int) -> None:
+        self.due_ms = due_ms
+        self.epoch = epoch
+        #: When the timer fires: at or before ``due_ms``.
+        self.fires_ms = 0
+        self.parked: Parked | None = None
+
+
+class Deadlines:
+    """All of one group. ``missed(timer, member id, epoch)`` is called once for each that passes."""
+
+    __slots__ = ("_by_member", "_missed", "_shard")
+
+    def __init__(self, shard: Shard[Any], missed: Callable[[Timer, str, int], None]) -> None:
+        self._shard = shard
+        self._missed = missed
+        self._by_member: dict[tuple[Timer, str], Deadline] = {}
+
+    def carry_out(self, decision: Decision) -> None:
+        """Stop what the decision stops, then start what it starts."""
+        for timer, member_id in decision.disarm:
+            self.disarm(timer, member_id)
+        for arm in decision.arm:
+            self.arm(arm)
+
+    def arm(self, arm: Arm) -> None:
+        """Start a deadline, or put it off."""
+        key = (arm.timer, arm.member_id)
+        deadline = self._by_member.get(key)
+        due_ms = self._shard.now_ms + arm.delay_ms
+        if deadline is None:
+            deadline = self._by_member[key] = Deadline(due_ms, arm.epoch)
+            self._wait(key, deadline)
+            return
+        if arm.keep:
+            return
+        deadline.due_ms, deadline.epoch = due_ms, arm.epoch
+        if due_ms < deadline.fires_ms:
+            self._shard.cancel(deadline.parked)
+            self._wait(key, deadline)
+
+    def disarm(self, timer: Timer, member_id: str) -> None:
+        """Forget a deadline, if there is one."""
+        deadline = self._by_member.pop((timer, member_id), None)
+        if deadline is not None:
+            self._shard.cancel(deadline.parked)
+
+    def clear(self) -> None:
+        """Forget all."""
+        for timer, member_id in list(self._by_member):
+            self.disarm(timer, member_id)
+
+    def _wait(self, key: tuple[Timer, str], deadline: Deadline) -> None:
+        deadline.fires_ms = deadline.due_ms
+        deadline.parked = self._shard.after(deadline.due_ms - self._shard.now_ms, lambda: self._fired(key, deadline))
+
+    def _fired(self, key: tuple[Timer, str], deadline: Deadline) -> None:
+        if self._shard.now_ms < deadline.due_ms:
+            self._wait(key, deadline)
+        else:
+            del self._by_member[key]
+            self._missed(*key, deadline.epoch)

@@ -1,0 +1,219 @@
+"""ConsumerGroupHeartbeat, decided: a member joins, says that it lives, what it subscribes to and what it owns, or leaves.
+
+A heartbeat that says nothing new costs the same however large the group is, writes nothing, and only starts the session's deadline anew.
+The answer holds an assignment when it changed, and always when the member said everything (it does so when it is not sure of its state).
+
+Members are asked to come back within ``heartbeat_interval_ms``, and after ``unsettled_interval_ms`` while they, or the group, are on the
+move: a member hears what it may read only when it asks. Source: KIP-848; Kafka 4.0 always says the whole of the former. Members of a
+large group are asked to come a little earlier once, each at a moment of its own: those that joined together would come together for
+ever, and others would wait while all of them are answered.
+
+Differences from Kafka: a member of a group that does not exist gets UNKNOWN_MEMBER_ID, on which every client joins anew, not
+GROUP_ID_NOT_FOUND; a member may join again under its id, with epoch 0 and nothing owned, unless it has partitions to give up.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from ottla.broker.groups.consumer import records as writes
+from ottla.broker.groups.consumer.changes import Arm, Decision, Terms, Timer, advance, remove
+from ottla.broker.groups.consumer.group import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroup, assignment_of
+from ottla.broker.groups.consumer.reconciliation import NOTHING, STABLE, UNREVOKED_PARTITIONS, Assignment, Member, within
+from ottla.broker.groups.consumer.topic_patterns import compiled
+from ottla.wire import errors
+from ottla.wire.messages.consumer_group_heartbeat import (
+    Assignment as AssignmentResponse,
+)
+from ottla.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+#: So many members may come at the same moment.
+TOGETHER_MAX = 20
+#: Members come after this share of the interval even when nothing moves. Who joins waits for the last of those that have something to give
+#: up to hear of it, and then for its own next heartbeat: with less than the whole interval, both fit into one interval.
+CALM_SHARE = 0.7
+
+
+def check(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Iterable[str]) -> None:
+    """Refuse what no member may say. Raises: InvalidRequest, UnsupportedAssignor, InvalidRegularExpression."""
+    epoch = request.member_epoch
+    if not request.group_id.strip():
+        raise errors.InvalidRequest("a group needs an id")
+    for name, value in (("instance id", request.instance_id), ("rack id", request.rack_id)):
+        if value is not None and not value.strip():
+            raise errors.InvalidRequest(f"the {name} is empty")
+    if not request.member_id.strip() and (epoch != 0 or version >= 1):
+        raise errors.InvalidRequest("a member needs an id")
+    if epoch < STATIC_LEAVE_EPOCH:
+        raise errors.InvalidRequest(f"there is no member epoch {epoch}")
+    if epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+        raise errors.InvalidRequest("only a static member, with an instance id, can leave for a while")
+    if epoch == 0:
+        if request.rebalance_timeout_ms == -1:
+            raise errors.InvalidRequest("who joins needs a rebalance timeout")
+        if request.topic_partitions is None or request.topic_partitions:
+            raise errors.InvalidRequest("who joins owns no partitions")
+        if not request.subscribed_topic_names and not request.subscribed_topic_regex:
+            raise errors.InvalidRequest("who joins subscribes to something")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise errors.UnsupportedAssignor(f"no assignor {request.server_assignor!r} here, but {', '.join(assignors)}")
+    if request.subscribed_topic_regex:
+        compiled(request.subscribed_topic_regex)
+
+
+def heartbeat(
+    group: ConsumerGroup,
+    request: ConsumerGroupHeartbeatRequest,
+    terms: Terms,
+    *,
+    client_id: str,
+    client_host: str,
+    new_member_id: Callable[[], str],
+) -> Decision:
+    """Decide a heartbeat that was checked; the group is a new, empty one if there was none.
+
+    Raises: UnknownMemberId, FencedMemberEpoch, UnreleasedInstanceId, FencedInstanceId, GroupMaxSizeReached.
+    """
+    if request.member_epoch < 0:
+        return leave(group, request, terms)
+    member_id = request.member_id or new_member_id()
+    if len(group.members) >= terms.members_max and member_id not in group.members:
+        raise errors.GroupMaxSizeReached(f"group {group.group_id!r} has all of its {terms.members_max} members")
+    decision = Decision()
+    owned = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
+    before, replaces = _member(group, request, member_id, owned, decision)
+    after = _said(before, request, member_id, client_id, client_host)
+    moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
+    decision.arm.append(Arm(Timer.SESSION, member_id, terms.session_timeout_ms))
+    if before is not None and before.classic is not None:
+        decision.disarm += [(Timer.JOIN, member_id), (Timer.SYNC, member_id)]
+    told_all = request.member_epoch == 0 or (
+        request.rebalance_timeout_ms != -1 and request.topic_partitions is not None and _subscribes(request)
+    )
+    response = ConsumerGroupHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=moved.epoch,
+        heartbeat_interval_ms=_interval_ms(group, terms, moved),
+    )
+    if told_all or before is None or (moved is not before and moved.assigned != before.assigned):
+        response.assignment = AssignmentResponse(
+            topic_partitions=[
+                TopicPartitions(topic_id=topic, partitions=sorted(partitions)) for topic, partitions in sorted(moved.assigned.items())
+            ]
+        )
+    decision.response = response
+    return decision
+
+
+def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: Terms) -> Decision:
+    """A member leaves: for good, or, static, for as long as its session lasts; then it keeps what it has. Raises as ``heartbeat``."""
+    member = known(group, request.member_id, request.instance_id)
+    decision = Decision(response=ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch))
+    if request.member_epoch == LEAVE_EPOCH:
+        remove(group, terms, decision, [member])
+    else:
+        away = msgspec.structs.replace(member, epoch=STATIC_LEAVE_EPOCH, revoking={})
+        decision.records.append(writes.current_record(group.group_id, away))
+        decision.disarm.append((Timer.REBALANCE, member.member_id))
+    return decision
+
+
+def known(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
+    """The member that says it is in the group. Raises: UnknownMemberId, FencedInstanceId."""
+    if instance_id is None:
+        member = group.members.get(member_id)
+        if member is None:
+            raise errors.UnknownMemberId(f"group {group.group_id!r} has no member {member_id!r}")
+        return member
+    member = group.static_member(instance_id)
+    if member is None:
+        raise errors.UnknownMemberId(f"group {group.group_id!r} has no member with instance id {instance_id!r}")
+    if member.member_id != member_id:
+        raise errors.FencedInstanceId(f"instance id {instance_id!r} is that of member {member.member_id!r} now")
+    return member
+
+
+def _member(
+    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str, owned: Assignment | None, decision: Decision
+) -> tuple[Member | None, str | None]:
+    """The member as it was, None for a new one, and whom it replaces."""
+    epoch = request.member_epoch
+    if epoch > 0:
+        member = known(group, member_id, request.instance_id)
+        check_epoch(member, epoch, owned)
+        return member, None
+    there = group.static_member(request.instance_id)
+    if there is not None:
+        if there.classic is None and there.epoch != STATIC_LEAVE_EPOCH and there.member_id != member_id:
+            raise errors.UnreleasedInstanceId(f"instance id {request.instance_id!r} is in use by member {there.member_id!r}")
+        if there.member_id != member_id or there.epoch == STATIC_LEAVE_EPOCH:
+            return replace_static(group, there, member_id, decision), there.member_id
+    there = group.members.get(member_id)
+    if there is not None and there.instance_id != request.instance_id:
+        raise errors.UnknownMemberId(f"member {member_id!r} goes by instance id {there.instance_id!r}, not {request.instance_id!r}")
+    if there is not None and there.state == UNREVOKED_PARTITIONS and there.classic is None:
+        check_epoch(there, epoch, owned)
+    return there, None
+
+
+def replace_static(group: ConsumerGroup, there: Member, member_id: str, decision: Decision) -> Member:
+    """A static member comes back under another id and takes over everything: its records move."""
+    back = msgspec.structs.replace(there, member_id=member_id, epoch=0, previous_epoch=0)
+    decision.records += writes.member_tombstones(group.group_id, there.member_id)
+    decision.records.append(writes.member_record(group.group_id, back))
+    decision.records.append(writes.target_record(group.group_id, member_id, group.targets.get(there.member_id, NOTHING)))
+    decision.records.append(writes.current_record(group.group_id, back))
+    decision.disarm += [(timer, there.member_id) for timer in Timer]
+    return back
+
+
+def check_epoch(member: Member, epoch: int, owned: Assignment | None) -> None:
+    """A member says its epoch, or, if it may not have heard of that yet, the one before. Raises: FencedMemberEpoch."""
+    late = epoch == member.previous_epoch and epoch < member.epoch and owned is not None and within(owned, member.assigned)
+    if epoch != member.epoch and not late:
+        raise errors.FencedMemberEpoch(
+            f"member {member.member_id!r} is in epoch {member.epoch}, not {epoch}; it must give up its partitions and join again"
+        )
+
+
+def _said(before: Member | None, request: ConsumerGroupHeartbeatRequest, member_id: str, client_id: str, client_host: str) -> Member:
+    """The member with what is new in the request; the same object if nothing is."""
+    member = before if before is not None else Member(member_id=member_id)
+    said: dict[str, Any] = {}
+    if request.instance_id is not None:
+        said["instance_id"] = request.instance_id
+    if request.rack_id is not None:
+        said["rack_id"] = request.rack_id
+    if request.rebalance_timeout_ms != -1:
+        said["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    if request.server_assignor is not None:
+        said["assignor"] = request.server_assignor
+    if request.subscribed_topic_names is not None:
+        said["topics"] = frozenset(request.subscribed_topic_names)
+    if request.subscribed_topic_regex is not None:
+        said["pattern"] = request.subscribed_topic_regex or None
+    said.update(client_id=client_id, client_host=client_host, classic=None)
+    if all(getattr(member, name) == value for name, value in said.items()):
+        return member
+    return msgspec.structs.replace(member, **said)
+
+
+def _subscribes(request: ConsumerGroupHeartbeatRequest) -> bool:
+    return request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+
+
+def _interval_ms(group: ConsumerGroup, terms: Terms, member: Member) -> int:
+    moving = member.state != STABLE or group.epoch > member.epoch or terms.now_ms < group.changed_ms + terms.heartbeat_interval_ms
+    large = len(group.members) > TOGETHER_MAX
+    calm_ms = int(terms.heartbeat_interval_ms * CALM_SHARE)
+    interval_ms = min(terms.unsettled_interval_ms, calm_ms) if moving else calm_ms
+    if not large or interval_ms < 2:
+        return interval_ms
+    # Whoever comes at its own moment is asked to come again after the whole interval, and so at its own moment again.
+    return interval_ms - (terms.now_ms - crc32(member.member_id.encode())) % (interval_ms // 2)

@@ -1,0 +1,176 @@
+"""A group changes its protocol while it runs: from classic to new when the first member of the new protocol comes, and back when the last
+one leaves.
+
+Up: the last assignment of the classic group becomes everybody's target and what everybody reads, the generation becomes the epoch. The
+change that the newcomer brings then moves them, and the classic ones are told to join again. Down: targets become the assignments of a
+classic group whose generation is the group's epoch; its members are told to join again, and their leader assigns.
+
+In the midst of a cooperative rebalance a classic member reads more than it was given: its leader withheld from others what the member said
+it owned, and the member's user gives that up some time later, upon which it joins again (KIP-429). So what it owned and was not given
+again is pending revocation until then, and nobody gets it. Difference from Kafka, which takes all for STABLE and gives such partitions
+away while they are read.
+
+Both are records: tombstones of the one kind of group, then the other kind, in one batch. Source: KIP-848.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from ottla.broker.groups.consumer import records as writes
+from ottla.broker.groups.consumer.changes import Topics
+from ottla.broker.groups.consumer.classic_members import embedded
+from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, Member
+from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ClassicProtocol
+from ottla.broker.groups.consumer.records import Record
+from ottla.wire.declare import MalformedMessage
+from ottla.wire.errors import GroupIdNotFound
+from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition, decode_embedded
+
+#: Values of group.consumer.migration.policy, and what each allows.
+POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
+
+
+class ClassicSeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a classic group, between the two protocols."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    #: (name, metadata), in the member's order of preference.
+    protocols: Sequence[tuple[str, bytes]]
+    #: Its metadata under the group's protocol.
+    subscription: bytes
+    assignment: bytes
+
+
+def may_upgrade(policy: str) -> bool:
+    """Whether the first member of the new protocol takes a classic group with it."""
+    return policy in ("upgrade", "bidirectional")
+
+
+def may_downgrade(policy: str) -> bool:
+    """Whether the last member of the new protocol leaves a classic group behind."""
+    return policy in ("downgrade", "bidirectional")
+
+
+def upgraded(group_id: str, generation: int, seats: Iterable[ClassicSeat], topics: Topics) -> tuple[ConsumerGroup, list[Record]]:
+    """The group that a classic one becomes, and the records that make it.
+
+    Raises: GroupIdNotFound when a member does not say what consumers say.
+    """
+    draft = ConsumerGroup(group_id)
+    draft.epoch = draft.assignment_epoch = generation
+    for member in _unrevoked([_member(seat, generation, topics) for seat in seats], topics):
+        draft.members[member.member_id] = member
+        draft.targets[member.member_id] = member.assigned
+    records = writes.whole_group_records(draft)
+    group = ConsumerGroup(group_id)
+    for key, value in records:
+        group.apply(key, value)
+    return group, records
+
+
+def _member(seat: ClassicSeat, generation: int, topics: Topics) -> tuple[Member, ConsumerProtocolSubscription]:
+    try:
+        subscription = decode_embedded(ConsumerProtocolSubscription, seat.subscription)
+        given = decode_embedded(ConsumerProtocolAssignment, seat.assignment).assigned_partitions if seat.assignment else []
+    except MalformedMessage as error:
+        raise GroupIdNotFound(f"member {seat.member_id!r} of the classic group does not say what consumers say: {error}") from None
+    member = Member(
+        member_id=seat.member_id,
+        epoch=generation,
+        previous_epoch=generation,
+        instance_id=seat.instance_id,
+        rack_id=subscription.rack_id,
+        rebalance_timeout_ms=seat.rebalance_timeout_ms,
+        client_id=seat.client_id,
+        client_host=seat.client_host,
+        topics=frozenset(subscription.topics),
+        assigned=_assigned(given, topics),
+        classic=ClassicMemberMetadata(
+            session_timeout_ms=seat.session_timeout_ms,
+            supported_protocols=[ClassicProtocol(name=name, metadata=bytes(metadata)) for name, metadata in seat.protocols],
+        ),
+    )
+    return member, subscription
+
+
+def _unrevoked(told: Sequence[tuple[Member, ConsumerProtocolSubscription]], topics: Topics) -> list[Member]:
+    """The members, each with what it said it owned and was not given again, unless somebody else was; see the module."""
+    taken = {(topic, number) for member, _ in told for topic, numbers in member.assigned.items() for number in numbers}
+    found = {member.member_id: member for member, _ in told}
+    # Of two that say they own a partition, one was told later that it does.
+    for member, subscription in sorted(told, key=lambda each: -each[1].generation_id):
+        revoking = {}
+        for topic, numbers in _assigned(subscription.owned_partitions, topics).items():
+            left = frozenset(number for number in numbers if (topic, number) not in taken)
+            if left:
+                revoking[topic] = left
+                taken.update((topic, number) for number in left)
+        if revoking:
+            found[member.member_id] = msgspec.structs.replace(member, state=UNREVOKED_PARTITIONS, revoking=revoking)
+    return list(found.values())
+
+
+def _assigned(given: Iterable[TopicPartition], topics: Topics) -> dict[bytes, frozenset[int]]:
+    found: dict[bytes, frozenset[int]] = {}
+    for each in given:
+        size = topics.size(each.topic)
+        if size is not None and each.partitions:
+            found[size.topic_id] = frozenset(each.partitions)
+    return found
+
+
+def downgrades(group: ConsumerGroup, leaving: Iterable[str], *, members_max: int, policy: str) -> bool:
+    """Whether a group becomes classic when these members are gone: only classic ones are left then."""
+    gone = [group.members[member_id] for member_id in leaving if member_id in group.members]
+    left = len(group.members) - len(gone)
+    classic_left = group.classic_members - sum(1 for member in gone if member.classic is not None)
+    newer_gone = any(member.classic is None for member in gone)
+    return newer_gone and 0 < left == classic_left <= members_max and may_downgrade(policy)
+
+
+def replacing_downgrades(group: ConsumerGroup, replaced: Member, *, members_max: int, policy: str) -> bool:
+    """Whether a group becomes classic when a static member comes back as a classic one: it was the last of the new protocol."""
+    last = replaced.classic is None and group.classic_members == len(group.members) - 1
+    return last and len(group.members) <= members_max and may_downgrade(policy)
+
+
+def downgraded(group: ConsumerGroup, leaving: Iterable[str], topics: Topics) -> tuple[str, list[ClassicSeat]]:
+    """The protocol and the members of the classic group that is left; its generation is the group's epoch."""
+    gone = set(leaving)
+    stay = [member for member in group.members.values() if member.member_id not in gone]
+    protocol = _elected(stay)
+    return protocol, [_seat(member, group, protocol, topics) for member in stay]
+
+
+def _elected(members: Sequence[Member]) -> str:
+    """The protocol all know, as each prefers; of several with as many votes, the first of the first member."""
+    protocols = [[each.name for each in member.classic.supported_protocols] for member in members if member.classic is not None]
+    common = set(protocols[0]).intersection(*protocols[1:])
+    votes: dict[str, int] = {name: 0 for name in protocols[0] if name in common}
+    for names in protocols:
+        votes[next(name for name in names if name in common)] += 1
+    return max(votes, key=lambda name: votes[name])
+
+
+def _seat(member: Member, group: ConsumerGroup, protocol: str, topics: Topics) -> ClassicSeat:
+    classic = member.classic
+    assert classic is not None, "only classic members are left in a group that becomes classic"
+    subscription = next(each.metadata for each in classic.supported_protocols if each.name == protocol)
+    return ClassicSeat(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=classic.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        protocols=[(each.name, each.metadata) for each in classic.supported_protocols],
+        subscription=subscription,
+        assignment=embedded(group.targets.get(member.member_id, {}), topics, subscription),
+    )

@@ -1,0 +1,124 @@
+"""How a member gets from what it reads to what it shall read, without a partition ever having two readers.
+
+    STABLE ---- target differs, partitions to give up ----> UNREVOKED_PARTITIONS
+       |                                                        | the member no longer reports them as owned
+       |------- nothing to give up ----------------+            v
+       |                                           +----> next step towards the target
+       |                                                        |
+       |<------ all of the target is free to take --------------+
+       +------> UNRELEASED_PARTITIONS <--- part of the target is still held by others: take the rest, come again
+
+A member that has to give something up stays in its epoch until it has; then it moves to the epoch of the target assignment at once and
+takes what is free. A partition is free when no member has it assigned or pending revocation. Source: KIP-848.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata
+from ottla.wire.errors import FencedMemberEpoch
+
+#: Partitions by topic id. Topics without a partition are absent. Never changed once made.
+Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
+
+STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS = 0, 1, 2
+STATE_NAMES = {STABLE: "STABLE", UNREVOKED_PARTITIONS: "UNREVOKED_PARTITIONS", UNRELEASED_PARTITIONS: "UNRELEASED_PARTITIONS"}
+
+NOTHING: Assignment = {}
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A member as its records tell it."""
+
+    member_id: str
+    #: The epoch the member is in; 0 before it has joined, -2 while a static member is away.
+    epoch: int = 0
+    #: The one before, which a member still says if it has not heard of the next.
+    previous_epoch: int = 0
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    #: Subscription by regular expression, beside ``topics``.
+    pattern: str | None = None
+    assignor: str | None = None
+    state: int = STABLE
+    assigned: Assignment = msgspec.field(default_factory=dict)
+    #: What the member has been told to give up and has not yet; it still owns it.
+    revoking: Assignment = msgspec.field(default_factory=dict)
+    #: Not null for a member that came by JoinGroup.
+    classic: ClassicMemberMetadata | None = None
+
+
+#: Who holds a partition, by topic id and number: the member's id, or None.
+Owner: TypeAlias = Callable[[bytes, int], str | None]
+
+
+def reconcile(
+    member: Member, *, target_epoch: int, target: Assignment, owner: Owner, owned: Assignment | None, force: bool = False
+) -> Member:
+    """The member one step on; the same object if nothing changes.
+
+    ``owned`` is what the member says it reads, None if it did not say. ``force`` takes a step even in the
+    target's epoch: the member has unsubscribed from topics of its target. Raises FencedMemberEpoch for a member in a state we do not know.
+    """
+    match member.state:
+        case 0:
+            if member.epoch == target_epoch and not force:
+                return member
+            epoch = member.epoch
+        case 1:
+            if owned is None or overlap(owned, member.revoking):
+                return member
+            epoch = min(member.epoch + 1, target_epoch)
+        case 2:
+            epoch = member.epoch
+        case _:
+            if owned is None or owned:
+                raise FencedMemberEpoch("the member is in a state this broker does not know; it must give up its partitions and join again")
+            epoch = target_epoch
+    return _step(member, epoch=epoch, target_epoch=target_epoch, target=target, owner=owner, owned=owned)
+
+
+def _step(member: Member, *, epoch: int, target_epoch: int, target: Assignment, owner: Owner, owned: Assignment | None) -> Member:
+    kept: dict[bytes, frozenset[int]] = {}
+    revoking: dict[bytes, frozenset[int]] = {}
+    for topic, partitions in member.assigned.items():
+        stays = partitions & target.get(topic, frozenset())
+        if stays:
+            kept[topic] = stays
+        if len(stays) < len(partitions):
+            revoking[topic] = partitions - stays
+    if revoking and (owned is None or overlap(owned, revoking)):
+        return _moved(member, epoch, UNREVOKED_PARTITIONS, kept, revoking)
+    unreleased = False
+    for topic, wanted in target.items():
+        missing = wanted - kept.get(topic, frozenset())
+        if missing:
+            free = frozenset(number for number in missing if owner(topic, number) in (None, member.member_id))
+            unreleased = unreleased or len(free) < len(missing)
+            if free:
+                kept[topic] = kept.get(topic, frozenset()) | free
+    return _moved(member, target_epoch, UNRELEASED_PARTITIONS if unreleased else STABLE, kept, NOTHING)
+
+
+def _moved(member: Member, epoch: int, state: int, assigned: Assignment, revoking: Assignment) -> Member:
+    if (member.epoch, member.state, member.assigned, member.revoking) == (epoch, state, assigned, revoking):
+        return member
+    return msgspec.structs.replace(
+        member, epoch=epoch, previous_epoch=member.epoch, state=state, assigned=dict(assigned), revoking=dict(revoking)
+    )
+
+
+def overlap(some: Assignment, others: Assignment) -> bool:
+    """Whether the two share a partition."""
+    return any(not partitions.isdisjoint(others.get(topic, frozenset())) for topic, partitions in some.items())
+
+
+def within(some: Assignment, others: Assignment) -> bool:
+    """Whether each partition of the first is in the second."""
+    return all(partitions <= others.get(topic, frozenset()) for topic, partitions in some.items())

@@ -1,0 +1,416 @@
+"""A group of the new protocol among the groups of its shard: decisions are carried out here.
+
+What is decided, in ``consumer_heartbeat``, ``consumer_classic`` and ``consumer_change``, becomes records in the shard's log, and these
+change the group; then deadlines are set, and the answer goes out once the records are committed. A group that does not exist comes into
+being with the first records about it, and a classic one may become one of these in the same batch; the other way round when the last
+member of the new protocol goes. See ``consumer_migration``.
+
+Lost with the broker are deadlines only: after loading, every member has a whole session, and who was giving up partitions a whole rebalance
+timeout.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import TopicId, topic_id_text
+from ottla.broker.coordinator import Record, Reply, Shard
+from ottla.broker.groups.classic.group import ClassicGroup
+from ottla.broker.groups.classic.responses import join_refused
+from ottla.broker.groups.consumer import classic_members, commits, heartbeats, migration
+from ottla.broker.groups.consumer.assignors import ASSIGNORS
+from ottla.broker.groups.consumer.changes import Arm, Decision, Terms, Timer, remove
+from ottla.broker.groups.consumer.deadlines import Deadlines
+from ottla.broker.groups.consumer.group import ConsumerGroup, TopicSize, said_bytes
+from ottla.broker.groups.consumer.migration import ClassicSeat
+from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, Member
+from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMemberKey
+from ottla.broker.groups.consumer.records import group_tombstones
+from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
+from ottla.broker.groups.memory_limits import Footprint, check_growth, check_member, refusal
+from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, OffsetCommitValue
+from ottla.broker.metadata.configs import BrokerOptions, GroupOptions, group_options
+from ottla.broker.metadata.image import Image
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.groups import Groups
+
+#: About what a target takes in a batch: its keys, and each of its topics.
+TARGET_BYTES, TOPIC_BYTES = 160, 24
+#: A member whose removal could not be written is looked at again after this time.
+TRY_AGAIN_MS = 1_000
+
+
+class ImageTopics:
+    """The topics of the image, with a version that rises with each change."""
+
+    __slots__ = ("_image", "_names", "version")
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self.version = 0
+        #: The names at a version, once for all groups.
+        self._names: tuple[int, frozenset[str]] = (-1, frozenset())
+
+    def size(self, name: str) -> TopicSize | None:
+        topic = self._image.topics.get(name)
+        return None if topic is None else TopicSize(topic.topic_id, len(topic.replicas))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        topic = self._image.topics_by_id.get(TopicId(topic_id))
+        return None if topic is None else topic.name
+
+    def names(self) -> frozenset[str]:
+        if self._names[0] != self.version:
+            self._names = (self.version, frozenset(self._image.topics))
+        return self._names[1]
+
+
+class ServedConsumerGroup:
+    """See the module's theory. Is a ``Group``."""
+
+    kind = CONSUMER
+
+    def __init__(self, groups: "Groups", group_id: str) -> None:
+        self.group_id = group_id
+        self._groups = groups
+        self._shard: Shard[Groups] = groups.shard
+        #: What the records say; read by others, changed by ``apply`` alone.
+        self.told = ConsumerGroup(group_id, Footprint(groups.footprint))
+        self._deadlines = Deadlines(groups.shard, self._missed)
+
+    # What a group is to others.
+
+    @property
+    def footprint(self) -> Footprint:
+        return self.told.footprint
+
+    @property
+    def state_name(self) -> str:
+        return self.told.state
+
+    @property
+    def protocol_type(self) -> str:
+        return CONSUMER_PROTOCOL
+
+    @property
+    def empty(self) -> bool:
+        return not self.told.members
+
+    def subscribed(self, topic: str) -> bool:
+        return self.told.subscribes_to(topic)
+
+    def expiry_base(self, committed: OffsetCommitValue) -> int:
+        """Offsets of topics that nobody reads expire, members or not. Source: Kafka's ConsumerGroup.offsetExpirationCondition."""
+        return committed.commit_timestamp
+
+    def check_commit(self, request: Any, version: int) -> None:
+        commits.check_commit(self.told, request.member_id, request.generation_id_or_member_epoch, version)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        commits.check_fetch(self.told, member_id, member_epoch)
+
+    def check_offset_delete(self) -> None:
+        """It is known who reads what."""
+
+    def check_delete(self) -> None:
+        if self.told.members:
+            raise errors.NonEmptyGroup(f"group {self.group_id!r} is {self.told.state}")
+
+    def tombstones(self) -> list[Record]:
+        return group_tombstones(self.told)
+
+    def described(self) -> Any:
+        raise errors.GroupIdNotFound(f"group {self.group_id!r} is not a group of the classic protocol")
+
+    def loaded(self) -> None:
+        """Every member begins a session, as after a load of the log or a change from the classic protocol."""
+        session_ms = self._groups.terms(self.group_id).session_timeout_ms
+        for member in self.told.members.values():
+            timeout_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
+            self._deadlines.arm(Arm(Timer.SESSION, member.member_id, timeout_ms))
+            if member.classic is None and member.state == UNREVOKED_PARTITIONS:
+                self._deadlines.arm(Arm(Timer.REBALANCE, member.member_id, member.rebalance_timeout_ms, member.epoch))
+
+    def topic_changed(self, topic: str) -> None:
+        """Members bring it up: the next heartbeat sees the higher version of the topics."""
+
+    def close(self) -> None:
+        self._deadlines.clear()
+        self.told.footprint.clear()
+
+    # Requests.
+
+    def join(self, request: Any, client: Client, reply: Reply) -> None:
+        """JoinGroup. A group that all have left begins anew, under the protocol of whoever comes."""
+        if not self.told.members:
+            self._shard.write(self.group_id, self.tombstones())
+            self._groups.join(request, client, reply)
+            return
+        terms = self._groups.terms(self.group_id)
+        decision = classic_members.join(
+            self.told, request, reply.version, terms, client_id=client.client_id, client_host=client.host, new_member_id=self._new_member_id
+        )
+        replaced = self.told.static_member(request.group_instance_id)
+        last = replaced is not None and migration.replacing_downgrades(self.told, replaced, **self._downgrade_terms())
+        response = self.carry_out(decision)
+        if last and response.member_id in self.told.members:
+            settled = not any(member.epoch < self.told.epoch for member in self.told.members.values())
+            classic = self._become_classic([])
+            if not settled:
+                classic.rebalance()
+        reply.give(response)
+
+    def sync(self, request: Any, reply: Reply) -> None:
+        reply.give(self.carry_out(classic_members.sync(self.told, request, self._groups.terms(self.group_id))))
+
+    def heartbeat(self, request: Any) -> None:
+        if self.carry_out(classic_members.beat(self.told, request, self._groups.terms(self.group_id))).error_code:
+            raise errors.RebalanceInProgress(f"group {self.group_id!r} has changed; join again")
+
+    def leave(self, members: list[Any]) -> list[Any]:
+        decision = classic_members.leave(self.told, members, self._groups.terms(self.group_id))
+        gone = [answer.member_id for answer in decision.response.members if not answer.error_code]
+        return self._part(decision, gone).members  # type: ignore[no-any-return]
+
+    def next_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
+        """ConsumerGroupHeartbeat, checked. Raises: KafkaError."""
+        decision = decide(self._groups, self.told, request, client)
+        gone = [request.member_id] if request.member_epoch == -1 else []
+        return self._part(decision, gone)  # type: ignore[no-any-return]
+
+    def carry_out(self, decision: Decision) -> Any:
+        """Write, then set deadlines; returns the answer. Raises: KafkaError when nothing could be written."""
+        write(self._shard, self.group_id, decision.records)
+        self._deadlines.carry_out(decision)
+        return decision.response
+
+    def _new_member_id(self) -> str:
+        return new_member_id(self._shard)
+
+    # Members that go.
+
+    def _missed(self, timer: Timer, member_id: str, epoch: int) -> None:
+        member = self.told.members.get(member_id)
+        if member is None or (timer is Timer.REBALANCE and member.epoch != epoch):
+            return
+        decision = Decision()
+        remove(self.told, self._groups.terms(self.group_id), decision, [member])
+        try:
+            self._part(decision, [member_id])
+        except KafkaError:
+            self._deadlines.arm(Arm(timer, member_id, TRY_AGAIN_MS, epoch))
+
+    def _part(self, decision: Decision, gone: list[str]) -> Any:
+        """Carry out a decision after which these members are gone; the group may become classic by that, and then meets."""
+        if not migration.downgrades(self.told, gone, **self._downgrade_terms()):
+            return self.carry_out(decision)
+        self._become_classic(gone).rebalance()
+        return decision.response
+
+    def _downgrade_terms(self) -> dict[str, Any]:
+        options = self._shard.options
+        return {"members_max": options.group_max_size, "policy": options.group_consumer_migration_policy}
+
+    def _become_classic(self, gone: list[str]) -> ClassicGroup:
+        """Put a classic group of the members that stay in this one's place."""
+        protocol, seats = migration.downgraded(self.told, gone, self._groups.topics)
+        value = GroupMetadataValue(
+            protocol_type=CONSUMER_PROTOCOL,
+            generation=self.told.epoch,
+            protocol=protocol,
+            leader=seats[0].member_id,
+            current_state_timestamp=self._shard.wall_ms,
+            members=[_recorded(seat) for seat in seats],
+        )
+        self._shard.write(self.group_id, [*self.tombstones(), (GroupMetadataKey(group=self.group_id), value)])
+        classic = self._groups.by_id[self.group_id]
+        assert isinstance(classic, ClassicGroup), "the records made it classic"
+        for member in classic.members:
+            classic.sessions.alive(member)
+        return classic
+
+
+def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
+    """ConsumerGroupHeartbeat, checked, to a group of any kind or none. Raises: KafkaError."""
+    group = groups.by_id.get(request.group_id)
+    if isinstance(group, ServedConsumerGroup):
+        return group.next_heartbeat(request, client)
+    if request.member_epoch != 0:
+        raise errors.UnknownMemberId(f"group {request.group_id!r} has no members of the new protocol")
+    draft = ConsumerGroup(request.group_id)
+    before: list[Record] = []
+    if isinstance(group, ClassicGroup) and not group.empty:
+        draft, before = _upgraded(groups, group)
+    elif group is not None:
+        before = group.tombstones()
+    decision = decide(groups, draft, request, client)
+    if isinstance(group, ClassicGroup):
+        _dismiss(group)
+    if before:
+        # One batch, or nothing: a group is of one kind. Source: Kafka's CoordinatorResult.isAtomic.
+        groups.shard.write(request.group_id, [*before, *decision.records])
+    else:
+        write(groups.shard, request.group_id, decision.records)
+    made = groups.by_id[request.group_id]
+    assert isinstance(made, ServedConsumerGroup), "the records made it one of the new protocol"
+    made.told.assigned_ms, made.told.changed_ms, made.told.matched = draft.assigned_ms, draft.changed_ms, draft.matched
+    made.loaded()
+    return made.carry_out(Decision(response=decision.response, arm=decision.arm, disarm=decision.disarm))  # type: ignore[no-any-return]
+
+
+def write(shard: "Shard[Groups]", group_id: str, records: list[Record]) -> None:
+    """Write what was decided, as one batch if it fits; a new target for very many members takes several. Raises: KafkaError.
+
+    After any part of a target the group's epoch is ahead of the assignment's, whose record is the last: a target that was not written to
+    the end is made again.
+    """
+    room = shard.leader.options.max_message_bytes // 2
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        key, value = record
+        if isinstance(key, ConsumerGroupTargetAssignmentMemberKey) and value is not None:
+            about = TARGET_BYTES + sum(TOPIC_BYTES + 4 * len(each.partitions) for each in value.topic_partitions)
+            if batch and size + about > room:
+                shard.write(group_id, batch)
+                batch, size = [], 0
+            size += about
+        batch.append(record)
+    shard.write(group_id, batch)
+
+
+def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client) -> Decision:
+    """A heartbeat, decided in the terms of now."""
+    return heartbeats.heartbeat(
+        told,
+        request,
+        groups.terms(told.group_id),
+        client_id=client.client_id,
+        client_host=client.host,
+        new_member_id=lambda: new_member_id(groups.shard),
+    )
+
+
+def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, list[Record]]:
+    """The group that a classic one becomes. Who is in its first join is left out, and joins again, but for static members."""
+    options = groups.shard.options
+    if not migration.may_upgrade(options.group_consumer_migration_policy):
+        raise errors.GroupIdNotFound(
+            f"group {group.group_id!r} is of the classic protocol, and group.consumer.migration.policy keeps it so"
+        )
+    if group.protocol_type != CONSUMER_PROTOCOL:
+        raise errors.GroupIdNotFound(f"group {group.group_id!r} is not a group of consumers")
+    if len(group.members) > options.group_consumer_max_size:
+        raise errors.GroupIdNotFound(f"group {group.group_id!r} has more members than group.consumer.max.size")
+    seats = [
+        ClassicSeat(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client.client_id,
+            client_host=member.client.host,
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            protocols=member.protocols,
+            subscription=member.metadata(group.protocol) or member.protocols[0][1],
+            assignment=member.assignment,
+        )
+        for member in group.members
+        if not member.new or member.instance_id is not None
+    ]
+    draft, records = migration.upgraded(group.group_id, group.generation, seats, groups.topics)
+    return draft, [*group.tombstones(), *records]
+
+
+def _dismiss(group: ClassicGroup) -> None:
+    """Whoever waits is sent to join again: the group is about to become one of another kind.
+
+    Clients take MEMBER_ID_REQUIRED, with the id they have, for a word between themselves and the broker; of REBALANCE_IN_PROGRESS in answer
+    to a JoinGroup some tell their users. Difference from Kafka, which says the latter.
+    """
+    again = errors.RebalanceInProgress(f"group {group.group_id!r} changes its protocol; join again")
+    for member in group.members:
+        if member.joining is not None:
+            joining, first = member.joining, member.joining.version < classic_members.ID_REQUIRED_SINCE
+            group.members.await_join(member, None)
+            joining.give(join_refused(joining.version, again if first else errors.MemberIdRequired(), member.member_id))
+        group.answer_sync(member, again)
+
+
+def _recorded(seat: ClassicSeat) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=seat.member_id,
+        group_instance_id=seat.instance_id,
+        client_id=seat.client_id,
+        client_host=seat.client_host,
+        rebalance_timeout=seat.rebalance_timeout_ms,
+        session_timeout=seat.session_timeout_ms,
+        subscription=seat.subscription,
+        assignment=seat.assignment,
+    )
+
+
+def terms(shard: "Shard[Groups]", topics: ImageTopics, group_id: str) -> Terms:
+    """What is in force for a group now: its own settings over the broker's."""
+    options = shard.options
+    own: GroupOptions = group_options(options, shard.image, group_id)
+    return Terms(
+        now_ms=shard.now_ms,
+        wall_ms=shard.wall_ms,
+        topics=topics,
+        assignors=assignors(options),
+        heartbeat_interval_ms=own.consumer_heartbeat_interval_ms,
+        unsettled_interval_ms=options.group_consumer_unsettled_interval_ms,
+        session_timeout_ms=own.consumer_session_timeout_ms,
+        assignment_interval_ms=options.group_consumer_assignment_interval_ms,
+        members_max=options.group_consumer_max_size,
+        check_bytes=partial(_check_bytes, shard.machine),
+    )
+
+
+def _check_bytes(groups: "Groups", group: ConsumerGroup, before: Member | None, after: Member) -> None:
+    """See ``footprint.py``. Raises: InvalidRequest, GroupMaxSizeReached."""
+    size = said_bytes(after)
+    check_member(groups, group.group_id, size)
+    check_growth(groups, group.group_id, group.footprint.bytes, size - (said_bytes(before) if before is not None else 0))
+    if after.pattern is None or after.pattern in group.patterns:
+        return
+    alone = before is not None and before.pattern is not None and group.patterns[before.pattern] == 1
+    limit = groups.shard.options.group_patterns_max
+    if len(group.patterns) - alone >= limit:
+        raise refusal(
+            groups,
+            errors.GroupMaxSizeReached(
+                f"members of group {group.group_id!r} subscribe with {len(group.patterns)} different regular expressions; "
+                f"ottla.group.consumer.patterns.max is {limit}"
+            ),
+        )
+
+
+def assignors(options: BrokerOptions) -> tuple[str, ...]:
+    """Those to choose from; an empty list means all."""
+    return options.group_consumer_assignors or tuple(ASSIGNORS)
+
+
+def new_member_id(shard: "Shard[Groups]") -> str:
+    """An id as Kafka's: 128 random bits in 22 characters."""
+    return topic_id_text(shard.rng.randbytes(16))
+
+
+def apply(groups: "Groups", key: Any, value: Any) -> None:
+    """Take in a record of the new protocol: it makes a group of this kind, changes it, or ends it."""
+    group = groups.by_id.get(key.group_id)
+    if not isinstance(group, ServedConsumerGroup):
+        if value is None:
+            return
+        if group is not None:
+            group.close()
+        group = groups.by_id[key.group_id] = ServedConsumerGroup(groups, key.group_id)
+    group.told.apply(key, value)
+    if group.told.gone:
+        group.close()
+        del groups.by_id[key.group_id]
+        if key.group_id in groups.offsets.by_group:
+            groups.by_id[key.group_id] = ClassicGroup(groups, key.group_id)

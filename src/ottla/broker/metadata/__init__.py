@@ -1,0 +1,1 @@
+"""The cluster image, settings of the broker, and topics that are created automatically."""

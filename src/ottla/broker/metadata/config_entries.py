@@ -1,0 +1,132 @@
+"""Settings as clients see them: every one with its value, where that value comes from, and what it would be otherwise.
+
+Source: KIP-133, KIP-226 (synonyms), KIP-569 (types and documentation).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from ottla.base.options import Kind, OptionSpec
+from ottla.broker.metadata.configs import SPECS_BY_NAME, UNITS_MS, GroupOptions
+from ottla.log.options import TopicOptions
+from ottla.store.layout import DEFAULT_ENTITY
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+
+#: Defaults of settings of a broker that stand for no value: they are shown as null, without a synonym, as Kafka shows them.
+UNSET = (None, "", ())
+#: Types of resources that have settings here, with the codes of DescribeConfigs.
+TOPIC, BROKER, GROUP = 2, 4, 32
+
+
+class Source(IntEnum):
+    """Where a value comes from, with DescribeConfigs' codes."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A setting that can give the value, and the value it gives; None for a secret."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One setting; its synonyms stand in the order of precedence, the one in force first."""
+
+    name: str
+    value: str | None
+    source: Source
+    kind: Kind
+    doc: str
+    read_only: bool
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def sensitive(self) -> bool:
+        return self.kind in (Kind.PASSWORD, Kind.UNKNOWN)
+
+
+def topic_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]:
+    """Every topic setting of a topic with these overrides."""
+    for spec in sorted(TopicOptions.SPECS.values(), key=lambda spec: spec.name):
+        synonyms = []
+        if spec.name in overrides:
+            synonyms.append(Synonym(spec.name, _shown(spec, overrides[spec.name]), Source.TOPIC))
+        for name in spec.synonyms:
+            synonyms.extend(_broker_synonyms(node, name, convert_to=spec))
+        synonyms.append(Synonym(spec.synonyms[0] if spec.synonyms else spec.name, spec.render(spec.default), Source.DEFAULT))
+        yield _entry(spec, synonyms, read_only=False)
+
+
+def group_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]:
+    """Every setting of a group with these overrides, whether the group exists or not."""
+    for spec in sorted(GroupOptions.SPECS.values(), key=lambda spec: spec.name):
+        own = [Synonym(spec.name, overrides[spec.name], Source.GROUP)] if spec.name in overrides else []
+        shared = [synonym for name in spec.synonyms for synonym in _broker_synonyms(node, name)]
+        yield _entry(spec, [*own, *shared, Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT)], read_only=False)
+
+
+def broker_entries(node: "Node") -> Iterator[Entry]:
+    """Every setting of this broker, and what was set by names that it does not know."""
+    for name, spec in sorted(SPECS_BY_NAME.items()):
+        synonyms = list(_broker_synonyms(node, name))
+        if spec.default not in UNSET:
+            synonyms.append(Synonym(name, spec.render(spec.default), Source.DEFAULT))
+        yield _entry(spec, synonyms, read_only=spec.scope == "read-only")
+    layers = ((str(node.broker_id), Source.DYNAMIC_BROKER), (DEFAULT_ENTITY, Source.DYNAMIC_DEFAULT_BROKER))
+    strange = {name: source for entity, source in reversed(layers) for name in node.image.overrides("brokers", entity)}
+    for name in sorted(strange.keys() - SPECS_BY_NAME.keys()):
+        yield _strange(name, strange[name])
+
+
+def cluster_entries(node: "Node") -> Iterator[Entry]:
+    """The settings that were changed for all brokers while they ran."""
+    for name, text in sorted(node.image.overrides("brokers", DEFAULT_ENTITY).items()):
+        spec = SPECS_BY_NAME.get(name)
+        if spec is None:
+            yield _strange(name, Source.DYNAMIC_DEFAULT_BROKER)
+        else:
+            yield _entry(spec, [Synonym(name, _shown(spec, text), Source.DYNAMIC_DEFAULT_BROKER)], read_only=spec.scope == "read-only")
+
+
+def _strange(name: str, source: Source) -> Entry:
+    """A setting that this broker keeps without knowing it; it may be a secret of a plugin's, so the value is not told, as in Kafka."""
+    return Entry(name, None, source, Kind.UNKNOWN, "This broker does not know this setting.", False, (Synonym(name, None, source),))
+
+
+def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+    first = synonyms[0] if synonyms else Synonym(spec.name, None, Source.DEFAULT)
+    return Entry(spec.name, first.value, first.source, spec.kind, spec.doc, read_only, tuple(synonyms))
+
+
+def _broker_synonyms(node: "Node", name: str, convert_to: OptionSpec | None = None) -> Iterator[Synonym]:
+    layers = (
+        (node.image.overrides("brokers", str(node.broker_id)), Source.DYNAMIC_BROKER),
+        (node.image.overrides("brokers", DEFAULT_ENTITY), Source.DYNAMIC_DEFAULT_BROKER),
+        (node.settings.texts, Source.STATIC_BROKER),
+    )
+    for texts, source in layers:
+        if name in texts:
+            text = texts[name]
+            unit = UNITS_MS.get(name)
+            if convert_to is not None and unit is not None:
+                text = str(max(-1, int(text) * unit))
+            yield Synonym(name, _shown(convert_to or SPECS_BY_NAME[name], text), source)
+
+
+def _shown(spec: OptionSpec, text: str) -> str | None:
+    return None if spec.kind is Kind.PASSWORD else text

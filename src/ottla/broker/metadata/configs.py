@@ -1,0 +1,641 @@
+"""Settings of a broker, under Kafka's names and with Kafka's defaults; those Kafka has no name for begin with ``ottla.``.
+
+Every topic setting also has its broker-wide default here, under the synonym that ``TopicOptions`` names.
+"""
+
+from collections.abc import Mapping
+
+from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
+from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
+from ottla.broker.metadata.image import Image
+from ottla.broker.replica.replica_selector import LEADER_SELECTOR, SELECTORS
+from ottla.log.options import TopicOptions
+from ottla.store.layout import DEFAULT_ENTITY
+
+
+class ServerOptions(Options):
+    """Settings of the process: identity, directories, listeners, limits."""
+
+    broker_id: int = option("broker.id", 1, at_least=0, doc="Number of this broker, unique in its cluster.")
+    listeners: tuple[str, ...] = option(
+        "listeners", ("PLAINTEXT://127.0.0.1:9092",), doc="Addresses to serve on, as PLAINTEXT://HOST:PORT. Port 0 takes a free one."
+    )
+    advertised_listeners: tuple[str, ...] = option(
+        "advertised.listeners",
+        (),
+        doc="Addresses that clients are told to use. Empty: each client is told the address it reached us under.",
+    )
+    zookeeper_connect: str = option(
+        "zookeeper.connect", "", doc="ZooKeeper of a cluster of several processes, as HOST:PORT[,HOST:PORT...][/chroot]. Empty: none."
+    )
+    zookeeper_session_timeout_ms: int = option(
+        "zookeeper.session.timeout.ms",
+        18 * SECOND_MS,
+        at_least=1,
+        doc="A broker that ZooKeeper has not heard for this long counts as dead.",
+    )
+    zookeeper_connection_timeout_ms: int = option(
+        "zookeeper.connection.timeout.ms",
+        -1,
+        at_least=-1,
+        doc="Longest wait for ZooKeeper at the start; -1 waits without limit.",
+    )
+    broker_rack: str = option("broker.rack", "", doc="Rack, or zone, of this broker; replicas are spread over racks.")
+    log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Directories for partitions; several are used evenly.")
+    num_io_threads: int = option("num.io.threads", 4, at_least=1, doc="Threads for fsync, cold reads and deletions.")
+    num_recovery_threads: int = option(
+        "num.recovery.threads.per.data.dir",
+        2,
+        at_least=1,
+        doc="Threads that open and recover the logs of one log directory at the start.",
+    )
+    socket_request_max_bytes: int = option("socket.request.max.bytes", 100 * MiB, at_least=1, doc="Largest request.")
+    first_request_max_bytes: int = option(
+        "ottla.first.request.max.bytes",
+        2 * MiB,
+        at_least=64,
+        doc="Largest request of a connection that has not yet made a valid one, or not yet authenticated.",
+    )
+    queued_max_request_bytes: int = option(
+        "queued.max.request.bytes",
+        256 * MiB,
+        long=True,
+        at_least=1,
+        doc="Memory for requests being read or in work; a connection waits for its share before its request is read.",
+    )
+    max_connections: int = option("max.connections", 20_000, at_least=1, doc="Open connections in all; further ones are closed at once.")
+    max_connections_per_ip: int = option("max.connections.per.ip", 2_000, at_least=1, doc="Open connections from one address.")
+    connections_max_idle_ms: int = option(
+        "connections.max.idle.ms", 10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this long is closed."
+    )
+    request_read_timeout_ms: int = option(
+        "ottla.request.read.timeout.ms", 30 * SECOND_MS, at_least=1, doc="Longest time from a request's first byte to its last."
+    )
+    write_buffer_max_bytes: int = option(
+        "ottla.connection.write.buffer.bytes",
+        MiB,
+        at_least=KiB,
+        doc="Answer bytes a connection may have waiting in memory; above it the connection's next request is not read.",
+    )
+    answers_max_bytes: int = option(
+        "ottla.answers.max.bytes",
+        256 * MiB,
+        long=True,
+        at_least=MiB,
+        doc="Answer bytes that all connections together may have waiting in memory; beyond it those with the most are closed.",
+    )
+    write_timeout_ms: int = option(
+        "ottla.connection.write.timeout.ms",
+        30 * SECOND_MS,
+        at_least=1,
+        doc="A connection whose peer takes no byte of a waiting answer for this long is closed.",
+    )
+    memory_trim_interval_ms: int = option(
+        "ottla.memory.trim.interval.ms",
+        10 * SECOND_MS,
+        at_least=-1,
+        doc="Time between two looks whether much memory was freed, which is then given back to the system; -1: never.",
+    )
+    disk_reserve_bytes: int = option(
+        "ottla.disk.reserve.bytes",
+        256 * MiB,
+        long=True,
+        at_least=0,
+        scope="per-broker",
+        doc="Free bytes of a log directory's disk below which produce is refused; fetch, metadata and deletions go on.",
+    )
+    recorder_bytes: int = option(
+        "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, kept for the record of a failure."
+    )
+
+
+class ClusterOptions(Options):
+    """Settings of what the broker decides: topics, requests, clean-up."""
+
+    num_partitions: int = option("num.partitions", 1, at_least=1, doc="Partitions of a topic whose creator does not say.")
+    default_replication_factor: int = option(
+        "default.replication.factor", 1, at_least=1, doc="Replicas of a partition whose creator does not say."
+    )
+    num_replica_fetchers: int = option(
+        "num.replica.fetchers", 1, at_least=1, doc="Requests at once with which this broker copies what one other leads."
+    )
+    replica_fetch_max_bytes: int = option(
+        "replica.fetch.max.bytes", MiB, at_least=0, doc="Bytes of one partition that a follower asks for at once; one batch comes whole."
+    )
+    replica_fetch_response_max_bytes: int = option(
+        "replica.fetch.response.max.bytes", 10 * MiB, at_least=0, doc="Bytes in all that a follower asks for at once."
+    )
+    replica_fetch_wait_max_ms: int = option(
+        "replica.fetch.wait.max.ms", SECOND_MS // 2, at_least=1, doc="How long a leader may wait for records before it answers a follower."
+    )
+    replica_fetch_min_bytes: int = option("replica.fetch.min.bytes", 1, at_least=1, doc="Bytes for which a leader answers a follower.")
+    replica_fetch_backoff_ms: int = option(
+        "replica.fetch.backoff.ms", SECOND_MS, at_least=1, doc="Longest time between two tries to follow after an error."
+    )
+    replica_lag_time_max_ms: int = option(
+        "replica.lag.time.max.ms",
+        30 * SECOND_MS,
+        long=True,
+        at_least=1,
+        doc="A follower that did not catch up with its leader for this long leaves the ISR.",
+    )
+    stray_retention_ms: int = option(
+        "ottla.stray.retention.ms",
+        7 * DAY_MS,
+        long=True,
+        at_least=-1,
+        scope="cluster-wide",
+        doc="How long a broker keeps the logs of topics that were deleted while it was away, under names that end in -stray; -1 for good.",
+    )
+    controlled_shutdown_enable: bool = option(
+        "controlled.shutdown.enable", True, doc="Whether a broker that is to stop first hands over what other brokers can take."
+    )
+    controlled_shutdown_max_retries: int = option(
+        "controlled.shutdown.max.retries", 3, at_least=0, doc="How often a broker that is to stop asks the others to take over, at most."
+    )
+    controlled_shutdown_retry_backoff_ms: int = option(
+        "controlled.shutdown.retry.backoff.ms",
+        5 * SECOND_MS,
+        long=True,
+        at_least=1,
+        doc="How long it waits each time for them to do so.",
+    )
+    auto_leader_rebalance_enable: bool = option(
+        "auto.leader.rebalance.enable",
+        True,
+        doc="Whether the controller has partitions led by their preferred replica again, by the clock, where too many are not.",
+    )
+    leader_imbalance_check_interval_seconds: int = option(
+        "leader.imbalance.check.interval.seconds", 300, long=True, at_least=1, doc="Time between two looks at who leads what."
+    )
+    leader_imbalance_per_broker_percentage: int = option(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        at_least=0,
+        doc="Share of the partitions that prefer a broker which others may lead before they go back to it, in percent.",
+    )
+    leader_replication_throttled_rate: int = option(
+        "leader.replication.throttled.rate",
+        INT64_MAX,
+        long=True,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Bytes per second that followers get from this broker at most, of partitions that leader.replication.throttled.replicas names.",
+    )
+    follower_replication_throttled_rate: int = option(
+        "follower.replication.throttled.rate",
+        INT64_MAX,
+        long=True,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Bytes per second that this broker copies at most, of partitions that follower.replication.throttled.replicas names.",
+    )
+    replica_selector_class: str = option(
+        "replica.selector.class",
+        LEADER_SELECTOR,
+        choices=SELECTORS,
+        doc="From which replica consumers read: always the leader, or, with RackAwareReplicaSelector, one in their own rack (client.rack).",
+    )
+    log_dir_failure_timeout_ms: int = option(
+        "log.dir.failure.timeout.ms",
+        30 * SECOND_MS,
+        long=True,
+        at_least=1,
+        doc="A broker that cannot tell the controller for this long that a log directory failed stops.",
+    )
+    auto_create_topics_enable: bool = option(
+        "auto.create.topics.enable", True, doc="Create a topic when a client that allows it asks for its metadata."
+    )
+    delete_topic_enable: bool = option("delete.topic.enable", True, doc="Whether topics can be deleted.")
+    partitions_max: int = option(
+        "ottla.partitions.max",
+        20_000,
+        at_least=1,
+        doc="Partitions in this cluster; more are refused.",
+        scope="cluster-wide",
+    )
+    partitions_per_request_max: int = option(
+        "ottla.partitions.per.request.max", 10_000, at_least=1, doc="Partitions one request may create."
+    )
+    fetch_max_bytes: int = option("fetch.max.bytes", 55 * MiB, at_least=1024, doc="Largest answer to a fetch.")
+    fetch_sessions_max: int = option(
+        "max.incremental.fetch.session.cache.slots", 1_000, at_least=0, doc="Incremental fetch sessions kept at once."
+    )
+    fetch_session_partitions_max: int = option(
+        "ottla.fetch.session.partitions.max",
+        20_000,
+        at_least=1,
+        doc="Partitions that one incremental fetch session remembers; a fetch of more is served without a session.",
+    )
+    fetch_sessions_partitions_max: int = option(
+        "ottla.fetch.sessions.partitions.max",
+        200_000,
+        at_least=1,
+        doc="Partitions that the fetch sessions of all consumers remember together, about 400 bytes each; further fetches are served "
+        "without a session.",
+    )
+    fetch_waiting_partitions_max: int = option(
+        "ottla.fetch.waiting.partitions.max",
+        200_000,
+        at_least=1,
+        doc="Partitions named by the fetches of all consumers that wait for records without a session, about 600 bytes each; further "
+        "fetches are answered at once.",
+    )
+    request_partitions_max: int = option(
+        "max.request.partition.size.limit", 2_000, at_least=1, doc="Partitions in one answer to DescribeTopicPartitions."
+    )
+    topics_creating_max: int = option(
+        "ottla.auto.create.topics.max",
+        100,
+        at_least=1,
+        doc="Topics being created on demand at once; clients ask again for further ones.",
+    )
+    log_retention_check_interval_ms: int = option(
+        "log.retention.check.interval.ms", 5 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for segments to drop."
+    )
+    log_flush_checkpoint_interval_ms: int = option(
+        "log.flush.offset.checkpoint.interval.ms",
+        MINUTE_MS,
+        at_least=1,
+        doc="Time between two writes of the checkpoints: recovery points, log starts and high watermarks.",
+    )
+    producer_id_expiration_ms: int = option(
+        "producer.id.expiration.ms",
+        DAY_MS,
+        at_least=1,
+        scope="cluster-wide",
+        doc="A silent producer's sequence numbers are forgotten after this time.",
+    )
+    producer_ids_max: int = option(
+        "ottla.producer.ids.max",
+        500_000,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Producers, counted once per partition, whose sequence numbers a broker remembers, about 450 bytes each; beyond it those that "
+        "were silent for longest are forgotten before producer.id.expiration.ms.",
+    )
+    overrides_max_bytes: int = option(
+        "ottla.config.overrides.max.bytes",
+        128 * KiB,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="Bytes of the names and values that AlterConfigs, IncrementalAlterConfigs and CreateTopics may set for one topic, broker or "
+        "group.",
+    )
+    config_max_bytes: int = option(
+        "ottla.config.max.bytes",
+        64 * MiB,
+        long=True,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="Memory for the settings of all topics, brokers and groups that clients have set; further ones are refused with "
+        "POLICY_VIOLATION.",
+    )
+    max_decompressed_ratio: int = option(
+        "ottla.decompressed.ratio.max",
+        100,
+        at_least=1,
+        doc="A compressed batch that grows by more than this factor (beyond 16 MiB) is refused.",
+    )
+    group_initial_rebalance_delay_ms: int = option(
+        "group.initial.rebalance.delay.ms",
+        3 * SECOND_MS,
+        at_least=0,
+        doc="How long an empty group waits for further members after the first has joined, before the first rebalance.",
+    )
+    group_min_session_timeout_ms: int = option(
+        "group.min.session.timeout.ms", 6 * SECOND_MS, at_least=0, doc="Shortest session timeout that a member may ask for."
+    )
+    group_max_session_timeout_ms: int = option(
+        "group.max.session.timeout.ms", 30 * MINUTE_MS, at_least=0, doc="Longest session timeout that a member may ask for."
+    )
+    group_max_size: int = option("group.max.size", 2**31 - 1, at_least=1, doc="Members that one group of the classic protocol may have.")
+    group_member_max_bytes: int = option(
+        "ottla.group.member.max.bytes",
+        4 * MiB,
+        at_least=4 * KiB,
+        scope="cluster-wide",
+        doc="Memory for one member of a group: its subscription, protocols, names and assignment. A larger JoinGroup, SyncGroup or "
+        "ConsumerGroupHeartbeat is refused with INVALID_REQUEST.",
+    )
+    group_max_bytes: int = option(
+        "ottla.group.max.bytes",
+        32 * MiB,
+        at_least=4 * KiB,
+        scope="cluster-wide",
+        doc="Memory for the members of one group, and so the largest JoinGroup answer that its leader gets. What would exceed it is "
+        "refused with GROUP_MAX_SIZE_REACHED.",
+    )
+    groups_max_bytes: int = option(
+        "ottla.groups.max.bytes",
+        256 * MiB,
+        long=True,
+        at_least=4 * KiB,
+        scope="cluster-wide",
+        doc="Memory for the members of all groups that a broker coordinates. What would exceed it is refused with "
+        "GROUP_MAX_SIZE_REACHED; groups that do not grow go on.",
+    )
+    group_pending_members_max: int = option(
+        "ottla.group.pending.members.max",
+        10_000,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Member ids that a group has given out and nobody has joined with yet; the oldest is withdrawn for a further one.",
+    )
+    group_patterns_max: int = option(
+        "ottla.group.consumer.patterns.max",
+        16,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Different regular expressions that the members of one group of the new group protocol may subscribe with.",
+    )
+    group_offsets_max_bytes: int = option(
+        "ottla.group.offsets.max.bytes",
+        256 * MiB,
+        long=True,
+        at_least=4 * KiB,
+        scope="cluster-wide",
+        doc="Memory for the committed offsets of all groups that a broker coordinates, about 200 bytes each without their texts. Further "
+        "ones are refused with INVALID_COMMIT_OFFSET_SIZE; commits that replace others go on.",
+    )
+    offset_metadata_max_bytes: int = option(
+        "offset.metadata.max.bytes", 4096, at_least=0, doc="Longest text that a client may have kept beside a committed offset."
+    )
+    offsets_retention_minutes: int = option(
+        "offsets.retention.minutes",
+        7 * DAY_MS // MINUTE_MS,
+        at_least=1,
+        doc="How long committed offsets are kept after their group became empty, or, without a group, after the commit.",
+    )
+    offsets_retention_check_interval_ms: int = option(
+        "offsets.retention.check.interval.ms", 10 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for offsets to forget."
+    )
+    offsets_topic_num_partitions: int = option(
+        "offsets.topic.num.partitions", 50, at_least=1, doc="Partitions of __consumer_offsets. Counts when the topic is created."
+    )
+    offsets_topic_replication_factor: int = option(
+        "offsets.topic.replication.factor",
+        3,
+        at_least=1,
+        doc="Replicas of __consumer_offsets. Where it is set, the topic is not created before as many brokers are alive; where it is "
+        "not, the topic begins with as many as there are, and the controller adds those missing as brokers come.",
+    )
+    offsets_topic_segment_bytes: int = option(
+        "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets. Counts when the topic is created."
+    )
+    log_scrub_interval_ms: int = option(
+        "ottla.log.scrub.interval.ms",
+        7 * DAY_MS,
+        long=True,
+        at_least=-1,
+        scope="cluster-wide",
+        doc="Time in which every log is read once and compared with its checksums, offsets and indexes; 0 or -1 never.",
+    )
+    log_scrub_bytes_per_second: float = option(
+        "ottla.log.scrub.io.max.bytes.per.second",
+        0.0,
+        at_least=0,
+        scope="cluster-wide",
+        doc="""Bytes that the scrub reads per second at most. 0 computes the rate: a pass takes half of ottla.log.scrub.interval.ms, at
+        1 MiB per second or faster.""",
+    )
+    log_cleaner_enable: bool = option("log.cleaner.enable", True, doc="Whether topics with cleanup.policy=compact are compacted.")
+    log_cleaner_threads: int = option(
+        "log.cleaner.threads", 1, at_least=1, scope="cluster-wide", doc="Partitions that are compacted at once, each in a thread."
+    )
+    log_cleaner_dedupe_buffer_size: int = option(
+        "log.cleaner.dedupe.buffer.size",
+        128 * MiB,
+        long=True,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="""Memory for the keys of dirty records, 24 bytes each, in all threads together. A thread takes what it needs of its share;
+        where that is too little a log is compacted in several rounds.""",
+    )
+    log_cleaner_load_factor: float = option(
+        "log.cleaner.io.buffer.load.factor",
+        0.9,
+        at_least=0.01,
+        at_most=0.99,
+        scope="cluster-wide",
+        doc="How full the memory for keys may become; fuller is slower.",
+    )
+    log_cleaner_io_buffer_size: int = option(
+        "log.cleaner.io.buffer.size",
+        512 * KiB,
+        at_least=KiB,
+        scope="cluster-wide",
+        doc="Bytes that compaction reads or writes at once, in all threads together.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = option(
+        "log.cleaner.io.max.bytes.per.second",
+        1.7976931348623157e308,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Bytes that compaction reads and writes per second at most, in all threads together.",
+    )
+    log_cleaner_backoff_ms: int = option(
+        "log.cleaner.backoff.ms",
+        15 * SECOND_MS,
+        long=True,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Time between two looks for logs to compact, while none is due.",
+    )
+    group_consumer_session_timeout_ms: int = option(
+        "group.consumer.session.timeout.ms",
+        45 * SECOND_MS,
+        at_least=1,
+        doc="A member of the new group protocol that says nothing for this long is removed; consumer.session.timeout.ms of its group wins.",
+    )
+    group_consumer_min_session_timeout_ms: int = option(
+        "group.consumer.min.session.timeout.ms", 45 * SECOND_MS, at_least=1, doc="Smallest consumer.session.timeout.ms of a group."
+    )
+    group_consumer_max_session_timeout_ms: int = option(
+        "group.consumer.max.session.timeout.ms", MINUTE_MS, at_least=1, doc="Largest consumer.session.timeout.ms of a group."
+    )
+    group_consumer_heartbeat_interval_ms: int = option(
+        "group.consumer.heartbeat.interval.ms",
+        5 * SECOND_MS,
+        at_least=1,
+        doc="Time between the heartbeats of a member of the new group protocol; consumer.heartbeat.interval.ms of its group wins.",
+    )
+    group_consumer_min_heartbeat_interval_ms: int = option(
+        "group.consumer.min.heartbeat.interval.ms", 5 * SECOND_MS, at_least=1, doc="Smallest consumer.heartbeat.interval.ms of a group."
+    )
+    group_consumer_max_heartbeat_interval_ms: int = option(
+        "group.consumer.max.heartbeat.interval.ms", 15 * SECOND_MS, at_least=1, doc="Largest consumer.heartbeat.interval.ms of a group."
+    )
+    group_consumer_unsettled_interval_ms: int = option(
+        "ottla.group.consumer.unsettled.heartbeat.interval.ms",
+        SECOND_MS // 2,
+        at_least=1,
+        doc="Time between heartbeats while the group changes, if it is the shorter one: a member hears what it may read only when it asks.",
+    )
+    group_consumer_max_size: int = option(
+        "group.consumer.max.size", 2**31 - 1, at_least=1, doc="Members that one group of the new group protocol may have."
+    )
+    group_consumer_assignors: tuple[str, ...] = option(
+        "group.consumer.assignors",
+        ("uniform", "range"),
+        choices=("uniform", "range"),
+        doc="Assignors that members of the new group protocol may ask for; the first is for those that ask for none.",
+    )
+    group_consumer_assignment_interval_ms: int = option(
+        "group.consumer.assignment.interval.ms",
+        SECOND_MS,
+        at_least=0,
+        doc="A group of the new group protocol is assigned anew at most this often, so that many joins at once are one change.",
+    )
+    group_consumer_migration_policy: str = option(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+        doc="Whether a group of consumers takes the new group protocol with its first member that speaks it, and the classic one after "
+        "its last.",
+    )
+    log_roll_hours: int = option("log.roll.hours", 168, at_least=1, doc="segment.ms of topics that set none, in hours; log.roll.ms wins.")
+    log_roll_jitter_hours: int = option("log.roll.jitter.hours", 0, at_least=0, doc="segment.jitter.ms in hours; log.roll.jitter.ms wins.")
+    log_retention_hours: int = option("log.retention.hours", 168, doc="retention.ms in hours; the next two win.")
+    log_retention_minutes: int = option("log.retention.minutes", None, doc="retention.ms in minutes; log.retention.ms wins.")
+
+
+def topic_defaults() -> dict[str, OptionSpec]:
+    """The broker-wide default of each topic setting, under the name of its first synonym, and what a topic gets when it sets none."""
+    return {
+        spec.synonyms[0]: OptionSpec(
+            spec.synonyms[0], spec.kind, spec.default, f"Default of the topic setting {spec.name}. {spec.doc}",
+            spec.at_least, spec.at_most, spec.choices, "cluster-wide", (), spec.attribute, spec.form,
+        )
+        for spec in TopicOptions.SPECS.values()
+        if spec.synonyms
+    }  # fmt: skip
+
+
+#: Milliseconds in one unit of the settings that give a topic default in hours or minutes.
+UNITS_MS = {
+    "log.retention.minutes": MINUTE_MS,
+    "log.retention.hours": HOUR_MS,
+    "log.roll.hours": HOUR_MS,
+    "log.roll.jitter.hours": HOUR_MS,
+}
+
+
+class BrokerOptions(ServerOptions, ClusterOptions):
+    """Every setting a broker reads itself; defaults for topics stand beside it in ``Settings``."""
+
+
+class GroupOptions(Options):
+    """Settings of one group of the new protocol, over what the broker says for all."""
+
+    consumer_session_timeout_ms: int = option(
+        "consumer.session.timeout.ms",
+        45 * SECOND_MS,
+        at_least=1,
+        synonyms=("group.consumer.session.timeout.ms",),
+        doc="A member that says nothing for this long is removed.",
+    )
+    consumer_heartbeat_interval_ms: int = option(
+        "consumer.heartbeat.interval.ms",
+        5 * SECOND_MS,
+        at_least=1,
+        synonyms=("group.consumer.heartbeat.interval.ms",),
+        doc="Time between the heartbeats of a member.",
+    )
+
+
+class Settings:
+    """What a broker was started with: its own options, and what its topics get when they set nothing.
+
+    ``texts`` holds the settings given, by Kafka's name, as given. Raises ConfigError, with the name, for one that is unknown or bad.
+    """
+
+    __slots__ = ("options", "texts", "topic")
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        self.texts = dict(texts or {})
+        for name in self.texts:
+            if name not in SPECS_BY_NAME:
+                raise ConfigError(name, "unknown setting" + suggestion(name, SPECS_BY_NAME))
+        self.options = BrokerOptions.of({name: text for name, text in self.texts.items() if name in BrokerOptions.SPECS})
+        self.topic = TopicOptions.of(topic_texts(self.texts))
+
+
+def topic_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    """Topic settings, by topic name, that follow from broker settings: the first synonym given wins; hours and minutes become ms."""
+    found: dict[str, str] = {}
+    for spec in TopicOptions.SPECS.values():
+        for synonym in spec.synonyms:
+            if synonym in texts:
+                value = SPECS_BY_NAME[synonym].parse(texts[synonym])
+                unit = UNITS_MS.get(synonym)
+                found[spec.name] = str(-1 if value < 0 else value * unit) if unit else texts[synonym]
+                break
+    return found
+
+
+def unreadable(image: Image, kind: str, name: str) -> dict[str, str]:
+    """Overrides of an entity in the store that cannot be read, with what is wrong: brokers write none such, but other tools may. They
+    count as not given."""
+    specs: Mapping[str, OptionSpec] = {"topics": TopicOptions.SPECS, "groups": GroupOptions.SPECS}.get(kind, SPECS_BY_NAME)
+    wrong: dict[str, str] = {}
+    for setting, text in image.overrides(kind, name).items():
+        try:
+            if setting in specs:
+                specs[setting].parse(text)
+        except ConfigError as error:
+            wrong[setting] = str(error)
+    return wrong
+
+
+def _overrides(image: Image, kind: str, name: str) -> dict[str, str]:
+    """Overrides of an entity, those that can be read."""
+    found = image.overrides(kind, name)
+    wrong = unreadable(image, kind, name) if found else {}
+    return {setting: text for setting, text in found.items() if setting not in wrong} if wrong else found
+
+
+def check_size(options: ClusterOptions, owner: str, wished: Mapping[str, str], present: Mapping[str, str]) -> None:
+    """Refuse overrides of one topic, broker or group that are too many or too long; those that do not grow pass. Raises: ConfigError."""
+    size, before = (sum(len(name.encode()) + len(text.encode()) for name, text in texts.items()) for texts in (wished, present))
+    size += len(owner.encode())
+    limit = options.overrides_max_bytes
+    if size > limit and size > before + len(owner.encode()):
+        name = max(wished, key=lambda name: len(wished[name]))
+        raise ConfigError(name, f"with it the settings have {size} bytes, and ottla.config.overrides.max.bytes is {limit}")
+
+
+def broker_texts(settings: Settings, image: Image, broker_id: int) -> dict[str, str]:
+    """The broker settings in force, as text: this broker's dynamic ones over the cluster's over those it was started with."""
+    return {**settings.texts, **_overrides(image, "brokers", DEFAULT_ENTITY), **_overrides(image, "brokers", str(broker_id))}
+
+
+def broker_options(settings: Settings, image: Image, broker_id: int) -> BrokerOptions:
+    """What holds for a broker: what was changed while it runs, over what it was started with. Only what may change then counts."""
+    changed = {**_overrides(image, "brokers", DEFAULT_ENTITY), **_overrides(image, "brokers", str(broker_id))}
+    known = {name: text for name, text in changed.items() if name in BrokerOptions.SPECS and BrokerOptions.SPECS[name].scope != "read-only"}
+    return BrokerOptions.of(known, base=settings.options)
+
+
+def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
+    """What holds for a topic: its own overrides over the broker's defaults."""
+    base = settings.topic
+    if image.overrides("brokers", DEFAULT_ENTITY) or image.overrides("brokers", str(broker_id)):
+        base = TopicOptions.of(topic_texts(broker_texts(settings, image, broker_id)))
+    overrides = _overrides(image, "topics", topic)
+    known = {name: text for name, text in overrides.items() if name in TopicOptions.SPECS}
+    return TopicOptions.of(known, base=base) if known else base
+
+
+def group_options(options: BrokerOptions, image: Image, group_id: str) -> GroupOptions:
+    """What holds for a group: its own overrides over the broker's."""
+    base = GroupOptions()
+    base.consumer_session_timeout_ms = options.group_consumer_session_timeout_ms
+    base.consumer_heartbeat_interval_ms = options.group_consumer_heartbeat_interval_ms
+    overrides = _overrides(image, "groups", group_id)
+    known = {name: text for name, text in overrides.items() if name in GroupOptions.SPECS}
+    return GroupOptions.of(known, base=base) if known else base
+
+
+#: Every name a broker accepts.
+SPECS_BY_NAME: dict[str, OptionSpec] = {**topic_defaults(), **BrokerOptions.SPECS}

@@ -1,0 +1,323 @@
+"""Replicas here that must not lead: what this broker's registration says of them, and when it is taken back.
+
+::
+
+    log directory failed, no room      ──▶ offline     until there is a log again
+    disk full                          ──▶ full        until there is room again
+    records missing: log gone, cut     ──▶ impaired    until nobody counts on this replica, or it was elected all the same
+    back by a crash of the medium,
+    or damaged where it lies
+
+The registration is the one place that everybody hears of at once, that the controller's decisions are checked against, and that goes with
+the broker: no controller has to remember anything, and a new one knows all. A failed log directory is also told as Kafka tells it, by a
+node below ``/log_dir_event_notification``. Should the store not take it within log.dir.failure.timeout.ms while others still believe in
+this broker, the broker stops.
+
+A full disk breaks no promise: its replicas stay in their ISRs as long as the reserve lasts, and serve readers. But a leader there takes
+nothing from producers. So another member of the ISR leads that has room, if there is one.
+
+An impaired replica of the ISR would, as leader, have others cut off what it lacks. It waits until a state names it no more, neither in
+the ISR nor as eligible; then it drops what is damaged and copies it from its leader. It is fit again when it has the copy.
+Where nobody else has the records, an unclean election is the way out: its state says ``recovering``, and that the replica may lead.
+Source: KIP-112, KIP-858 (log directories), KIP-966.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.ports import Op, StoreResult
+from ottla.broker import effects
+from ottla.broker.controller.election import is_fit, is_sound
+from ottla.broker.delayed import Parked
+from ottla.broker.replica.follower import Follower
+from ottla.broker.replica.leader import Leader
+from ottla.log import damage
+from ottla.log.damage import Damage
+from ottla.log.directory import LogDirectory
+from ottla.log.log import Log
+from ottla.log.segment import Segment
+from ottla.store import layout
+from ottla.store.layout import PartitionState
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: Damaged places of a segment that get a line of their own.
+WARNED_MAX = 5
+HEALS = "it leaves the ISR, drops the log from there on and copies it from another replica"
+KEEPS = (
+    "no other in-sync replica has these records, so nothing is deleted; reads of these offsets are answered CORRUPT_MESSAGE, "
+    "others are served; ottla doctor says what to do"
+)
+#: What the registration says: offline, impaired and full replicas.
+Told = tuple[frozenset[TopicPartition], frozenset[TopicPartition], frozenset[TopicPartition]]
+ByTopic = dict[str, tuple[int, ...]]
+
+
+class Unfit:
+    """See the module's theory."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        #: Impaired replicas, with the offset of the first damaged batch; None where it is only that records are missing.
+        self.impaired: dict[TopicPartition, int | None] = {}
+        #: Impaired replicas that copy again what was cut off: the former end of the log, and the leader epoch. In that epoch the leader may
+        #: count on an offset that the replica told before. So it stays impaired until it has that again, or another epoch began.
+        self._copying: dict[TopicPartition, tuple[int, int]] = {}
+        #: As our registration says, as far as the store has confirmed it.
+        self._told: Told = (frozenset(), frozenset(), frozenset())
+        self._telling = False
+        #: The store did not answer; the next tick tries again.
+        self._retry = False
+        #: Number of the next notification, as far as it is free.
+        self._sequence = 0
+        self._bound: Parked | None = None
+
+    # What there is to tell.
+
+    def _now(self) -> Told:
+        return frozenset(self._node.partitions.offline), frozenset(self.impaired), self._full()
+
+    def _full(self) -> frozenset[TopicPartition]:
+        """A broker alone has nobody to tell."""
+        node = self._node
+        full = {root for root, space in node.space.items() if space.full} if len(node.image.brokers) > 1 else set()
+        return frozenset(partition for directory in node.directories if directory.root in full for partition in directory.logs)
+
+    def description(self) -> tuple[ByTopic, ByTopic, ByTopic]:
+        """Offline, impaired and full replicas by topic, for a registration."""
+        offline, impaired, full = self._now()
+        return _by_topic(offline), _by_topic(impaired), _by_topic(full)
+
+    def registering(self) -> Told:
+        """What the registration that is being made says; to be handed to ``registered``."""
+        return self._now()
+
+    def registered(self, told: Told) -> None:
+        """The registration was made."""
+        self._told = told
+        self.changed()
+
+    def changed(self) -> None:
+        """Something may have become unfit, or fit again: tell, if it is not told yet."""
+        node, now = self._node, self._now()
+        if now == self._told or not node.started or node.stopping:
+            return
+        if now[0] - self._told[0] and self._bound is None:
+            self._bound = Parked((), lambda: False, self._not_told)
+            node.purgatory.park(self._bound, node.now_ms + node.options.log_dir_failure_timeout_ms)
+        ops = [*node.standing.redescribed()]
+        if self._telling or not ops:
+            return
+        self._telling = True
+        if now[0] - self._told[0]:
+            ops.append(Op("create", layout.log_dir_event(self._sequence), layout.encode_log_dir_event(node.broker_id)))
+        node.submit(ops, lambda result: self._answered(result, now))
+
+    def tick(self) -> None:
+        """Time passed: try again what the store did not answer, and see who has its records again."""
+        for partition in list(self._copying):
+            self._look_at_copy(partition)
+        if self._retry:
+            self._retry = False
+            self.changed()
+
+    def _answered(self, result: StoreResult, told: Told) -> None:
+        self._telling = False
+        if result.error is None:
+            self._told = told
+            self._sequence += 1
+            if self._bound is not None and not told[0] - self._now()[0]:
+                self._node.purgatory.cancel(self._bound)
+                self._bound = None
+            for partition in list(self.impaired):
+                self.state_changed(partition, self._node.image.state(partition))
+            self.changed()
+        elif result.error in ("exists", "version"):
+            # The notification's number was taken, or the registration tells something else new; the image shows it by now.
+            self._sequence += result.error == "exists"
+            self.changed()
+        else:
+            self._retry = True
+
+    def _not_told(self, expired: bool) -> None:
+        self._bound = None
+        node = self._node
+        if expired and self._now()[0] - self._told[0] and node.epoch is not None and node.standing.connected and not node.stopping:
+            bound = f"within {node.options.log_dir_failure_timeout_ms} ms (log.dir.failure.timeout.ms)"
+            node.effects.append(effects.Halt(reason=f"the controller could not be told {bound} of a log directory that failed"))
+
+    # Records that are missing.
+
+    def found(self, directory: LogDirectory, log: Log, replicas: int) -> None:
+        """A log was opened or made that may note that records are missing. Where nobody else can have them, it is what there is."""
+        partition = log.partition
+        if log.missing_below is None or partition in self.impaired:
+            return
+        if replicas > 1:
+            self.impaired[partition] = None
+            self._node.effects.append(
+                effects.Warn(
+                    message=f"{partition} of broker {self._node.broker_id} lacks records that it had: it does not lead before it has "
+                    "copied them from another replica; if there is none, unclean.leader.election.enable=true gives them up"
+                )
+            )
+            self.changed()
+        else:
+            self._mend(directory, log)
+
+    def may_lead(self, partition: TopicPartition, state: PartitionState) -> bool:
+        """Whether this state makes a leader of a replica that may be impaired."""
+        return state.recovering or partition not in self.impaired
+
+    def leads(self, leader: Leader) -> None:
+        """Whatever its log lacks, it was elected."""
+        if leader.partition in self.impaired:
+            del self.impaired[leader.partition]
+            self._copying.pop(leader.partition, None)
+            self._mend(leader.directory, leader.log)
+            self.changed()
+        self.weigh(leader)
+
+    # Damage.
+
+    def scrubbed(self, replica: Leader | Follower, segment: Segment, damages: Sequence[Damage]) -> None:
+        """This is all the damage of a segment. Raises: OSError."""
+        log, former = replica.log, segment.damages
+        known = set(former)
+        news = [one for one in damages if one not in known]
+        if not news and len(damages) == len(known):
+            return
+        damage.note(log, segment.base_offset, damages)
+        self._node.purgatory.poke(replica.partition)
+        where = f"{replica.partition} in {replica.directory.root}"
+        if not damages:
+            self._node.effects.append(effects.Warn(message=f"{where}: segment {segment.base_offset} is whole again"))
+        heals = self.weigh(replica)
+        for one in news[:WARNED_MAX]:
+            done = HEALS if heals else KEEPS
+            self._node.effects.append(effects.Warn(message=f"{where} is damaged: {one}; {done}"))
+        if len(news) > WARNED_MAX:
+            self._node.effects.append(effects.Warn(message=f"{where} has {len(news) - WARNED_MAX} more damaged places in this segment"))
+
+    def weigh(self, replica: Leader | Follower) -> bool:
+        """Whether known damage of a log is healed from another replica; begins that where it is possible now."""
+        damages = [one for one in replica.log.damages if one.end > replica.log.start_offset]
+        if not damages:
+            return False
+        if replica.partition in self.impaired:
+            return True
+        if not self._can_copy(replica):
+            return False
+        self._impair(replica, max(min(one.first for one in damages), replica.log.start_offset))
+        return True
+
+    def damaged(self, replica: Leader | Follower, offset: int) -> None:
+        """The batch at this offset is not what was written there."""
+        if replica.partition not in self.impaired and self._can_copy(replica):
+            where = f"{replica.partition} in {replica.directory.root} is damaged at offset {offset}"
+            self._node.effects.append(effects.Warn(message=f"{where}; {HEALS}"))
+            self._impair(replica, offset)
+
+    def _impair(self, replica: Leader | Follower, offset: int) -> None:
+        self.impaired[replica.partition] = offset
+        with self._node.partitions.guarded(replica.directory):
+            replica.log.note_missing(replica.log.end_offset)
+        if isinstance(replica, Follower):
+            replica.waits = True
+        self.changed()
+
+    def _can_copy(self, replica: Leader | Follower) -> bool:
+        """Whether another replica has what is damaged here. A leader hands over to one in sync; a follower copies from its leader."""
+        if isinstance(replica, Leader):
+            return self._others_in_sync(replica.partition)
+        return replica.leader not in (-1, self._node.broker_id) and BrokerId(replica.leader) in self._node.image.brokers
+
+    def state_of(self, partition: TopicPartition) -> str:
+        """What is wrong with a replica here, in words for operators; empty when nothing is known."""
+        replica = self._node.partitions.replica(partition)
+        if replica is None:
+            return ""
+        said = [str(one) for one in replica.log.damages[:WARNED_MAX]]
+        if len(replica.log.damages) > WARNED_MAX:
+            said.append(f"{len(replica.log.damages) - WARNED_MAX} more damaged places")
+        if partition in self.impaired:
+            said.append(HEALS if said or self.impaired[partition] is not None else "records are missing that this replica had")
+        elif said:
+            said.append(KEEPS)
+        if isinstance(replica, Follower) and replica.refused:
+            said.append(f"it cannot copy from broker {replica.leader}: {replica.refused}")
+        return "; ".join(said)
+
+    def _others_in_sync(self, partition: TopicPartition) -> bool:
+        image, me = self._node.image, self._node.broker_id
+        state = image.state(partition)
+        return state is not None and any(
+            broker != me and is_sound(image, state, broker) and is_fit(image, partition, state, broker) for broker in state.isr
+        )
+
+    def state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
+        """A state was written, or the store knows that a replica is impaired: once nobody counts on it, it can begin to copy."""
+        node = self._node
+        replica = node.partitions.replica(partition)
+        if partition in self._copying:
+            self._look_at_copy(partition)
+            return
+        if partition not in self.impaired:
+            if replica is not None:
+                self.weigh(replica)
+            return
+        if isinstance(replica, Follower) and self.impaired[partition] is not None:
+            replica.waits = True
+        told = partition in self._told[1]
+        if state is None or not told or state.names(BrokerId(node.broker_id)):
+            return
+        offset = self.impaired[partition]
+        if not isinstance(replica, Follower):
+            del self.impaired[partition]
+        elif offset is None:
+            self._whole(replica)
+        else:
+            self._copying[partition] = replica.log.end_offset, replica.epoch
+            self.impaired[partition] = None
+            with node.partitions.guarded(replica.directory):
+                node.partitions.dropped(replica, replica.cut_damage(offset, wall_ms=node.wall_ms))
+        if isinstance(replica, Follower):
+            replica.waits = False
+            node.fetchers.flushed(partition)
+        self.changed()
+
+    def _look_at_copy(self, partition: TopicPartition) -> None:
+        """Whether a replica that was cut has its records again."""
+        end_offset, epoch = self._copying[partition]
+        replica = self._node.partitions.replica(partition)
+        same = isinstance(replica, Follower) and replica.epoch == epoch
+        if same and replica is not None and (not replica.settled or replica.log.end_offset < end_offset):
+            return
+        if isinstance(replica, Follower):
+            self._whole(replica)
+        self.changed()
+
+    def _whole(self, replica: Follower) -> None:
+        """Nobody counts on what this replica lacks, or it lacks nothing any more."""
+        self.impaired.pop(replica.partition, None)
+        self._copying.pop(replica.partition, None)
+        self._mend(replica.directory, replica.log)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is held here no more."""
+        self._copying.pop(partition, None)
+        if self.impaired.pop(partition, 0) != 0:
+            self.changed()
+
+    def _mend(self, directory: LogDirectory, log: Log) -> None:
+        with self._node.partitions.guarded(directory):
+            log.mend()
+
+
+def _by_topic(partitions: frozenset[TopicPartition]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return {topic: tuple(numbers) for topic, numbers in found.items()}

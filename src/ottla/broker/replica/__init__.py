@@ -1,0 +1,1 @@
+"""Replicas: leader, follower, fetchers, the ISR, reads, throttles, fetch sessions."""

@@ -1,0 +1,401 @@
+"""Following: the fetches with which this broker copies what others lead.
+
+One ``Fetcher`` asks one leading broker for some of the partitions followed from there (all, with num.replica.fetchers 1), one request at a
+time::
+
+    ask ──▶ answer: append, cut back, follow the marks ──▶ flush ──▶ ask again, from behind what is on disk now
+                                                  write.caching: at once
+
+The next request says what was made durable since the last, so the leader's high watermark rises with it: one round is one group commit of
+all the partitions in it. A partition that met an error waits for itself, a leader that cannot be reached makes its fetcher wait; each time
+twice as long, up to replica.fetch.backoff.ms.
+
+Fetches go in a session (KIP-227): after a first, whole request each names only partitions of which something changed here, and the answer
+only those of which something changed there. So a round costs what has happened, not what there is. After any error of the whole the next
+request is whole again.
+
+A request may wait at the leader for records. When partitions come to be followed from there meanwhile, after an election say, it is
+recalled: a request for nothing has the leader answer it as it stands, and the next one names them too. What is written to them right after
+the election would else be committed only when the waiting is over. Many that come together are waited for, a moment.
+
+Requests carry the broker epoch (KIP-903), the leader epoch (KIP-320) and the epoch of the last batch in the log (KIP-595).
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.units import INT32_MAX, INT64_MAX
+from ottla.broker import effects
+from ottla.broker.delayed import Parked
+from ottla.broker.replica.follower import Follower, Unsound
+from ottla.log.errors import LogError
+from ottla.records.errors import RecordsError
+from ottla.wire import errors
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData, ReplicaState
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: By id, with the replica's state, without what a broker has no use for.
+VERSION = 15
+#: After a first failure.
+BACKOFF_MS = 20
+#: Beyond replica.fetch.wait.max.ms, before a leader counts as unreachable.
+PATIENCE_MS = 10_000
+#: After the first partition that a request under way does not name, before it is recalled.
+RECALL_MS = 10
+#: Errors of the whole that only say that the session is gone: the next request, a whole one, needs not wait.
+SESSION_GONE = (errors.FetchSessionIdNotFound.code, errors.InvalidFetchSessionEpoch.code, errors.FetchSessionTopicIdError.code)
+
+
+class Asked(NamedTuple):
+    """What a request asks about one partition. An answer counts only while a request would ask the same: one that comes late may be of a
+    leader that leads no more, about a log that was another then, and must neither cut nor fill the present one."""
+
+    follower: Follower
+    epoch: int
+    end_offset: int
+    truncations: int
+
+    @classmethod
+    def now(cls, follower: Follower) -> Self:
+        return cls(follower, follower.epoch, follower.log.end_offset, follower.log.truncations)
+
+
+#: By topic id and number, as answers name partitions.
+Place = tuple[bytes, int]
+
+
+class Fetcher:
+    """See the module's theory."""
+
+    def __init__(self, node: "Node", leader: BrokerId) -> None:
+        self._node = node
+        self.leader = leader
+        #: What it copies, in the order in which the leader is asked.
+        self.followers: dict[TopicPartition, Follower] = {}
+        #: Of these, those of which the leader may have to be told something; those that wait for themselves; and those of which not all
+        #: is on disk yet. A round begins when there are none of the last.
+        self._changed: dict[TopicPartition, Follower] = {}
+        self._waiting: dict[TopicPartition, Follower] = {}
+        self._unsettled: dict[TopicPartition, Follower] = {}
+        #: Before this none of those is ready that wait for themselves, but for those that need a word from elsewhere.
+        self._due_ms = INT64_MAX
+        #: What the leader holds for the session, as of the last request; and of this what it is to forget.
+        self._asked: dict[Place, Asked] = {}
+        self._gone: dict[Place, Asked] = {}
+        self._session = 0
+        self._epoch = 0
+        self._under_way = False
+        #: There are partitions that the request under way does not name and should; and when it is recalled, if it still is.
+        self._fresh = False
+        self._recalling: Parked | None = None
+        self._failures = 0
+        self._not_before_ms = 0
+        self._timer: Parked | None = None
+        self._timer_ms = 0
+
+    def follow(self, follower: Follower) -> None:
+        """Copy this partition too, or take note that something of it may have changed."""
+        self.followers[follower.partition] = follower
+        # One that the leader holds as it is will be named anew, since its state changed, but nothing has to be brought forward for that.
+        self._fresh |= self._gone.get(_place(follower)) != Asked.now(follower)
+        self.changed(follower.partition)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Copy this partition no more."""
+        follower = self.followers.pop(partition)
+        for some in (self._changed, self._waiting, self._unsettled):
+            some.pop(partition, None)
+        self._leave(follower)
+
+    def changed(self, partition: TopicPartition) -> None:
+        """Something of a partition changed here: more of it is on disk, it was cut, or need wait no more."""
+        follower = self.followers[partition]
+        self._waiting.pop(partition, None)
+        self._changed[partition] = follower
+        if follower.settled:
+            self._unsettled.pop(partition, None)
+        else:
+            self._unsettled[partition] = follower
+
+    def go_on(self) -> None:
+        """Ask, unless a request is under way or what came last is not yet on disk."""
+        node = self._node
+        if self._under_way and self._fresh and self._recalling is None:
+            self._recalling = Parked((), lambda: False, lambda expired: self._recall())
+            node.purgatory.park(self._recalling, node.now_ms + RECALL_MS)
+        if self._under_way or not self.followers or node.epoch is None or node.stopping or self._unsettled:
+            return
+        if self._due_ms <= node.now_ms:
+            self._look_at_waiting()
+        for partition in [key for key, follower in self._changed.items() if not self._is_ready(follower)]:
+            follower = self._waiting[partition] = self._changed.pop(partition)
+            if not follower.waits:
+                self._due_ms = min(self._due_ms, self._ready_at_ms(follower))
+            self._leave(follower)
+        if len(self._waiting) == len(self.followers):
+            if self._due_ms < INT64_MAX:
+                self._wait_until(max(self._due_ms, self._not_before_ms))
+        elif self._not_before_ms > node.now_ms:
+            self._wait_until(self._not_before_ms)
+        else:
+            self._under_way, self._fresh = True, False
+            # Those that met an error, or are throttled, are asked for again when their time has come, if no answer is nearer.
+            wait_ms = node.options.replica_fetch_wait_max_ms
+            if self._due_ms < INT64_MAX:
+                wait_ms = min(wait_ms, max(self._due_ms - node.now_ms, BACKOFF_MS))
+            request = self._request(wait_ms)
+            node.ask(self.leader, request, version=VERSION, timeout_ms=wait_ms + PATIENCE_MS, done=self._answered)
+
+    def look_again(self) -> None:
+        """Those that wait may be ready sooner than it seemed."""
+        self._due_ms = 0
+
+    def _look_at_waiting(self) -> None:
+        """Some that wait for themselves may be ready by now. While a move is throttled there may be thousands of them."""
+        due_ms = INT64_MAX
+        for partition, follower in list(self._waiting.items()):
+            if not follower.waits:
+                ready_ms = self._ready_at_ms(follower)
+                if ready_ms <= self._node.now_ms:
+                    self.changed(partition)
+                else:
+                    due_ms = min(due_ms, ready_ms)
+        self._due_ms = due_ms
+
+    def _recall(self) -> None:
+        """Have the leader answer the request under way, if it is that which does not name all."""
+        node = self._node
+        self._recalling = None
+        if self._under_way and self._fresh and node.epoch is not None and not node.stopping:
+            self._fresh = False
+            state = ReplicaState(replica_id=node.broker_id, replica_epoch=node.epoch)
+            nothing = FetchRequest(replica_state=state, max_wait_ms=0, session_id=0, session_epoch=-1)
+            node.ask(self.leader, nothing, version=VERSION, timeout_ms=PATIENCE_MS, done=lambda response: None)
+
+    def _ready_at_ms(self, follower: Follower) -> int:
+        return max(follower.not_before_ms, self._node.throttles.copies_at_ms(follower))
+
+    def _is_ready(self, follower: Follower) -> bool:
+        return not follower.waits and self._ready_at_ms(follower) <= self._node.now_ms
+
+    # What it asks.
+
+    def _request(self, wait_ms: int) -> FetchRequest:
+        node, options = self._node, self._node.options
+        assert node.epoch is not None, "a registered broker asks"
+        if self._epoch == 0:
+            self._asked, self._gone = {}, {}
+            told: Iterable[Follower] = [follower for partition, follower in self.followers.items() if partition not in self._waiting]
+        else:
+            told = self._changed.values()
+        topics = self._topics(told)
+        self._changed = {}
+        gone: dict[bytes, list[int]] = {}
+        for topic_id, number in self._gone:
+            gone.setdefault(topic_id, []).append(number)
+        self._gone = {}
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=node.broker_id, replica_epoch=node.epoch),
+            max_wait_ms=wait_ms,
+            min_bytes=options.replica_fetch_min_bytes,
+            max_bytes=options.replica_fetch_response_max_bytes,
+            session_id=self._session,
+            session_epoch=self._epoch,
+            topics=topics,
+            forgotten_topics_data=[ForgottenTopic(topic_id=topic_id, partitions=numbers) for topic_id, numbers in gone.items()],
+        )
+
+    def _topics(self, told: Iterable[Follower]) -> list[FetchTopic]:
+        """What the leader is to hold of these, where it does not already."""
+        topics: dict[bytes, FetchTopic] = {}
+        for follower in told:
+            log, partition = follower.log, follower.partition
+            place, ask = _place(follower), Asked.now(follower)
+            self._gone.pop(place, None)
+            if self._asked.get(place) == ask:
+                continue
+            self._asked[place] = ask
+            topic = topics.get(place[0])
+            if topic is None:
+                topic = topics[place[0]] = FetchTopic(topic_id=log.topic_id, partitions=[])
+            topic.partitions.append(
+                FetchPartition(
+                    partition=partition.partition,
+                    current_leader_epoch=follower.epoch,
+                    fetch_offset=log.end_offset,
+                    last_fetched_epoch=log.epochs.latest,
+                    log_start_offset=log.start_offset,
+                    partition_max_bytes=self._node.options.replica_fetch_max_bytes,
+                )
+            )
+        return list(topics.values())
+
+    def _leave(self, follower: Follower) -> None:
+        """The leader is to hold this partition no more."""
+        place = _place(follower)
+        asked = self._asked.pop(place, None)
+        if asked is not None:
+            self._gone[place] = asked
+
+    # What it hears.
+
+    def _answered(self, response: Any) -> None:
+        self._under_way = False
+        node = self._node
+        if node.stopping:
+            return
+        if not isinstance(response, FetchResponse) or response.error_code:
+            self._epoch = 0
+            if isinstance(response, FetchResponse) and response.error_code in SESSION_GONE:
+                self._session = 0
+            else:
+                self._failures += 1
+                self._not_before_ms = node.now_ms + self._backoff_ms(self._failures)
+        else:
+            self._failures = 0
+            self._session = response.session_id
+            self._epoch = 0 if response.session_id == 0 else self._epoch % INT32_MAX + 1
+            whole = self._epoch <= 1
+            for topic in response.responses:
+                for data in topic.partitions:
+                    ask = self._asked.get((bytes(topic.topic_id), data.partition_index))
+                    if ask is not None and self._still_asks(ask):
+                        self._take_in(ask.follower, data)
+            if whole and self.followers:
+                # Served in turn: what came first goes last, so that a full answer starves nobody.
+                first = next(iter(self.followers))
+                self.followers[first] = self.followers.pop(first)
+        self.go_on()
+
+    def _still_asks(self, ask: Asked) -> bool:
+        follower = ask.follower
+        return self._node.partitions.followers.get(follower.partition) is follower and ask == Asked.now(follower)
+
+    def _take_in(self, follower: Follower, data: PartitionData) -> None:
+        """What the leader says of one partition, which is what was asked."""
+        node, log = self._node, follower.log
+        if data.error_code not in (errors.NONE, errors.OffsetOutOfRange.code):
+            self._failed(follower)
+            self.changed(follower.partition)
+            return
+        removed: tuple[str, ...] = ()
+        try:
+            if data.error_code:
+                # Its log begins behind the end of ours; anything else does not tell that ours is worth nothing.
+                if data.log_start_offset > log.end_offset:
+                    removed = follower.begin_anew(data.log_start_offset, wall_ms=node.wall_ms)
+                else:
+                    self._failed(follower)
+            elif data.diverging_epoch.epoch >= 0:
+                diverging = data.diverging_epoch
+                removed = follower.diverged(diverging.epoch, diverging.end_offset, wall_ms=node.wall_ms)
+            else:
+                if data.records:
+                    node.throttles.copied(follower.partition, len(data.records))
+                    follower.append(data.records, high_watermark=data.high_watermark, wall_ms=node.wall_ms)  # type: ignore[arg-type]
+                mark = follower.high_watermark
+                removed = follower.follow_marks(high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=node.wall_ms)
+                follower.failures = 0
+                follower.refused = ""
+                if follower.high_watermark != mark:
+                    node.purgatory.poke(follower.partition)
+        except OSError as error:
+            node.partitions.append_failed(follower, error)
+            self._failed(follower)
+        except (Unsound, LogError, RecordsError) as error:
+            if follower.refused != str(error):
+                refused = f"{follower.partition} in {follower.directory.root} does not copy what broker {follower.leader} sent: {error}"
+                message = f"{refused}; it asks again, and the leader then scrubs that segment of its own log"
+                node.effects.append(effects.Warn(message=message))
+                follower.refused = str(error)
+            self._failed(follower)
+        node.upkeep.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)
+        if log.unflushed:
+            node.partitions.dirty[follower.partition] = follower
+        if self.followers.get(follower.partition) is follower:
+            self.changed(follower.partition)
+
+    def _failed(self, follower: Follower) -> None:
+        follower.failures += 1
+        follower.not_before_ms = self._node.now_ms + self._backoff_ms(follower.failures)
+
+    def _backoff_ms(self, failures: int) -> int:
+        return min(BACKOFF_MS << min(failures - 1, 16), self._node.options.replica_fetch_backoff_ms)
+
+    def _wait_until(self, due_ms: int) -> None:
+        if self._timer is not None and not self._timer.done:
+            if self._timer_ms <= due_ms:
+                return
+            self._node.purgatory.cancel(self._timer)
+        self._timer = Parked((), lambda: False, lambda expired: self.go_on())
+        self._timer_ms = due_ms
+        self._node.purgatory.park(self._timer, due_ms)
+
+
+class Fetchers:
+    """All fetchers of this broker."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._fetchers: dict[Hashable, Fetcher] = {}
+        #: The fetcher of each partition followed.
+        self._of: dict[TopicPartition, Fetcher] = {}
+        #: Fetchers that may have something to ask.
+        self._stirred: dict[Fetcher, None] = {}
+
+    def follow(self, follower: Follower) -> None:
+        """Copy a partition from its leader from now on; from nobody while it has none."""
+        self.forget(follower.partition)
+        if follower.leader < 0 or follower.leader == self._node.broker_id:
+            return
+        lane = hash_of(follower.partition) % self._node.options.num_replica_fetchers
+        key = (follower.leader, lane)
+        fetcher = self._fetchers.get(key)
+        if fetcher is None:
+            fetcher = self._fetchers[key] = Fetcher(self._node, BrokerId(follower.leader))
+        fetcher.follow(follower)
+        self._of[follower.partition] = fetcher
+        self._stirred[fetcher] = None
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Copy a partition no more."""
+        fetcher = self._of.pop(partition, None)
+        if fetcher is not None:
+            fetcher.forget(partition)
+            self._stirred[fetcher] = None
+
+    def flushed(self, partition: TopicPartition) -> None:
+        """More of a partition followed is on disk, or need wait no more."""
+        fetcher = self._of.get(partition)
+        if fetcher is not None:
+            fetcher.changed(partition)
+            self._stirred[fetcher] = None
+
+    def of(self, partition: TopicPartition) -> Fetcher:
+        """The fetcher of a partition that is followed from somebody."""
+        return self._of[partition]
+
+    def go_on(self) -> None:
+        """At the end of a step: ask what has become possible to ask."""
+        while self._stirred:
+            stirred, self._stirred = self._stirred, {}
+            for fetcher in stirred:
+                fetcher.go_on()
+
+    def stir_all(self) -> None:
+        """This broker is registered, or other throttles hold."""
+        self._stirred = dict.fromkeys(self._fetchers.values())
+        for fetcher in self._stirred:
+            fetcher.look_again()
+
+
+def _place(follower: Follower) -> Place:
+    return bytes(follower.log.topic_id), follower.partition.partition
+
+
+def hash_of(partition: TopicPartition) -> int:
+    """Spreads partitions over fetchers, the same in every run."""
+    return sum(partition.topic.encode()) + 31 * partition.partition

@@ -1,0 +1,343 @@
+"""A partition as its leader sees it: what is appended, what is durable, and how far readers may see.
+
+::
+
+    log start          last stable       high watermark        recovery point           log end
+    |-- readable, read_committed --|-- readable --|                   |-- not on disk yet --|
+    +------------------------------+--------------+-------------------+--------------------+
+
+The high watermark is the smallest recovery point of the in-sync replicas: a record may be read, and is acknowledged at acks=all, once it is
+on the disk of each. A follower tells its recovery point as the offset it fetches from. With ``write.caching`` log ends stand in for
+recovery points. The high watermark never falls while the leader lives. With one replica it starts at the recovered end after a crash, else
+at what was known of it, and tells the truth once it has reached the end that the log had when the leader's epoch began.
+
+Which replicas are in sync is for the controller to say: ``insync.py``.
+
+Follows Kafka's ``Partition`` and ``LogValidator``; differences: acks=all means fsync, and so does reading (above).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import msgspec
+
+from ottla.base.ids import Offset, TopicPartition
+from ottla.base.ports import File
+from ottla.base.units import MiB
+from ottla.broker.isolation import indivisible, interrupted
+from ottla.broker.replica.flush_policy import Flushing
+from ottla.broker.replica.isr_state import InSync
+from ottla.broker.replica.log_errors import refusal_of
+from ottla.broker.replica.reads import Readable
+from ottla.log.directory import LogDirectory
+from ottla.log.errors import LogError
+from ottla.log.log import Appended, Log
+from ottla.log.options import TopicOptions
+from ottla.records.batch import (
+    CODEC_BITS,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+    stamp_append_time,
+    stamp_max_timestamp,
+)
+from ottla.records.compression import Codec
+from ottla.records.errors import InvalidBatch, RecordsError
+from ottla.records.read import DECOMPRESSED_MAX
+from ottla.records.recompress import recompress
+from ottla.records.validation import Examination, examine_batch, timestamps_outside
+from ottla.store.layout import PartitionState
+from ottla.wire import errors
+
+#: Dirty bytes after which the kernel is asked to begin writing; small against any disk's buffer, large against a request.
+WRITEBACK_BYTES = 8 * MiB
+#: Codec of each value of compression.type but "producer".
+CODEC_OF = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+
+class Accepted(msgspec.Struct, gc=False):
+    """A batch that is in the log; a repeat of an earlier one answers with that one's offsets."""
+
+    base_offset: int
+    #: Offset after the batch: committed once the high watermark has reached it.
+    end_offset: int
+    #: -1 under CreateTime.
+    log_append_time_ms: int
+    #: False for a repeat.
+    appended: bool
+
+
+class Leader(Flushing, Readable):
+    """See the module's theory. One owner, the node; every method is synchronous."""
+
+    __slots__ = (
+        "_after_max_ms",
+        "_before_max_ms",
+        "_bytes_max",
+        "_codec",
+        "_decompressed_max",
+        "_level",
+        "_me",
+        "_require_keys",
+        "_stamps",
+        "_written_back",
+        "adding",
+        "directory",
+        "epoch",
+        "epoch_start",
+        "high_watermark",
+        "insync",
+        "partition",
+        "ratio_max",
+        "replicas",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        log: Log,
+        directory: LogDirectory,
+        options: TopicOptions,
+        state: PartitionState,
+        ratio_max: int,
+        *,
+        replicas: Sequence[int] = (),
+        adding: Sequence[int] = (),
+        version: int = -1,
+        known_watermark: int = 0,
+        now_ms: int = 0,
+    ) -> None:
+        """``known_watermark``: what this replica last knew of the high watermark; counts when there are others."""
+        self.partition = partition
+        self.log = log
+        self.directory = directory
+        self.follow_options(options)
+        self.ratio_max = ratio_max
+        self._me = state.leader
+        #: In the order of the assignment; those that a reassignment adds, too.
+        self.replicas = tuple(replicas) or (state.leader,)
+        self.adding = tuple(adding)
+        alone = {*self.replicas, *state.isr} == {state.leader}
+        # Everything in the log when it was opened is on disk: recovery syncs what it keeps.
+        own = log.end_offset if options.write_caching else log.recovery_point
+        self.high_watermark: int = max(log.start_offset, own if alone else min(known_watermark, log.end_offset))
+        self._written_back = log.active.size
+        self._flush_wanted = False
+        self._unflushed_since_ms: int | None = None
+        self._lead(state, version, now_ms)
+
+    def follow_options(self, options: TopicOptions) -> None:
+        """What holds for the topic from now on, its log included."""
+        self.options = options
+        self.log.set_options(options)
+        #: An append counts as durable at once.
+        self.caching = options.write_caching
+        # What every append asks for.
+        self._bytes_max = options.max_message_bytes
+        self._decompressed_max = max(10 * options.max_message_bytes, DECOMPRESSED_MAX)
+        self._require_keys = "compact" in options.cleanup_policy
+        self._stamps = options.message_timestamp_type == "LogAppendTime"
+        self._before_max_ms = options.message_timestamp_before_max_ms
+        self._after_max_ms = options.message_timestamp_after_max_ms
+        #: None keeps the producer's.
+        self._codec = CODEC_OF.get(options.compression_type)
+        self._level = options.compression_level
+
+    def follow_state(self, state: PartitionState, version: int, now_ms: int) -> bool:
+        """The controller wrote a new state in which this broker still leads; returns whether the high watermark rose."""
+        if state.leader_epoch > self.epoch:
+            self._lead(state, version, now_ms)
+        else:
+            self.insync.follow(state, version)
+        return self._advance()
+
+    def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> bool:
+        """The controller wrote another assignment, of which this broker is a part; returns whether the high watermark rose."""
+        self.replicas, self.adding = tuple(replicas), tuple(adding)
+        self.insync.follow_replicas(replicas, adding, now_ms)
+        return self._advance()
+
+    def change_options(self, options: TopicOptions) -> bool:
+        """Other settings hold, by which more may be committed; returns whether the high watermark rose."""
+        self.follow_options(options)
+        return self._advance()
+
+    def _lead(self, state: PartitionState, version: int, now_ms: int) -> None:
+        self.epoch = state.leader_epoch
+        self.log.epochs.assign(state.leader_epoch, self.log.end_offset)
+        #: The log end when the epoch began; nothing above was ever committed before.
+        self.epoch_start: int = self.log.end_offset
+        self.insync = InSync(self._me, self.replicas, state, version, now_ms, adding=self.adding)
+
+    # Followers.
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """As the controller last said."""
+        return self.insync.isr
+
+    @indivisible
+    def fetched(self, broker: int, *, offset: int, broker_epoch: int, now_ms: int) -> bool:
+        """A follower of this epoch fetches from ``offset``, below which it has everything; returns whether the high watermark rose."""
+        self.insync.fetched(broker, offset=offset, end_offset=self.log.end_offset, broker_epoch=broker_epoch, now_ms=now_ms)
+        return self._advance()
+
+    def wanted_isr(self, now_ms: int, *, lag_max_ms: int, sound: Callable[[int, int], bool]) -> tuple[int, ...] | None:
+        """The ISR to ask the controller for; None when the present one is right. Nobody joins before it has the high watermark, and all
+        that the epoch began with, for that may have been committed. See ``InSync.wanted``."""
+        joins_at = max(self.high_watermark, self.epoch_start)
+        found = self.insync.wanted(now_ms, end_offset=self.log.end_offset, joins_at=joins_at, lag_max_ms=lag_max_ms, sound=sound)
+        return self.insync.isr if found is None and self.insync.recovering and self.settled else found
+
+    @property
+    def settled(self) -> bool:
+        """Whether what the epoch began with is on disk here: after an unclean election, what is left of the log is safe."""
+        return self.caching or self.log.recovery_point >= self.epoch_start
+
+    @property
+    def enough_in_sync(self) -> bool:
+        """Whether acks=all may be answered. Source: min.insync.replicas."""
+        return len(self.insync.isr) >= self.options.min_insync_replicas
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether records were appended that readers will see once this broker's own disk has them, and nobody else's."""
+        return not self.insync.standings and self.high_watermark < self.log.end_offset
+
+    @property
+    def knows_watermark(self) -> bool:
+        """Whether the high watermark is the true one, and not only what this replica had heard of it before it led."""
+        return not self.insync.standings or self.high_watermark >= self.epoch_start
+
+    # Append.
+
+    def append(self, records: memoryview, *, acks: int, wall_ms: int) -> Accepted:
+        """Check one batch as a client sent it, and write it at the end of the log; patches offset and epoch into ``records``.
+
+        Raises: KafkaError, and nothing was written; OSError from the disk.
+        """
+        if acks == -1 and not self.enough_in_sync:
+            raise errors.NotEnoughReplicas(
+                f"{self.partition} has {len(self.isr)} in-sync replicas; {self.options.min_insync_replicas} are needed"
+            )
+        try:
+            if len(records) > self._bytes_max:
+                self._refuse_size(records)
+            seen = examine_batch(
+                records, max_decompressed=self._decompressed_max, ratio_max=self.ratio_max, require_keys=self._require_keys
+            )
+            header = seen[0]
+            if header.attributes & TRANSACTIONAL_BIT:
+                raise errors.InvalidTxnState("transactions are not served by this broker")
+            if header.producer_id >= 0:
+                repeat = self.log.sequence_check(header, now_ms=wall_ms)
+                if repeat is not None:
+                    stamp = repeat.timestamp_ms if self._stamps else -1
+                    return Accepted(repeat.base_offset, repeat.last_offset + 1, stamp, False)
+            records, header = self._prepared(records, seen, wall_ms)
+            done = self._write(records, header, wall_ms)
+        except (RecordsError, LogError) as error:
+            raise refusal_of(error) from error
+        return Accepted(done.base_offset, done.last_offset + 1, wall_ms if self._stamps else -1, True)
+
+    def _write(self, records: memoryview, header: BatchHeader, wall_ms: int) -> Appended:
+        try:
+            done = self.log.append(records, header, leader_epoch=self.epoch, now_ms=wall_ms)
+            if self.caching:
+                self._advance()
+        except OSError:
+            raise
+        except Exception as error:
+            raise interrupted(f"an append to {self.partition}", error) from error
+        return done
+
+    def _refuse_size(self, records: memoryview) -> NoReturn:
+        """Before the checksum and the records are looked at, as in Kafka; what is no single batch of today's format is refused as that."""
+        header = parse_header(records)
+        if header.size != len(records):
+            examine_batch(records, max_decompressed=0)
+        raise errors.MessageTooLarge(
+            f"the batch has {len(records)} bytes; {self.partition.topic} takes {self._bytes_max} (max.message.bytes)"
+        )
+
+    def append_own(self, batch: memoryview, *, wall_ms: int) -> int:
+        """Write a batch that this broker made, for an internal topic, as with acks=all; returns the offset after it.
+
+        Raises: NotEnoughReplicas, MessageTooLarge, and nothing was written; OSError from the disk.
+        """
+        options, size = self.options, len(batch)
+        if not self.enough_in_sync:
+            raise errors.NotEnoughReplicas(
+                f"{self.partition} has {len(self.isr)} in-sync replicas; {options.min_insync_replicas} are needed"
+            )
+        if size > options.max_message_bytes:
+            raise errors.MessageTooLarge(
+                f"the batch has {size} bytes; {self.partition.topic} takes {options.max_message_bytes} (max.message.bytes)"
+            )
+        return self._write(batch, parse_header(batch), wall_ms).last_offset + 1
+
+    def _prepared(self, records: memoryview, seen: Examination, wall_ms: int) -> tuple[memoryview, BatchHeader]:
+        """The batch as it goes to disk: timestamps checked or stamped, recompressed where the topic asks for another codec."""
+        header, max_timestamp, _, min_timestamp = seen
+        unchanged = True
+        if not self._stamps:
+            if header.attributes & TIMESTAMP_TYPE_BIT:
+                raise errors.InvalidTimestamp("the batch says LogAppendTime; only the broker may say that")
+            if max_timestamp > wall_ms + self._after_max_ms or NO_TIMESTAMP != min_timestamp < wall_ms - self._before_max_ms:
+                self._refuse_timestamps(records, seen, wall_ms)
+            if header.max_timestamp != max_timestamp:
+                stamp_max_timestamp(records, 0, max_timestamp)
+                unchanged = False
+        wanted = self._codec
+        if wanted is not None and wanted != header.attributes & CODEC_BITS:
+            records = memoryview(recompress(records, wanted, level=self._level, max_decompressed=self._decompressed_max))
+            unchanged = False
+        if self._stamps:
+            stamp_append_time(records, 0, wall_ms)
+            unchanged = False
+        return records, header if unchanged else parse_header(records)
+
+    def _refuse_timestamps(self, records: memoryview, seen: Examination, wall_ms: int) -> NoReturn:
+        earliest, latest = wall_ms - self._before_max_ms, wall_ms + self._after_max_ms
+        outside = timestamps_outside(
+            records, low_ms=earliest, high_ms=latest, max_decompressed=self._decompressed_max, ratio_max=self.ratio_max
+        )
+        reason = (
+            f"timestamps {seen.min_timestamp} to {seen.max_timestamp} of {self.partition.topic} are not within {earliest} to {latest}, "
+            "which message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
+        )
+        faults = [(index, f"timestamp {timestamp} is not within {earliest} to {latest}") for index, timestamp in outside]
+        raise errors.InvalidTimestamp(reason) from InvalidBatch(reason, faults)
+
+    # Durability.
+
+    def flushed(self, upto: Offset) -> bool:
+        """A flush was carried out; returns whether the high watermark rose."""
+        self._flush_wanted = False
+        self._unflushed_since_ms = None
+        self.log.flushed(upto)
+        return not self.caching and self._advance()
+
+    def writeback_due(self) -> tuple[File, int, int] | None:
+        """Bytes of the active segment that the kernel should begin to write, once there are enough of them."""
+        segment = self.log.segments[-1]
+        start, end = self._written_back, segment.size
+        if start <= end < start + WRITEBACK_BYTES:
+            return None
+        if end < start:  # A new segment.
+            start = self._written_back = 0
+            if end < WRITEBACK_BYTES:
+                return None
+        self._written_back = end
+        return segment.file, start, end - start
+
+    def _advance(self) -> bool:
+        upto: int = self.log.end_offset if self.caching else self.log.recovery_point
+        if self.insync.standings:
+            upto = self.insync.committed(upto, min_insync=self.options.min_insync_replicas)
+        if upto <= self.high_watermark:
+            return False
+        self.high_watermark = upto
+        return True

@@ -1,0 +1,500 @@
+"""The partitions this broker holds: begun and ended as the image says, flushed, and taken offline with their log directory.
+
+A partition is held here when its assignment names this broker; its log is opened or created then. It is led here when its state names this
+broker as leader, under the registration it has now: what was decided for an earlier life of it does not bind this one, which may have
+lost what that one had. Else it is followed, from its leader if it has one. A topic that leaves the image
+takes its logs with it. So does an assignment that is without this broker.
+But only while it is registered: what a store said before that may be older than the assignment by which this broker came to have the log.
+Logs of topics that went while this broker was away are set aside (``stock.py``). Files are created, renamed and removed off the loop
+(``log_files.py``); until its log is there, a partition is neither led nor followed.
+
+One flush of a partition is under way at most, whoever leads it meanwhile: what a former log of the same name has on disk says nothing
+about the present one.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from errno import ENOSPC
+from typing import TYPE_CHECKING
+
+from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
+from ottla.broker import effects
+from ottla.broker.delayed import Parked
+from ottla.broker.isolation import indivisible
+from ottla.broker.metadata.image import Topic
+from ottla.broker.replica.follower import Follower
+from ottla.broker.replica.leader import Leader
+from ottla.broker.storage import startup
+from ottla.broker.storage.log_files import LogFiles, is_replica
+from ottla.log.directory import LogDirectory
+from ottla.log.flush import FlushPlan
+from ottla.log.log import Log
+from ottla.log.options import TopicOptions
+from ottla.store.layout import PartitionState
+from ottla.wire import errors
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: Partitions in one step of a resumption: less than a tenth of a second.
+RESUMED_AT_ONCE = 2_000
+
+
+class Partitions:
+    """See the module's theory."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        #: Partitions led here, whose log directory works.
+        self.leaders: dict[TopicPartition, Leader] = {}
+        #: Partitions followed, or without a leader, whose log directory works.
+        self.followers: dict[TopicPartition, Follower] = {}
+        #: Partitions whose log directory failed, with the reason.
+        self.offline: dict[TopicPartition, str] = {}
+        #: Partitions that may have something to flush, since flushes were begun last.
+        self.dirty: dict[TopicPartition, Leader | Follower] = {}
+        #: The leader or follower for which a flush is under way; it may have gone since.
+        self._flushing: dict[TopicPartition, Leader | Follower] = {}
+        #: Partitions of an earlier life of which no log was found here; they begin anew, empty.
+        self.anew: dict[TopicPartition, None] = {}
+        #: Partitions whose log found no room on any disk; they are offline until there is some.
+        self._roomless: dict[TopicPartition, None] = {}
+        #: Logs that are being created, and directories that are being removed.
+        self.files = LogFiles(node)
+        #: Partitions that ``resume`` has yet to come to.
+        self._resuming: list[TopicPartition] = []
+
+    def leader(self, topic: str, partition: int) -> Leader:
+        """The partition as its leader sees it. Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError."""
+        found = self.leaders.get((topic, partition))  # type: ignore[call-overload]
+        if found is not None:
+            return found  # type: ignore[no-any-return]
+        if (topic, partition) in self.offline:
+            reason = self.offline[TopicPartition(topic, partition)]
+            raise errors.KafkaStorageError(f"the log directory of {topic}-{partition} failed: {reason}")
+        if not self._node.image.has(topic, partition):
+            raise errors.UnknownTopicOrPartition(f"there is no partition {topic}-{partition}")
+        raise errors.NotLeaderOrFollower(self.files.why_not_led(TopicPartition(topic, partition)))
+
+    def readable(self, topic: str, partition: int) -> Leader | Follower:
+        """The partition as a consumer may read it here, led or followed. Raises: as ``leader``."""
+        return self.followers.get((topic, partition)) or self.leader(topic, partition)  # type: ignore[call-overload]
+
+    def replicas(self) -> Iterator[Leader | Follower]:
+        """Every partition held here whose log directory works."""
+        yield from self.leaders.values()
+        yield from self.followers.values()
+
+    def replica(self, partition: TopicPartition) -> Leader | Follower | None:
+        """The partition as it is held here, if its log directory works."""
+        return self.leaders.get(partition) or self.followers.get(partition)
+
+    def high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        """As known now, for the checkpoint of a directory."""
+        return {replica.partition: replica.high_watermark for replica in self.replicas() if replica.directory is directory}
+
+    def hosted(self) -> Iterator[tuple[LogDirectory, TopicPartition]]:
+        """Every log on a working directory, led or not."""
+        for directory in self._working():
+            for partition in directory.logs:
+                yield directory, partition
+
+    def take_stock(self) -> None:
+        """Look, before anything new is created, which partitions of this broker have no log on any directory; the directories are settled
+        then: what is lost is noted in the logs made instead."""
+        me = self._node.broker_id
+        for topic in self._node.image.topics.values():
+            for number, replicas in topic.replicas.items():
+                partition = TopicPartition(topic.name, number)
+                unseen = me in replicas and partition not in self.anew and partition not in self.offline
+                if unseen and all(partition not in directory.logs for directory in self._working()):
+                    self._note_anew(partition, topic)
+        startup.settle(self._node, self._working())
+
+    def _note_anew(self, partition: TopicPartition, topic: Topic) -> None:
+        if self._node.broker_id not in topic.adding.get(partition.partition, ()):  # Else it has no log yet, and nobody misses it.
+            self.anew[partition] = None
+
+    # What the image says.
+
+    def topic_changed(self, name: str) -> None:
+        """A topic was created, grew, or went away."""
+        topic = self._node.image.topics.get(name)
+        if topic is not None:
+            self._replicas_changed(topic)
+            return
+        for directory in self._working():
+            for partition in directory.partitions_of(name):
+                if self.registered:
+                    self._drop(directory, partition)
+                else:
+                    self._end(partition)
+        for partition in [gone for gone in self.offline if gone.topic == name]:
+            del self.offline[partition]
+            self._roomless.pop(partition, None)
+        self._node.unfit.changed()
+
+    def _replicas_changed(self, topic: Topic) -> None:
+        node = self._node
+        for number, replicas in topic.replicas.items():
+            leader, adding = self.leaders.get(TopicPartition(topic.name, number)), topic.adding.get(number, ())
+            if leader is not None and node.broker_id in replicas and (leader.replicas, leader.adding) != (replicas, adding):
+                leader.follow_replicas(replicas, adding, node.now_ms)
+                node.purgatory.poke(leader.partition)
+        self._leave(topic)
+
+    def _leave(self, topic: Topic) -> None:
+        """Let go of partitions of this topic that other brokers have now, and of their logs."""
+        node = self._node
+        if not self.registered:
+            return
+        gone = [TopicPartition(topic.name, number) for number, replicas in topic.replicas.items() if node.broker_id not in replicas]
+        for partition in gone:
+            if self.offline.pop(partition, None) is not None:
+                self._roomless.pop(partition, None)
+                node.unfit.changed()
+            for directory in self._working():
+                if partition in directory.logs:
+                    # A power cut may have taken the note of the topic's id.
+                    if directory.logs[partition].topic_id in (topic.topic_id, NO_TOPIC_ID):
+                        self._drop(directory, partition)
+                    else:
+                        self.set_aside(directory, partition)
+
+    def state_changed(self, partition: TopicPartition) -> None:
+        """The controller wrote who leads a partition."""
+        state = self._node.image.state(partition)
+        self._state_changed(partition, state)
+        self._node.unfit.state_changed(partition, state)
+
+    def _state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
+        if state is None and partition.topic in self._node.image.deleting and self.registered:
+            # Of a large topic they go one after the other, before it goes itself.
+            for directory in self._working():
+                if partition in directory.logs:
+                    self._drop(directory, partition)
+        if state is None or not self._is_ours(partition) or not self._names_us(state):
+            self._follow(partition, state)
+        elif partition in self.leaders:
+            topic = self._node.image.topics[partition.topic]
+            self.leaders[partition].follow_state(state, topic.versions[partition.partition], self._node.now_ms)
+            self._node.purgatory.poke(partition)
+        elif partition not in self.offline:
+            self._lead(partition, state)
+
+    def _is_ours(self, partition: TopicPartition) -> bool:
+        """Whether the assignment names this broker; a state that does may be the one before."""
+        return is_replica(self._node.image, partition, self._node.broker_id)
+
+    def _names_us(self, state: PartitionState) -> bool:
+        """Whether this broker leads by this state, in this life."""
+        node = self._node
+        if state.leader != node.broker_id or node.epoch is None or not node.standing.may_lead:
+            return False
+        return state.registration_of(node.broker_id) in (node.epoch, -1)
+
+    @property
+    def registered(self) -> bool:
+        """Whether what the store shows is as new as anything that an earlier life of this broker acted on."""
+        return self._node.epoch is not None and self._node.standing.connected and not self._node.stopping
+
+    def step_down(self) -> None:
+        """Lead nothing for the moment: whoever waits is sent to look for the leader."""
+        for partition in list(self.leaders):
+            self._follow(partition, self._node.image.state(partition))
+
+    def resume(self) -> None:
+        """Lead what the image says, under the registration of now; of thousands of partitions, some in each step."""
+        topics = list(self._node.image.topics.values())
+        for topic in topics:
+            self._leave(topic)
+        startup.set_aside_strays(self._node)
+        self._resuming = [TopicPartition(topic.name, number) for topic in topics for number in topic.states]
+        self._resuming.reverse()
+        self._resume_some()
+
+    @property
+    def resumed(self) -> bool:
+        """Everything that the image says is led, or followed, here."""
+        return not self._resuming and not self.files.opening
+
+    def _resume_some(self) -> None:
+        node = self._node
+        if node.stopping:
+            return
+        for _ in range(min(len(self._resuming), RESUMED_AT_ONCE)):
+            self.state_changed(self._resuming.pop())
+        if self._resuming:
+            node.purgatory.park(Parked((), lambda: False, lambda expired: self._resume_some()), node.now_ms)
+
+    def options_changed(self, topic: str) -> None:
+        """The overrides of a topic changed."""
+        options, known = self._node.topic_options(topic), self._node.image.topics.get(topic)
+        held = [self.replica(TopicPartition(topic, number)) for number in (known.replicas if known is not None else ())]
+        for replica in held:
+            if replica is not None:
+                self._change_options(replica, options)
+
+    def defaults_changed(self) -> None:
+        """Broker settings that topics inherit may have changed."""
+        found: dict[str, TopicOptions] = {}
+        for replica in list(self.replicas()):
+            options = found.get(replica.partition.topic)
+            if options is None:
+                options = found[replica.partition.topic] = self._node.topic_options(replica.partition.topic)
+            self._change_options(replica, options)
+
+    def _change_options(self, replica: Leader | Follower, options: TopicOptions) -> None:
+        if isinstance(replica, Follower):
+            replica.follow_options(options)
+        elif replica.change_options(options):
+            self._node.purgatory.poke(replica.partition)
+
+    def _lead(self, partition: TopicPartition, state: PartitionState) -> None:
+        node = self._node
+        topic, options = node.image.topics[partition.topic], node.topic_options(partition.topic)
+        found = self._find(partition, topic) or self._create(partition, topic, options)
+        if found is None:
+            return
+        directory, log = found
+        node.unfit.found(directory, log, len(topic.replicas[partition.partition]))
+        if not node.unfit.may_lead(partition, state):
+            self._follow(partition, state)
+            return
+        former = self.followers.pop(partition, None)
+        node.fetchers.forget(partition)
+        leader = self.leaders[partition] = self.dirty[partition] = Leader(
+            partition,
+            log,
+            directory,
+            options,
+            state,
+            node.options.max_decompressed_ratio,
+            replicas=topic.replicas[partition.partition],
+            adding=topic.adding.get(partition.partition, ()),
+            version=topic.versions[partition.partition],
+            known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
+            now_ms=node.now_ms,
+        )
+        node.unfit.leads(leader)
+        if state.recovering:
+            node.effects.append(
+                effects.Warn(
+                    message=f"broker {node.broker_id} leads {partition} from offset {leader.epoch_start} on by an unclean election: "
+                    "records that were acknowledged may be gone, and other replicas cut off what this one lacks"
+                )
+            )
+        if former is not None and former.counted[0] == leader.epoch:
+            leader.insync.propose(former.counted[1])
+        node.groups.partition_changed(partition)
+        node.purgatory.poke(("led", partition))
+        if leader.caching:
+            node.purgatory.poke(partition)
+
+    def _follow(self, partition: TopicPartition, state: PartitionState | None) -> None:
+        """Follow whoever leads by this state; a partition without a state, or of which we are no replica, is let go of."""
+        node = self._node
+        led = self.leaders.pop(partition, None)
+        if led is not None:
+            node.groups.partition_changed(partition)
+            node.purgatory.poke(partition)
+        topic = node.image.topics.get(partition.topic)
+        if state is None or topic is None or not self._is_ours(partition):
+            self.followers.pop(partition, None)
+            node.fetchers.forget(partition)
+            return
+        follower = self.followers.get(partition)
+        if follower is not None:
+            follower.follow_state(state)
+        elif partition in self.offline:
+            return
+        else:
+            options = node.topic_options(partition.topic)
+            found = self._find(partition, topic) or self._create(partition, topic, options)
+            if found is None:
+                return
+            directory, log = found
+            node.unfit.found(directory, log, len(topic.replicas[partition.partition]))
+            known = directory.high_watermarks.get(partition, Offset(0)) if led is None else led.high_watermark
+            follower = self.followers[partition] = Follower(partition, log, directory, options, state, known)
+        if led is not None:
+            follower.counted = (led.epoch, tuple(led.insync.maximal))
+        self.dirty[partition] = follower
+        node.fetchers.follow(follower)
+
+    def _find(self, partition: TopicPartition, topic: Topic) -> tuple[LogDirectory, Log] | None:
+        for directory in startup.holders(self._working(), partition, len(topic.replicas.get(partition.partition, ()))):
+            log = directory.logs[partition]
+            if log.topic_id == NO_TOPIC_ID:
+                log.assign_topic_id(topic.topic_id)
+            if log.topic_id == topic.topic_id:
+                return directory, log
+            # What an earlier topic of this name left behind.
+            self._drop(directory, partition)
+        return None
+
+    def _create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
+        """A new log in the emptiest directory that takes it; without one the partition is offline."""
+        if startup.out_of_sight(self._node, partition, topic):
+            self.offline[partition] = "a log directory is missing that may have the only log of it"
+            return None
+        if self._node.started:
+            self.files.create(partition, topic, options)
+            return None
+        if found := self.files.create_at_once(partition, topic, options):
+            self._note_anew(partition, topic)
+        return found
+
+    def created(self, partition: TopicPartition) -> None:
+        """The log of a partition was created: lead it, or follow, as the image says now."""
+        if self.offline.pop(partition, None) is not None:
+            self._roomless.pop(partition, None)
+            self._node.unfit.changed()
+        self.state_changed(partition)
+
+    def refused(self, partition: TopicPartition, reason: str, *, full: bool) -> None:
+        """No directory took the log of a partition; for those that a full disk refused it is tried again when there is room."""
+        self.offline[partition] = f"no log directory could take it: {reason}"
+        if full:
+            self._roomless[partition] = None
+        self._node.unfit.changed()
+
+    def room_measured(self) -> None:
+        """There may be room again for logs that found none. Their partitions stay offline until the logs are there."""
+        for partition in list(self._roomless):
+            if self._node.started and self._is_ours(partition):
+                self.files.create(partition, self._node.image.topics[partition.topic], self._node.topic_options(partition.topic))
+        self._node.unfit.changed()
+
+    def _working(self) -> list[LogDirectory]:
+        return [directory for directory in self._node.directories if directory.failed is None]
+
+    def _drop(self, directory: LogDirectory, partition: TopicPartition) -> None:
+        self._end(partition)
+        self.files.remove(directory, partition)
+
+    def set_aside(self, directory: LogDirectory, partition: TopicPartition) -> None:
+        """Serve a log no more, and keep it for a while."""
+        self._end(partition)
+        self.files.set_aside(directory, partition)
+
+    def _end(self, partition: TopicPartition) -> None:
+        """Serve a partition no more, and let those who wait for it know."""
+        self._let_go(partition)
+        self._node.groups.partition_changed(partition)
+        self._node.purgatory.poke(partition)
+
+    def _let_go(self, partition: TopicPartition) -> None:
+        self.leaders.pop(partition, None)
+        self.followers.pop(partition, None)
+        self.dirty.pop(partition, None)
+        self._node.fetchers.forget(partition)
+        self._node.unfit.forget(partition)
+
+    # Durability.
+
+    @indivisible
+    def wrote(self, leader: Leader) -> None:
+        """A batch was appended: a flush, or early write-back, may be due."""
+        if leader.insync.standings:
+            # Followers may fetch what consumers must not see yet.
+            self._node.purgatory.poke(("appended", leader.partition))
+        if not leader.caching:
+            self.dirty[leader.partition] = leader
+            return
+        self._node.purgatory.poke(leader.partition)
+        due = leader.writeback_due()
+        if due is not None:
+            file, position, size = due
+            self._node.effects.append(effects.StartWriteback(directory=leader.directory.root, file=file, position=position, size=size))
+
+    @indivisible
+    def delete_before(self, leader: Leader, offset: int) -> None:
+        """A client lets go of all records before ``offset``; durable with the directory's next checkpoint.
+
+        Raises: KafkaStorageError.
+        """
+        try:
+            dropped = leader.log.delete_before(offset, self._node.wall_ms)
+        except OSError as error:
+            raise self.append_failed(leader, error) from error
+        self.dropped(leader, dropped)
+
+    @indivisible
+    def dropped(self, leader: Leader | Follower, paths: tuple[str, ...]) -> None:
+        """The log begins later than before: readers below hear of it at once; these files go once nobody sends from them any more."""
+        self._node.upkeep.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
+        self.dirty[leader.partition] = leader
+        self._node.purgatory.poke(leader.partition)
+
+    def begin_flushes(self) -> None:
+        """Ask for the flushes that have become necessary; one per partition is under way at most."""
+        dirty, self.dirty = self.dirty, {}
+        wanted: dict[str, list[tuple[TopicPartition, FlushPlan]]] = {}
+        for partition, leader in dirty.items():
+            if partition not in self._flushing and leader.wants_flush():
+                plan = leader.log.flush_plan()
+                if plan is not None:
+                    self._flushing[partition] = leader
+                    wanted.setdefault(leader.directory.root, []).append((partition, plan))
+        for root, plans in wanted.items():
+            self._node.effects.append(effects.Flush(directory=root, plans=plans))
+
+    def flushed(self, marks: Sequence[tuple[TopicPartition, Offset]]) -> None:
+        """The flushes under way of these partitions are done: what was appended below each offset is on disk."""
+        risen = []
+        for partition, upto in marks:
+            asked = self._flushing.pop(partition, None)
+            leader = self.replica(partition)
+            if leader is None:
+                continue
+            if leader is asked and leader.flushed(upto):
+                risen.append(partition)
+            if leader is not asked or leader.log.unflushed:
+                self.dirty[partition] = leader
+            self._node.fetchers.flushed(partition)
+        # Only now, so that a request that waits for several of them is found ready at once.
+        for partition in risen:
+            self._node.purgatory.poke(partition)
+
+    @contextmanager
+    def guarded(self, directory: LogDirectory) -> Iterator[None]:
+        """Do file work in a log directory; an OSError takes its partitions offline."""
+        try:
+            yield
+        except OSError as error:
+            self.directory_failed(directory.root, str(error))
+
+    def append_failed(self, leader: Leader | Follower, error: OSError) -> errors.KafkaError:
+        """What to answer when an append met the disk's refusal: full is not broken, all else is."""
+        if error.errno == ENOSPC:
+            # Until it is measured again, so that what a producer sent behind this is refused as this is, and not for its sequence.
+            space = self._node.space.get(leader.directory.root)
+            if space is not None:
+                space.free_bytes = 0
+            return errors.KafkaStorageError(f"the disk of {leader.directory.root} is full; nothing was written")
+        self.directory_failed(leader.directory.root, str(error))
+        return errors.KafkaStorageError(f"the log directory of {leader.partition} failed: {error}")
+
+    @indivisible
+    def directory_failed(self, root: str, reason: str) -> None:
+        """Trust nothing in this directory any more: its partitions go offline; without any directory left, the broker stops."""
+        node = self._node
+        directory = next(directory for directory in node.directories if directory.root == root)
+        if directory.failed is not None:
+            return
+        directory.failed = reason
+        self._flushing = {partition: leader for partition, leader in self._flushing.items() if leader.directory is not directory}
+        for partition in directory.logs:
+            self._let_go(partition)
+            self.offline[partition] = reason
+        for partition in directory.logs:
+            node.groups.partition_changed(partition)
+            node.purgatory.poke(partition)
+        self.files.directory_failed(directory)
+        if all(directory.failed is not None for directory in node.directories):
+            node.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))
+        else:
+            lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is started anew"
+            node.effects.append(effects.Warn(message=f"log directory {root} failed: {reason}; {lost}"))
+            node.unfit.changed()

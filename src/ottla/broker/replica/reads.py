@@ -1,0 +1,98 @@
+"""What a fetch finds in a replica: of a leader, and, for consumers near it, of a follower (KIP-392).
+
+A consumer sees what lies below the high watermark as this replica knows it. A follower's comes after the leader's, so an offset that the
+leader told may not be here yet: that is no reason to begin elsewhere, and is answered OFFSET_NOT_AVAILABLE. One before the log start is
+out of range here as there, since followers move their start only after the leader.
+"""
+
+from dataclasses import dataclass
+
+from ottla.base.ids import NO_EPOCH, TopicPartition
+from ottla.broker.replica.log_errors import refusal_of
+from ottla.log.errors import LogError
+from ottla.log.flush import Slice
+from ottla.log.log import Log
+from ottla.wire import errors
+
+READ_COMMITTED = 1
+
+
+@dataclass(slots=True)
+class Read:
+    """What a fetch of one partition found."""
+
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: Slice | None = None
+    #: (producer id, first offset); None for a reader of uncommitted records.
+    aborted: list[tuple[int, int]] | None = None
+    #: (epoch, end offset) where the reader's history parts from ours.
+    diverging: tuple[int, int] | None = None
+
+
+class Readable:
+    """What leaders and followers share. Whoever is one has all of these."""
+
+    __slots__ = ()
+
+    partition: TopicPartition
+    log: Log
+    epoch: int
+    high_watermark: int
+    #: Whether this replica follows another.
+    follows = False
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuse a client whose idea of the leader is older, or newer, than ours; -1 has none. Source: KIP-320."""
+        if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.epoch:
+            return
+        if current_leader_epoch < self.epoch:
+            raise errors.FencedLeaderEpoch(f"{self.partition} is at leader epoch {self.epoch}, not {current_leader_epoch}")
+        raise errors.UnknownLeaderEpoch(f"{self.partition} is at leader epoch {self.epoch}; {current_leader_epoch} is not known here yet")
+
+    def readable_end(self, isolation_level: int) -> int:
+        """The offset that readers of this isolation level stop at, exclusive."""
+        return self.log.last_stable_offset(self.high_watermark) if isolation_level == READ_COMMITTED else self.high_watermark
+
+    def agrees(self, offset: int, last_fetched_epoch: int) -> bool:
+        """Whether a log that ends at ``offset`` with a batch of this epoch (-1: unknown) can be part of ours. Source: KIP-595."""
+        if last_fetched_epoch == NO_EPOCH:
+            return True
+        end = self.log.epochs.end_of(last_fetched_epoch)
+        return end is not None and end[0] == last_fetched_epoch and end[1] >= offset
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        at_least_one: bool,
+        isolation_level: int,
+        last_fetched_epoch: int = NO_EPOCH,
+        replica: bool = False,
+    ) -> Read:
+        """Batches from the one that contains ``offset``, as a slice of the log file; no records at the end. A replica reads all there is.
+
+        Raises: KafkaError (offset out of range).
+        """
+        log = self.log
+        upto = log.end_offset if replica else self.readable_end(isolation_level)
+        found = Read(self.high_watermark, log.last_stable_offset(self.high_watermark), log.start_offset)
+        if not self.agrees(offset, last_fetched_epoch):
+            # An epoch above all of ours is damage in the other log: our latest one is the last that both can share.
+            found.diverging = log.epochs.end_of(last_fetched_epoch) or (log.epochs.latest, log.end_offset)
+            return found
+        if self.follows and offset > log.end_offset:
+            raise errors.OffsetNotAvailable(f"{self.partition} is copied up to {log.end_offset} here, not to {offset} yet")
+        if not log.start_offset <= offset <= log.end_offset:
+            raise errors.OffsetOutOfRange(f"{self.partition} holds offsets {log.start_offset} to {log.end_offset}, not {offset}")
+        if offset < upto and (max_bytes > 0 or at_least_one):
+            try:
+                found.records = log.locate(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
+            except LogError as error:
+                raise refusal_of(error) from error
+        if isolation_level == READ_COMMITTED:
+            gone = log.aborted_transactions(offset, upto) if found.records is not None else []
+            found.aborted = [(transaction.producer_id, transaction.first_offset) for transaction in gone]
+        return found

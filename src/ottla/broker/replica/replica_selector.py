@@ -1,0 +1,37 @@
+"""From which replica a consumer is to read: a follower in its own rack, where the broker is set to choose so (KIP-392).
+
+::
+
+    consumer's rack      leader's rack      members of the ISR in the consumer's rack     read from
+    none                                                                                  the leader
+    a                    a                                                                the leader
+    a                    b                  none that has the offset                      the leader
+    a                    b                  some                                          the one that has most of the log
+
+Only members of the ISR are chosen: one that lags would make the consumer lag for ever, being chosen again each time.
+"""
+
+from ottla.base.ids import BrokerId
+from ottla.broker.metadata.image import Image
+from ottla.broker.replica.leader import Leader
+
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+#: Also without the package, in which only Kafka has classes.
+RACK_AWARE = (RACK_AWARE_SELECTOR, RACK_AWARE_SELECTOR.rpartition(".")[2])
+SELECTORS = (LEADER_SELECTOR, LEADER_SELECTOR.rpartition(".")[2], *RACK_AWARE)
+
+
+def replica_near(image: Image, leader: Leader, me: BrokerId, rack: str, offset: int) -> int:
+    """The follower in this rack that a consumer at ``offset`` is to read from; -1 when that is the leader itself."""
+    own = image.brokers.get(me)
+    if not rack or own is None or own.rack == rack:
+        return -1
+    best, most = -1, -1
+    for broker in leader.insync.isr:
+        standing, found = leader.insync.standings.get(broker), image.brokers.get(BrokerId(broker))
+        if standing is None or found is None or found.rack != rack or leader.partition in found.offline:
+            continue
+        if standing.position >= offset and standing.position > most:
+            best, most = broker, standing.position
+    return best

@@ -1,0 +1,1 @@
+"""Log directories: start-up, creation and removal of logs, retention, compaction, scrubs."""

@@ -1,0 +1,131 @@
+"""Which compacted partitions are compacted, and when: the dirtiest first, a few at once.
+
+::
+
+    tick, or an end ──▶ dirt of each log ──▶ Clean(plan) ──▶ Cleaned(result) ──▶ swap, in one step
+                                              off the loop     └─ or abandoned: the log is not the one it was, or there was no room
+
+One compaction of a partition is under way at most, whoever leads it meanwhile: its files have the names of the partition. What it made is
+thrown away when the log was truncated or dropped, or its leader changed; nothing refers to it before the swap. Followers compact their own.
+
+A log with a damaged batch is left alone from then on, and the operator is told once: its readers meet the damage where it is, and what
+compaction would do behind it nobody could tell. A restart tries again.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ottla.base.ids import TopicPartition
+from ottla.broker import effects, events
+from ottla.broker.replica.follower import Follower
+from ottla.broker.replica.leader import Leader
+from ottla.log.compaction import Dirt, Means, dirt, is_due, leftovers, plan, swap
+from ottla.log.compactor import CleaningPlan
+from ottla.log.errors import CorruptLog
+from ottla.log.log import Log
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+SECRET_BYTES = 16
+
+
+class Work(msgspec.Struct):
+    """A compaction under way."""
+
+    replica: Leader | Follower
+    found: Dirt
+    plan: CleaningPlan
+
+
+class Compaction:
+    """See the module's theory."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self.under_way: dict[TopicPartition, Work] = {}
+        #: Logs with a damaged batch.
+        self.uncleanable: dict[TopicPartition, Log] = {}
+
+    def tick(self) -> None:
+        """Every log.cleaner.backoff.ms: begin what is due, and let go of work that nobody wants any more."""
+        held = self._node.partitions.replica
+        for partition, work in self.under_way.items():
+            work.plan.wanted = held(partition) is work.replica
+        for partition, log in list(self.uncleanable.items()):
+            replica = held(partition)
+            if replica is not None and replica.log is not log:
+                del self.uncleanable[partition]
+        self._begin_due()
+
+    def cleaned(self, event: events.Cleaned) -> None:
+        """A compaction was carried out, or could not be."""
+        work = self.under_way.pop(event.partition)
+        replica, log = work.replica, work.replica.log
+        ours = self._node.partitions.replica(event.partition) is replica
+        if event.damage and ours and log.truncations == work.found.truncations:
+            self._leave_alone(replica, event.damage)
+        if replica.directory.failed is not None:
+            return
+        removed: tuple[str, ...] | None = None
+        with self._node.partitions.guarded(replica.directory):
+            if event.result is not None and ours:
+                removed = swap(log, work.found, event.result, self._node.wall_ms)
+            if removed is None:
+                for path in leftovers(work.plan):
+                    log.disk.unlink(path)
+        if removed is not None:
+            self._node.partitions.dropped(replica, removed)
+            self._begin_due()
+
+    def _begin_due(self) -> None:
+        options = self._node.options
+        free = options.log_cleaner_threads - len(self.under_way)
+        if not options.log_cleaner_enable or self._node.stopping or free <= 0:
+            return
+        due: list[tuple[Leader | Follower, Dirt]] = []
+        for replica in list(self._node.partitions.replicas()):
+            partition = replica.partition
+            if replica.options.compacts and partition not in self.under_way and partition not in self.uncleanable:
+                found = self._dirt(replica)
+                if found is not None and is_due(replica.log, found):
+                    due.append((replica, found))
+        due.sort(key=lambda entry: entry[1].ratio, reverse=True)
+        for replica, found in due[:free]:
+            with self._node.partitions.guarded(replica.directory):
+                self._begin(replica, found)
+
+    def _dirt(self, replica: Leader | Follower) -> Dirt | None:
+        with self._node.partitions.guarded(replica.directory):
+            try:
+                return dirt(replica.log, high_watermark=replica.high_watermark, now_ms=self._node.wall_ms)
+            except CorruptLog as error:
+                self._leave_alone(replica, str(error))
+        return None
+
+    def _begin(self, replica: Leader | Follower, found: Dirt) -> None:
+        node, log, options = self._node, replica.log, self._node.options
+        means = Means(
+            buffer_bytes=options.log_cleaner_dedupe_buffer_size // options.log_cleaner_threads,
+            load_factor=options.log_cleaner_load_factor,
+            chunk_bytes=options.log_cleaner_io_buffer_size // options.log_cleaner_threads,
+            secret=node.rng.randbytes(SECRET_BYTES),
+        )
+        work = Work(replica, found, plan(log, found, means=means, now_ms=node.wall_ms))
+        self.under_way[replica.partition] = work
+        node.effects.append(
+            effects.Clean(
+                partition=replica.partition,
+                directory=replica.directory.root,
+                plan=work.plan,
+                bytes_per_second=options.log_cleaner_io_max_bytes_per_second,
+            )
+        )
+
+    def _leave_alone(self, replica: Leader | Follower, damage: str) -> None:
+        self.uncleanable[replica.partition] = replica.log
+        self._node.scrubs.look_at(replica, replica.log.start_offset, whole=True)
+        self._node.effects.append(
+            effects.Warn(message=f"{replica.partition} in {replica.directory.root} is not compacted any more until a restart: {damage}")
+        )

@@ -1,0 +1,242 @@
+"""Creation, renaming and removal of logs: file work that no step of the broker does itself.
+
+Partitions ask for a new log, or take one out of its directory. The file work joins a queue of its log directory and is carried out in
+portions, one at a time in each directory, so that thousands of topics do not hold up others::
+
+    create ──▶ opening ──▶ ChangeLogs ──▶ LogsChanged ──▶ the log is added to its directory, and led or followed as the image says now
+    take out ─────────────▶ ChangeLogs ──▶ renamed and removed
+
+In each portion directories are renamed before new ones are created, so a topic that is deleted and created again gets an empty directory.
+A partition without its log is not led: a client gets NOT_LEADER_OR_FOLLOWER, as from Kafka, and tries again.
+
+Before it is registered for the first time a broker serves nobody. It does this work at once then, since what it notes of logs that are
+lost must be on disk before it goes on (``stock.py``).
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from errno import ENOSPC
+from typing import TYPE_CHECKING
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker import effects, events
+from ottla.broker.delayed import Parked
+from ottla.broker.metadata.image import Image, Topic
+from ottla.broker.storage import startup
+from ottla.log.directory import LogDirectory
+from ottla.log.directory_changes import LogChanges, Move, NewLog
+from ottla.log.log import Log
+from ottla.log.options import TopicOptions
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: Logs created, and logs removed, in one portion: a few milliseconds for the step that takes in the outcome.
+PORTION = 25
+
+
+def is_replica(image: Image, partition: TopicPartition, broker: BrokerId) -> bool:
+    """Whether the assignment names this broker."""
+    topic = image.topics.get(partition.topic)
+    return topic is not None and broker in topic.replicas.get(partition.partition, ())
+
+
+class Creation:
+    """A log that is being created."""
+
+    __slots__ = ("full", "new")
+
+    def __init__(self, new: NewLog) -> None:
+        self.new = new
+        #: Roots of log directories whose disk was too full for it.
+        self.full: set[str] = set()
+
+
+class _Queue:
+    """What is to be done in one log directory."""
+
+    __slots__ = ("creations", "moves", "under_way")
+
+    def __init__(self) -> None:
+        self.moves: deque[Move] = deque()
+        self.creations: dict[TopicPartition, Creation] = {}
+        #: The portion that was asked for, with its creations; None when there is none.
+        self.under_way: tuple[LogChanges, list[Creation]] | None = None
+
+
+class LogFiles:
+    """See the module's theory."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        #: Partitions whose log is being created.
+        self.opening: dict[TopicPartition, Creation] = {}
+        #: How many partitions of each topic are among them.
+        self._opening_of: Counter[str] = Counter()
+        #: By root of the log directory.
+        self._queues: dict[str, _Queue] = {directory.root: _Queue() for directory in node.directories}
+
+    # What partitions ask for.
+
+    def create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> None:
+        """Create a log in the emptiest directory that takes it; ``Partitions.created`` or ``Partitions.refused`` hears of it."""
+        known = self.opening.get(partition)
+        if known is None or known.new.topic_id != topic.topic_id:
+            creation = self.opening[partition] = Creation(NewLog(partition, topic.topic_id, options))
+            if known is None:
+                self._opening_of[topic.name] += 1
+            self._place(creation)
+
+    def remove(self, directory: LogDirectory, partition: TopicPartition) -> None:
+        """Take a log out, and remove it."""
+        if self._node.started:
+            self._move(directory, directory.take_out(partition))
+            return
+        with self._node.partitions.guarded(directory):
+            path = directory.remove(partition)
+            self._node.effects.append(effects.Remove(directory=directory.root, paths=(path,)))
+
+    def set_aside(self, directory: LogDirectory, partition: TopicPartition) -> None:
+        """Take a log out, and keep it for a while under another name."""
+        self._move(directory, directory.take_out(partition, stray=True))
+
+    def why_not_led(self, partition: TopicPartition) -> str:
+        """What to tell a client that came for a partition that exists."""
+        reason = f"is creating the log of {partition}; try again" if partition in self.opening else f"does not lead {partition}"
+        return f"broker {self._node.broker_id} {reason}"
+
+    def _move(self, directory: LogDirectory, move: Move) -> None:
+        self._queues[directory.root].moves.append(move)
+        self._go_on(directory)
+
+    def _place(self, creation: Creation) -> None:
+        queues = self._queues
+        working = [found for found in self._node.directories if found.failed is None]
+        fitting = [found for found in working if found.root not in creation.full]
+        if not fitting:
+            self._opened(creation)
+            reason = "the disk is full" if creation.full else "none is left"
+            self._node.partitions.refused(creation.new.partition, reason, full=bool(creation.full))
+            return
+        directory = min(fitting, key=lambda found: len(found.logs) + len(queues[found.root].creations))
+        queues[directory.root].creations[creation.new.partition] = creation
+        self._go_on(directory)
+
+    def _is_wanted(self, creation: Creation) -> bool:
+        """Whether the image still asks for this log."""
+        new = creation.new
+        topic = self._node.image.topics.get(new.partition.topic)
+        known = topic is not None and topic.topic_id == new.topic_id
+        return known and is_replica(self._node.image, new.partition, self._node.broker_id)
+
+    def create_at_once(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
+        """Before the broker serves anybody: what is noted of a log that was lost is on disk when this returns."""
+        node = self._node
+        reason, full = "none is left", False
+        lost = startup.was_lost(node, partition, topic)
+        working = [directory for directory in node.directories if directory.failed is None]
+        for directory in sorted(working, key=lambda directory: len(directory.logs)):
+            try:
+                return directory, directory.create(partition, topic.topic_id, options, now_ms=node.wall_ms, in_place_of_lost=lost)
+            except OSError as error:
+                reason = str(error)
+                if error.errno == ENOSPC:
+                    full = True
+                else:
+                    node.partitions.directory_failed(directory.root, reason)
+        node.partitions.refused(partition, reason, full=full)
+        return None
+
+    # Portions.
+
+    def _go_on(self, directory: LogDirectory) -> None:
+        """Ask for the next portion, unless one is under way. A broker that stops creates nothing more."""
+        queue = self._queues[directory.root]
+        if queue.under_way is not None or directory.failed is not None:
+            return
+        moves = [queue.moves.popleft() for _ in range(min(PORTION, len(queue.moves)))]
+        creations = [] if self._node.stopping or queue.moves else list(self._portion(queue))
+        if not moves and not creations:
+            return
+        checkpoints: list[tuple[str, bytes]] = []
+        if any(directory.is_named(creation.new.partition) for creation in creations):
+            checkpoints = directory.renew_checkpoints(self._node.partitions.high_watermarks(directory))
+        changes = LogChanges(tuple(moves), tuple(checkpoints), tuple(creation.new for creation in creations))
+        queue.under_way = changes, creations
+        self._node.effects.append(effects.ChangeLogs(directory=directory.root, changes=changes))
+
+    def _portion(self, queue: _Queue) -> Iterable[Creation]:
+        for partition in list(queue.creations)[:PORTION]:
+            creation = queue.creations.pop(partition)
+            if self._is_wanted(creation):
+                yield creation
+            else:
+                self._opened(creation)
+
+    def _opened(self, creation: Creation) -> None:
+        """The creation is over, whatever came of it."""
+        partition = creation.new.partition
+        if self.opening.get(partition) is not creation:
+            return
+        del self.opening[partition]
+        self._opening_of[partition.topic] -= 1
+        if not self._opening_of[partition.topic]:
+            del self._opening_of[partition.topic]
+            self._node.purgatory.poke(("opened", partition.topic))
+
+    def when_opened(self, topic: str, act: Callable[[], None]) -> None:
+        """Calls back once no log of this topic is being created here."""
+        if topic in self._opening_of:
+            waits = Parked((("opened", topic),), lambda: topic not in self._opening_of, lambda expired: act())
+            self._node.purgatory.park(waits, None)
+        else:
+            act()
+
+    def changed(self, event: events.LogsChanged) -> None:
+        """A portion was carried out."""
+        directory = next(directory for directory in self._node.directories if directory.root == event.directory)
+        queue = self._queues[directory.root]
+        assert queue.under_way is not None, "an outcome follows what was asked for"
+        changes, creations = queue.under_way
+        queue.under_way = None
+        if directory.failed is not None:
+            return
+        for move in changes.moves:
+            if move.stray:
+                directory.strays[move.target] = self._node.wall_ms
+        if event.refused:
+            directory.checkpoints_refused(event.refused)
+        for creation in creations:
+            if creation.new.partition in event.refused:
+                self._refused(directory, creation)
+            else:
+                self._created(directory, creation)
+        self._go_on(directory)
+
+    def _created(self, directory: LogDirectory, creation: Creation) -> None:
+        partitions, partition = self._node.partitions, creation.new.partition
+        directory.add(creation.new, self._node.wall_ms)
+        if self._is_wanted(creation):
+            partitions.created(partition)
+        else:
+            self._move(directory, directory.take_out(partition))
+        self._opened(creation)
+
+    def _refused(self, directory: LogDirectory, creation: Creation) -> None:
+        creation.full.add(directory.root)
+        if self.opening.get(creation.new.partition) is creation and self._is_wanted(creation):
+            self._place(creation)
+        else:
+            self._opened(creation)
+
+    def directory_failed(self, directory: LogDirectory) -> None:
+        """What was to be created there is created elsewhere."""
+        queue = self._queues[directory.root]
+        queue.moves.clear()
+        creations = list(queue.creations.values())
+        queue.creations.clear()
+        if queue.under_way is not None:
+            creations += queue.under_way[1]
+        for creation in creations:
+            if self.opening.get(creation.new.partition) is creation:
+                self._place(creation)

@@ -1,0 +1,202 @@
+"""Scrubbing: every log here is read once per ottla.log.scrub.interval.ms, segment by segment, and compared with its checksums.
+
+::
+
+    tick ──▶ the log scrubbed longest ago ──▶ Scrub(plan of one segment) ──▶ Scrubbed(result) ──▶ next segment ... next log
+    look_at (something is wrong there) ──────────▲    off the loop             └─ damage: unfit.py decides what to do
+
+Fetches send files as they lie, so nobody looks at what is served. The scrub does, at a low rate. One scrub of a broker is under way at
+most. How far each log is, and when it was scrubbed last, is in ``scrub-checkpoint`` of its log directory, so a restart goes on there. A log
+that has no entry yet is due at a point within the interval that depends on its name; new logs are due one interval after they were made.
+
+``look_at`` has a segment scrubbed at once, and faster: a follower that comes back for the same batch again and again, an index or a header
+that makes no sense, or a compaction met something. Source of the need: the checksum of a batch covers neither base offset nor epoch, and
+Kafka checks neither after a batch was appended.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ottla.base.ids import Offset, TopicPartition
+from ottla.base.units import MINUTE_MS, SECOND_MS, MiB
+from ottla.broker import effects, events
+from ottla.broker.isolation import indivisible
+from ottla.broker.replica.follower import Follower
+from ottla.broker.replica.leader import Leader
+from ottla.log.directory import LogDirectory, ScrubMark
+from ottla.log.log import Log
+from ottla.log.scrub_schedule import Part, part, repair_index, still_holds
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+#: Bytes per second at least, where the rate is computed.
+RATE_MIN = MiB
+#: A pass takes this share of its interval, where the rate is computed. The rest is for growth, and for times when the broker is down.
+SHARE = 0.5
+#: Bytes per second of a look that something made necessary.
+LOOK_RATE = 64 * MiB
+#: The same segment is looked at again after this time at the earliest.
+LOOK_AGAIN_MS = MINUTE_MS
+#: Time between two counts of what is due.
+COUNT_MS = MINUTE_MS
+
+
+class Work(msgspec.Struct):
+    """A scrub under way."""
+
+    replica: Leader | Follower
+    part: Part
+    #: Whether it is part of a pass through the whole log.
+    in_pass: bool
+
+
+class Scrubs:
+    """See the module's theory."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._under_way: Work | None = None
+        #: Offsets to look at soon, by partition; True: all behind, too.
+        self._looks: dict[TopicPartition, tuple[int, bool]] = {}
+        #: When each segment was looked at last.
+        self._looked: dict[tuple[TopicPartition, Offset], int] = {}
+        #: Logs that are due, the one scrubbed longest ago last.
+        self._due: list[TopicPartition] = []
+        self._counted_ms: int | None = None
+        self._bytes_per_second = float(RATE_MIN)
+
+    @indivisible
+    def look_at(self, replica: Leader | Follower, offset: int, *, whole: bool) -> None:
+        """Scrub the segment that has this offset soon, or all from there on."""
+        log = replica.log
+        base = log.bases[log.segment_of(offset)]
+        looked_ms = self._looked.get((replica.partition, base))
+        if not whole and looked_ms is not None and self._node.now_ms - looked_ms < LOOK_AGAIN_MS:
+            return
+        self._looks.setdefault(replica.partition, (max(offset, log.start_offset), whole))
+        self._begin()
+
+    def tick(self) -> None:
+        """Time passed: begin what is due."""
+        now = self._node.now_ms
+        if self._counted_ms is None or now - self._counted_ms >= min(COUNT_MS, max(self._interval_ms // 8, SECOND_MS)):
+            self._counted_ms = now
+            self._count()
+        self._begin()
+
+    def scrubbed(self, event: events.Scrubbed) -> None:
+        """A scrub is over."""
+        work, self._under_way = self._under_way, None
+        assert work is not None, "one scrub is under way"
+        replica = self._node.partitions.replica(event.partition)
+        result = event.result
+        if result is None or replica is None or replica.log is not work.replica.log or not still_holds(replica.log, work.part):
+            # The log is another one than it was: the next tick looks again.
+            return
+        with self._node.partitions.guarded(replica.directory):
+            if result.index:
+                where = f"{replica.partition} in {replica.directory.root}: the offset index of segment {work.part.plan.base_offset}"
+                self._node.effects.append(effects.Warn(message=f"{where} {result.index}; it is built anew"))
+                repair_index(work.part, result)
+            if work.in_pass:
+                self._advance(replica, work.part)
+            self._node.unfit.scrubbed(replica, work.part.segment, result.damages)
+        self._begin()
+
+    @property
+    def _interval_ms(self) -> int:
+        return self._node.options.log_scrub_interval_ms
+
+    def _begin(self) -> None:
+        if self._under_way is not None or self._node.stopping:
+            return
+        held = self._node.partitions.replica
+        while self._looks:
+            partition, (offset, whole) = next(iter(self._looks.items()))
+            replica = held(partition)
+            found = self._look(replica, offset, whole=whole) if replica is not None else None
+            if replica is not None and found is not None:
+                self._start(replica, found, LOOK_RATE, in_pass=False)
+                return
+        while self._due and self._interval_ms > 0:
+            replica = held(self._due[-1])
+            found = self._next(replica) if replica is not None else None
+            if replica is not None and found is not None:
+                self._start(replica, found, self._rate(), in_pass=True)
+                return
+            self._due.pop()
+
+    def _start(self, replica: Leader | Follower, found: Part, rate: float, *, in_pass: bool) -> None:
+        self._under_way = Work(replica, found, in_pass)
+        self._node.effects.append(
+            effects.Scrub(partition=replica.partition, directory=replica.directory.root, plan=found.plan, bytes_per_second=rate)
+        )
+
+    def _look(self, replica: Leader | Follower, offset: int, *, whole: bool) -> Part | None:
+        """The segment to look at; the next one takes its place where all are wanted."""
+        log, partition = replica.log, replica.partition
+        del self._looks[partition]
+        index = log.segment_of(offset)
+        self._looked[partition, log.bases[index]] = self._node.now_ms
+        if len(self._looked) > 10_000:
+            self._looked.clear()
+        if whole and index + 1 < len(log.bases):
+            self._looks[partition] = (log.bases[index + 1], True)
+        return part(log, index)
+
+    # Passes.
+
+    def _count(self) -> None:
+        """Which logs are due, and how fast they must be read."""
+        if self._interval_ms <= 0:
+            self._due = []
+            return
+        wall_ms, total_bytes = self._node.wall_ms, 0
+        due: list[tuple[int, TopicPartition]] = []
+        for replica in self._node.partitions.replicas():
+            total_bytes += replica.log.size
+            mark = self._mark(replica.directory, replica.log)
+            # A mark from the future is of a clock that was wrong.
+            if mark.offset >= 0 or not 0 <= wall_ms - mark.done_ms < self._interval_ms:
+                due.append((mark.done_ms, replica.partition))
+        due.sort(reverse=True)
+        self._due = [partition for _, partition in due]
+        self._bytes_per_second = max(total_bytes / (self._interval_ms / SECOND_MS * SHARE), RATE_MIN)
+
+    def _rate(self) -> float:
+        wished = self._node.options.log_scrub_bytes_per_second
+        return wished if wished > 0 else self._bytes_per_second
+
+    def _mark(self, directory: LogDirectory, log: Log) -> ScrubMark:
+        """How far the passes through a log are; those of logs without a mark are spread over the interval."""
+        mark = directory.scrubs.get(log.partition)
+        if mark is None:
+            before_ms = 0
+            if log.end_offset > log.start_offset:
+                spread = sum(log.partition.topic.encode()) * 31 + log.partition.partition * 7
+                before_ms = self._interval_ms * (spread % 97) // 97
+            mark = directory.scrubs[log.partition] = ScrubMark(done_ms=self._node.wall_ms - before_ms)
+        return mark
+
+    def _next(self, replica: Leader | Follower) -> Part | None:
+        """The segment that the pass through a log has come to; None where the pass ends."""
+        log = replica.log
+        mark = self._mark(replica.directory, log)
+        for index in range(log.segment_of(max(mark.offset, log.start_offset)), len(log.segments)):
+            found = part(log, index)
+            if found is not None:
+                return found
+        mark.offset, mark.done_ms = -1, self._node.wall_ms
+        return None
+
+    def _advance(self, replica: Leader | Follower, done: Part) -> None:
+        log = replica.log
+        mark = self._mark(replica.directory, log)
+        if done.segment is log.segments[-1] or done.plan.bound >= log.end_offset:
+            mark.offset, mark.done_ms = -1, self._node.wall_ms
+            if self._due and self._due[-1] == replica.partition:
+                self._due.pop()
+        else:
+            mark.offset = done.plan.bound

@@ -1,0 +1,1 @@
+"""`ottla broker`: addresses, replicas, log directories and settings of brokers."""

@@ -1,0 +1,274 @@
+"""`ottla broker`: list, describe, config, log-dirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.cli.common import tables
+from ottla.cli.common.arguments import size_text
+from ottla.cli.common.complete import broker_ids, topic_names
+from ottla.cli.common.connection import admin as connected
+from ottla.cli.common.connection import bootstrap_option
+from ottla.cli.common.errors import told
+from ottla.cli.common.lazy import Commands
+from ottla.cli.common.output_formats import Form, fields, output_option
+from ottla.cli.common.tables import Column
+from ottla.cli.config import commands as settings
+
+if TYPE_CHECKING:
+    from ottla.client.admin.results import ClusterDescription, LogDir, Node
+    from ottla.client.sync.admin import Admin
+
+BROKER = {
+    "broker": "its number",
+    "host": "where clients reach it",
+    "port": "and on which port",
+    "rack": "its rack; null: not said",
+    "controller": "whether it is the controller",
+    "fenced": "whether it is registered, but not let in yet",
+}
+COUNTS = {
+    "leaders": "partitions that it leads",
+    "replicas": "partitions of which it has a replica",
+    "not_in_sync": "those of them that are not in sync",
+    "offline": "those of them whose disk is away",
+}
+DIRECTORY = {
+    "broker": "its number",
+    "path": "of the log directory",
+    "error": "why it is offline; null: it is not",
+    "total_bytes": "size of its disk; null: the broker does not tell",
+    "usable_bytes": "what is free there, likewise",
+    "used_bytes": "what the replicas take",
+}
+REPLICA = {
+    "replicas[].topic": "a topic of which a replica is there",
+    "replicas[].partition": "and which partition",
+    "replicas[].size_bytes": "its size",
+    "replicas[].offset_lag": "how far it is behind the log end",
+    "replicas[].is_future": "whether it is moving here from another directory",
+}
+
+
+def _role(row: Any) -> str:
+    return "controller" if row["controller"] else "fenced" if row["fenced"] else ""
+
+
+LISTED = (
+    Column("BROKER", "broker", number=True),
+    Column("ADDRESS", lambda row: f"{row['host']}:{row['port']}"),
+    Column("RACK", "rack"),
+    Column("ROLE", _role, colour=lambda row: "yellow" if row["fenced"] else None),
+    Column("LEADERS", "leaders", number=True, wide=True),
+    Column("REPLICAS", "replicas", number=True, wide=True),
+    Column("NOT IN SYNC", "not_in_sync", number=True, wide=True, colour=lambda row: "yellow" if row["not_in_sync"] else None),
+    Column("OFFLINE", "offline", number=True, wide=True, colour=lambda row: "red" if row["offline"] else None),
+)
+DIRECTORIES = (
+    Column("BROKER", "broker", number=True),
+    Column("DIRECTORY", "path"),
+    Column("REPLICAS", lambda row: len(row["replicas"]), number=True),
+    Column("USED", lambda row: _size(row["used_bytes"]), number=True),
+    Column("FREE", lambda row: _size(row["usable_bytes"]), number=True),
+    Column("DISK", lambda row: _size(row["total_bytes"]), number=True),
+    Column("STATE", lambda row: row["error"] or "online", colour=lambda row: "red" if row["error"] else None),
+)
+REPLICAS = (
+    Column("BROKER", "broker", number=True),
+    Column("DIRECTORY", "path"),
+    Column("TOPIC", "topic"),
+    Column("PARTITION", "partition", number=True),
+    Column("SIZE", lambda row: _size(row["size_bytes"]), number=True),
+    Column("OFFSET LAG", "offset_lag", number=True),
+    Column("", lambda row: "moving here" if row["is_future"] else None),
+)
+
+
+def _size(count: int | None) -> object:
+    """For a person 1.2 GiB, for a pipe the number."""
+    return size_text(count) if tables.is_terminal() else count
+
+
+@click.group(name="broker", cls=Commands)
+def command() -> None:
+    """Look at the brokers of a cluster."""
+
+
+@fields(BROKER, COUNTS)
+@command.command(name="list")
+@output_option
+@bootstrap_option
+def list_(output: Form, bootstrap: str) -> None:
+    """List brokers; with -o wide, json or yaml also how much each of them has."""
+    with told(), connected(bootstrap) as admin:
+        cluster = admin.describe_cluster()
+        counts = _counts(admin) if output.is_wide or output.for_programs else {}
+    none = dict.fromkeys(COUNTS, 0)
+    nodes = sorted(cluster.nodes, key=lambda node: node.id)
+    output.show([{**broker_document(node, cluster), **counts.get(node.id, none)} for node in nodes], LISTED)
+
+
+def broker_document(node: Node, cluster: ClusterDescription) -> dict[str, Any]:
+    """A broker, with the fields of `BROKER`."""
+    return {
+        "broker": node.id,
+        "host": node.host,
+        "port": node.port,
+        "rack": node.rack,
+        "controller": node.id == cluster.controller,
+        "fenced": node.is_fenced,
+    }
+
+
+def _counts(admin: Admin) -> dict[int, dict[str, int]]:
+    """What each broker has of all topics. Raises: KafkaError."""
+    from ottla.wire.errors import KafkaError
+
+    found: dict[int, dict[str, int]] = {}
+
+    def add(brokers: Iterable[int], what: str) -> None:
+        for broker in brokers:
+            found.setdefault(broker, dict.fromkeys(COUNTS, 0))[what] += 1
+
+    names = [topic.name for topic in admin.list_topics(internal=True)]
+    for topic in (admin.describe_topics(names) if names else {}).values():
+        for one in () if isinstance(topic, KafkaError) else topic.partitions:
+            add([one.leader] if one.leader >= 0 else [], "leaders")
+            add(one.replicas, "replicas")
+            add(set(one.replicas) - set(one.isr), "not_in_sync")
+            add(one.offline_replicas, "offline")
+    return found
+
+
+@fields(
+    BROKER,
+    COUNTS,
+    {f"log_dirs[].{name}": says for name, says in DIRECTORY.items() if name != "broker"},
+    {"log_dirs[].replica_count": "replicas in it", "configs.*": "settings by name that somebody set"},
+)
+@command.command()
+@click.argument("brokers", nargs=-1, type=int, metavar="[N...]", shell_complete=broker_ids)
+@output_option
+@bootstrap_option
+def describe(brokers: tuple[int, ...], output: Form, bootstrap: str) -> None:
+    """Show where brokers are, what they hold, their directories and the settings that somebody set; all brokers if none is named."""
+    from ottla.client.admin.results import Resource
+
+    with told(), connected(bootstrap) as admin:
+        cluster = admin.describe_cluster()
+        chosen = settings.brokers_there(cluster, brokers)
+        counts = _counts(admin)
+        directories = _directories(admin, chosen, None)
+        configs = settings.entries_of(admin, [Resource.broker(number) for number in chosen])
+    documents = []
+    for node in cluster.nodes:
+        if node.id in chosen:
+            own = [{**row, "replica_count": len(row["replicas"])} for row in directories if row["broker"] == node.id]
+            for row in own:
+                del row["replicas"], row["broker"]
+            entries = sorted(configs[Resource.broker(node.id)].items())
+            given = {name: entry.value for name, entry in entries if entry.source.name != "DEFAULT"}
+            held = counts.get(node.id, dict.fromkeys(COUNTS, 0))
+            documents.append({**broker_document(node, cluster), **held, "log_dirs": own, "configs": given})
+    output.each(documents, _print)
+
+
+def _print(one: dict[str, Any], output: Form) -> None:
+    said = [
+        ("address", f"{one['host']}:{one['port']}"),
+        ("rack", one["rack"]),
+        ("role", _role(one)),
+        ("leads", f"{one['leaders']} partitions"),
+        ("replicas", f"{one['replicas']}, {one['not_in_sync']} not in sync, {one['offline']} offline"),
+        *(
+            ("log directory", f"{row['path']}: {row['error'] or _of_disk(row)}")
+            for row in one["log_dirs"]
+        ),
+        *one["configs"].items(),
+    ]  # fmt: skip
+    rows = [{"what": what, "is": value} for what, value in said if value or value == 0]
+    columns = (Column("", "what"), Column("", "is"))
+    output.table(rows, columns, title=f"broker {one['broker']}", prefix=("BROKER", one["broker"]))
+
+
+def _of_disk(row: dict[str, Any]) -> str:
+    parts = [f"{row['replica_count']} replicas", f"{size_text(row['used_bytes'])} used"]
+    if row["usable_bytes"] is not None:
+        parts.append(f"{size_text(row['usable_bytes'])} of {size_text(row['total_bytes'])} free")
+    return ", ".join(parts)
+
+
+def _directories(admin: Admin, brokers: list[int], topics: tuple[str, ...] | None) -> list[dict[str, Any]]:
+    """Raises: KafkaError."""
+    from ottla.wire.errors import KafkaError
+
+    found = []
+    for broker, directories in sorted(admin.describe_log_dirs(brokers, topics=topics or None).items()):
+        if isinstance(directories, KafkaError):
+            raise type(directories)(f"broker {broker}: {directories}")
+        found += [_directory(broker, one) for one in sorted(directories, key=lambda one: one.path)]
+    return found
+
+
+def _directory(broker: int, one: LogDir) -> dict[str, Any]:
+    replicas = sorted(one.replicas, key=lambda log: (log.topic, log.partition, log.is_future))
+    return {
+        "broker": broker,
+        "path": one.path,
+        "error": one.error,
+        "total_bytes": one.total_bytes if one.total_bytes >= 0 else None,
+        "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
+        "used_bytes": sum(log.size_bytes for log in replicas),
+        "replicas": [
+            {
+                "topic": log.topic,
+                "partition": log.partition,
+                "size_bytes": log.size_bytes,
+                "offset_lag": log.offset_lag,
+                "is_future": log.is_future,
+            }
+            for log in replicas
+        ],
+    }
+
+
+@fields(DIRECTORY, REPLICA)
+@command.command(name="log-dirs")
+@click.argument("brokers", nargs=-1, type=int, metavar="[N...]", shell_complete=broker_ids)
+@click.option(
+    "-t", "--topic", "topics", multiple=True, metavar="TOPIC", shell_complete=topic_names, help="Only of this topic; may be repeated."
+)
+@click.option("--replicas", "each", is_flag=True, help="A line for each replica.")
+@output_option
+@bootstrap_option
+def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, output: Form, bootstrap: str) -> None:
+    """Show log directories, how full they are, and how much of that the replicas take. Exit code 1 if one of them is offline."""
+    from ottla.cli.topic.lookup import described
+
+    with told(), connected(bootstrap) as admin:
+        if topics:
+            described(admin, topics)
+        documents = _directories(admin, settings.brokers_there(admin.describe_cluster(), brokers), topics)
+    if not each or output.for_programs:
+        output.show(documents, DIRECTORIES)
+    else:
+        output.table([{**row, **log} for row in documents for log in row["replicas"]], REPLICAS)
+    if any(row["error"] for row in documents):
+        raise SystemExit(1)
+
+
+@fields(settings.SETTING)
+@command.command(name="config")
+@click.argument("broker", type=int, metavar="N", shell_complete=broker_ids)
+@click.option("-a", "--all", "everything", is_flag=True, help="Settings that have their default too.")
+@click.option(
+    "-s", "--setting", "patterns", multiple=True, metavar="PATTERN", help="These, say 'log.*', whoever set them; may be repeated."
+)
+@output_option
+@bootstrap_option
+def config(broker: int, everything: bool, patterns: tuple[str, ...], output: Form, bootstrap: str) -> None:
+    """Show the settings of a broker: the same as ottla config describe broker N."""
+    settings.described("broker", (str(broker),), everything, patterns, output, bootstrap)

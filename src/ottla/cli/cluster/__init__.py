@@ -1,0 +1,1 @@
+"""`ottla cluster`: local clusters, status, restarts, elections and reassignments."""

@@ -1,0 +1,1 @@
+"""Code that several commands share: connections, output formats, tables, confirmation, record formats."""

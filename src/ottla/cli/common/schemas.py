@@ -1,0 +1,321 @@
+"""Avro and Protobuf on the command line, with schemas from files or from a schema registry.
+
+A registry's frame is a zero byte, the schema's id in four bytes, then the value; of Protobuf, the place of the message among those of its
+file stands between.
+
+Values are shown as JSON: bytes as base64, times as ISO 8601, decimals as text; the same is taken when they are written.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ottla.cli.common.value_formats import Form, shown
+from ottla.client.serializers import Avro, SerializationFailed, needed
+
+MAGIC, FRAME_BYTES = 0, 5
+TIMEOUT_S = 15.0
+_CONTENT = "application/vnd.schemaregistry.v1+json"
+
+
+class Found(NamedTuple):
+    """A schema of a registry."""
+
+    id: int
+    schema: str
+
+
+class NotThere(OSError):
+    """A registry has no such schema, or subject."""
+
+
+class Registry:
+    """Reads schemas of a registry that speaks Confluent's REST interface, and adds new ones. `http://user:password@host` logs in."""
+
+    def __init__(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"--registry expects http://HOST:PORT, not {url!r}")
+        address = parts.hostname + (f":{parts.port}" if parts.port else "")
+        self._url = urllib.parse.urlunsplit((parts.scheme, address, parts.path.rstrip("/"), "", ""))
+        self._headers = {"Accept": _CONTENT}
+        if parts.username:
+            login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+            self._headers["Authorization"] = "Basic " + b64encode(login.encode()).decode()
+        self._by_id: dict[int, str] = {}
+
+    def schema(self, number: int) -> str:
+        """The schema with this id, asked for once. Raises: OSError."""
+        if number not in self._by_id:
+            self._by_id[number] = str(self._ask(f"/schemas/ids/{number}")["schema"])
+        return self._by_id[number]
+
+    def schema_if_there(self, number: int) -> str | None:
+        """The same; None where the registry has no schema with this id. Raises: OSError."""
+        try:
+            return self.schema(number)
+        except NotThere:
+            return None
+
+    def newest(self, subject: str) -> Found:
+        """The newest schema of a subject. Raises: OSError."""
+        found = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
+        return Found(int(found["id"]), str(found["schema"]))
+
+    def added(self, subject: str, schema: str) -> Found:
+        """The schema as the subject has it, which gets it if it has not. Raises: OSError."""
+        body = json.dumps({"schema": schema}).encode()
+        return Found(int(self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)["id"]), schema)
+
+    def _ask(self, path: str, body: bytes | None = None) -> Any:
+        headers = self._headers | ({"Content-Type": _CONTENT} if body else {})
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self._url + path, body, headers), timeout=TIMEOUT_S) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace")
+            try:
+                said = json.loads(said)["message"]
+            except (ValueError, KeyError, TypeError):
+                said = said.strip()[:200]
+            kind = NotThere if error.code == 404 else OSError
+            raise kind(f"schema registry {self._url}{path}: {error.code} {error.reason}: {said}") from None
+        except (urllib.error.URLError, TimeoutError, ValueError) as error:
+            raise OSError(f"schema registry {self._url}: {getattr(error, 'reason', error)}") from None
+
+
+def avro(file: str, registry_url: str | None, subject: str) -> Form:
+    """Avro by the schema in a file, or by those of a registry."""
+    needed("fastavro", "Avro")
+    registry = Registry(registry_url) if registry_url else None
+    if not file and registry is None:
+        raise ValueError("avro needs a schema: avro:FILE, or --registry URL")
+    given = _schema_of(file) if file else None
+    if registry is None:
+        assert given is not None, "one of the two was given"
+        return _avro_form(_AvroBare(given))
+    return _avro_form(_AvroFramed(registry, subject, given))
+
+
+def _schema_of(file: str) -> str:
+    text = Path(file).read_text()
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{file} is no Avro schema, which is JSON: {error}") from None
+    return text
+
+
+class _AvroBare:
+    """Values under one schema, without a frame."""
+
+    def __init__(self, schema: str) -> None:
+        self._format = _format(schema)
+        self._shape = shaped_by(json.loads(schema))
+
+    def decode(self, data: bytes) -> Any:
+        return self._format.decode(data)
+
+    def encode(self, value: Any) -> bytes:
+        return self._format.encode(self._shape(value))
+
+
+class _AvroFramed:
+    """Values that say the id of their schema; new ones get that of the file, or the subject's newest."""
+
+    def __init__(self, registry: Registry, subject: str, given: str | None) -> None:
+        self._registry, self._subject, self._given = registry, subject, given
+        self._readers: dict[int, Avro] = {}
+        self._writer: tuple[Avro, Callable[[Any], Any]] | None = None
+
+    def decode(self, data: bytes) -> Any:
+        number = framed_by(data)
+        if number not in self._readers:
+            self._readers[number] = _format(self._registry.schema(number))
+        return self._readers[number].decode(data[FRAME_BYTES:])
+
+    def encode(self, value: Any) -> bytes:
+        if self._writer is None:
+            found = self._registry.added(self._subject, self._given) if self._given else self._registry.newest(self._subject)
+            self._writer = _format(found.schema, found.id), shaped_by(json.loads(found.schema))
+        return self._writer[0].encode(self._writer[1](value))
+
+
+def framed_by(data: bytes) -> int:
+    """The id of the schema in a registry's frame. Raises: ValueError without a frame."""
+    if len(data) < FRAME_BYTES or data[0] != MAGIC:
+        raise ValueError("not framed as schema registries have it: no zero byte and id at its beginning")
+    return int.from_bytes(data[1:FRAME_BYTES], "big")
+
+
+def _format(schema: str, number: int | None = None) -> Avro:
+    wrong = needed("fastavro.schema", "Avro").SchemaParseException
+    try:
+        return Avro(schema, schema_id=number)
+    except (wrong, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not an Avro schema: {' '.join(str(error).split())}") from error
+
+
+def _avro_form(codec: _AvroBare | _AvroFramed) -> Form:
+    failures = (TypeError, ValueError, KeyError, IndexError, EOFError, AttributeError, OverflowError, ArithmeticError)
+
+    def value(data: bytes) -> Any:
+        try:
+            return codec.decode(data)
+        except failures as error:
+            raise ValueError(f"not Avro of this schema: {' '.join(str(error).split()) or type(error).__name__}") from None
+
+    def read(given: Any) -> bytes:
+        if isinstance(given, bytes):
+            try:
+                given = msgspec.json.decode(given)
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"expected JSON to make Avro of: {error}") from None
+        try:
+            return codec.encode(given)
+        except failures as error:
+            raise ValueError(f"does not fit the schema: {' '.join(str(error).split()) or type(error).__name__}") from None
+
+    return Form("avro", lambda data: shown(value(data)), value, read)
+
+
+#: How a JSON value becomes what fastavro expects of a type or logical type.
+_SHAPES: dict[str, Callable[[Any], Any]] = {
+    "bytes": lambda value: b64decode(value, validate=True) if isinstance(value, str) else value,
+    "fixed": lambda value: b64decode(value, validate=True) if isinstance(value, str) else value,
+    "decimal": lambda value: Decimal(str(value)),
+    "date": lambda value: date.fromisoformat(value) if isinstance(value, str) else value,
+    **dict.fromkeys(("time-millis", "time-micros"), lambda value: time.fromisoformat(value) if isinstance(value, str) else value),
+    **dict.fromkeys(
+        ("timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"),
+        lambda value: datetime.fromisoformat(value) if isinstance(value, str) else value,
+    ),
+}
+
+
+def shaped_by(schema: Any) -> Callable[[Any], Any]:
+    """A function that makes of JSON what fastavro writes under the schema: bytes of base64, times of ISO 8601, decimals of text."""
+    named: dict[str, Any] = {}
+
+    def know(part: Any) -> None:
+        if isinstance(part, list):
+            for branch in part:
+                know(branch)
+        elif isinstance(part, dict):
+            if "name" in part:
+                named[part["name"]] = part
+            for inner in (part.get("type"), part.get("items"), part.get("values")):
+                know(inner)
+            for field in part.get("fields", ()):
+                know(field["type"])
+
+    def shape(part: Any, value: Any) -> Any:
+        if isinstance(part, list):
+            return _branch(part, value)
+        if isinstance(part, str):
+            return shape(named[part], value) if part in named else _SHAPES[part](value) if part in _SHAPES else value
+        kind = part["type"]
+        if part.get("logicalType") in _SHAPES:
+            return _SHAPES[part["logicalType"]](value)
+        if kind == "record" and isinstance(value, dict):
+            fields = {field["name"]: field["type"] for field in part["fields"]}
+            unknown = [name for name in value if name not in fields]
+            if unknown:
+                raise ValueError(f"the schema has no field {unknown[0]!r}")
+            return {name: shape(fields[name], inner) for name, inner in value.items()}
+        if kind == "array" and isinstance(value, list):
+            return [shape(part["items"], inner) for inner in value]
+        if kind == "map" and isinstance(value, dict):
+            return {name: shape(part["values"], inner) for name, inner in value.items()}
+        return (
+            _SHAPES[kind](value)
+            if isinstance(kind, str) and kind in _SHAPES
+            else shape(kind, value)
+            if not isinstance(kind, str)
+            else value
+        )
+
+    def _branch(branches: list[Any], value: Any) -> Any:
+        if value is None:
+            return None
+        for branch in branches:
+            if branch in ("null", "string") and not (branch == "string" and isinstance(value, str)):
+                continue
+            try:
+                return shape(branch, value)
+            except (ValueError, TypeError, KeyError, ArithmeticError):
+                continue
+        return value
+
+    know(schema)
+    return lambda value: shape(schema, value)
+
+
+def protobuf(file: Path, name: str, *, framed: bool) -> Form:
+    """Messages of a descriptor set; `framed`: behind a registry's frame."""
+    failed = needed("google.protobuf.message", "Protobuf").Error
+    from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for one in descriptor_pb2.FileDescriptorSet.FromString(file.read_bytes()).file:
+            pool.Add(one)
+        message = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    except KeyError:
+        raise ValueError(f"{file} has no message {name!r}; name it with its package, such as shop.Order") from None
+    except (failed, TypeError) as error:
+        raise ValueError(f"{file} is no descriptor set, which protoc --include_imports -o writes: {error}") from None
+
+    def value(data: bytes) -> Any:
+        try:
+            return json_format.MessageToDict(message.FromString(_unframed(data) if framed else data), preserving_proto_field_name=True)
+        except failed as error:
+            raise ValueError(f"not a protobuf {name}: {error}") from None
+
+    def read(given: Any) -> bytes:
+        if framed:
+            raise ValueError("protobuf framed for a registry can be read, not written")
+        try:
+            text = given.decode() if isinstance(given, bytes) else given if isinstance(given, str) else msgspec.json.encode(given).decode()
+            return bytes(json_format.Parse(text, message()).SerializeToString())
+        except (failed, json_format.Error) as error:
+            raise ValueError(f"does not fit message {name}: {' '.join(str(error).split())}") from None
+
+    return Form("protobuf", lambda data: shown(value(data)), value, read)
+
+
+def _unframed(data: bytes) -> bytes:
+    """What follows a registry's frame and the message's place: a count, 0 for the first message, and so many numbers, as zigzag varints."""
+    framed_by(data)
+    at = FRAME_BYTES
+
+    def number() -> int:
+        nonlocal at
+        found = shift = 0
+        while True:
+            if at >= len(data):
+                raise ValueError("cut short within a registry's frame")
+            byte = data[at]
+            at += 1
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return (found >> 1) ^ -(found & 1)
+
+    for _ in range(number()):
+        number()
+    return data[at:]
+
+
+__all__ = ["Found", "Registry", "SerializationFailed", "avro", "framed_by", "protobuf", "shaped_by"]

@@ -1,0 +1,1 @@
+"""`ottla completion`: scripts for shell completion."""

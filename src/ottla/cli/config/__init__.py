@@ -1,0 +1,1 @@
+"""`ottla config`: describe and alter settings."""

@@ -1,0 +1,1 @@
+"""`ottla consume`: read records of topics."""

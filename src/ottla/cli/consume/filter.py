@@ -1,0 +1,289 @@
+"""What `--filter` lets through: comparisons, joined by `and`, `or`, `not` and parentheses.
+
+    key = K-17               value ~ "time ?out"            header.level != debug         header.trace
+    .amount >= 100           .items[*].sku = A1             key.customer ~ ^4             partition = 3 and offset < 1000
+    not (.test = true)       key = null                     timestamp >= 2026-01-31T12:00:00
+
+    fields       key  value  header.NAME  header["odd name"]  topic  partition  offset  timestamp
+                 .path into a JSON value; value.path is the same, key.path a path into a JSON key (paths: see record_path)
+    operators    =  !=  <  <=  >  >=  ~ (a regular expression is found in it)  !~
+                 a field alone: it is there, and is not null
+    right side   a word, or a JSON string in double quotes where it has blanks or parentheses
+
+Text is compared as text; what is a number in JSON, or the record's own, is compared as a number with what reads as one. `null` and `true`
+without quotes mean the JSON values, `""` is empty. Where a path, or a header that comes more than once, gives many values, one that fits
+is enough; `!=` and `!~` are `not (... = ...)` and `not (... ~ ...)`, so that they hold where nothing is found. A timestamp is written in
+milliseconds or as a date.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ottla.cli.common.json_path import decoder, leading
+from ottla.client.consumer.record import ConsumerRecord
+
+Filter = Callable[[ConsumerRecord], bool]
+#: All that a field has: bytes of keys, values and headers; str and numbers of the record; what JSON gives.
+Values = Callable[[ConsumerRecord], list[Any]]
+
+_TOKEN = re.compile(
+    r'\s*(?:(?P<op>!=|!~|<=|>=|=|<|>|~)|(?P<paren>[()])|(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<word>(?:\["(?:[^"\\]|\\.)*"\]|[^\s()=!<>~"])+))'
+)
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_OWN: dict[str, Values] = {
+    "topic": lambda record: [record.topic],
+    "partition": lambda record: [record.partition],
+    "offset": lambda record: [record.offset],
+    "timestamp": lambda record: [record.timestamp],
+}
+_SINGLE = ("key", "value", *_OWN)
+FIELDS = "key, value, header.NAME, topic, partition, offset, timestamp, .path, key.path"
+
+
+class FilterError(ValueError):
+    """The filter says nothing that can be understood."""
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+
+
+class Right(NamedTuple):
+    """The right side of a comparison, as all that it may be compared with."""
+
+    text: str
+    #: A number, True, False or None, if it was not in quotes and reads as one; otherwise the text.
+    value: Any
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it reads as a number."""
+        return isinstance(self.value, int | float) and not isinstance(self.value, bool)
+
+
+def filtered(texts: Iterable[str]) -> Filter | None:
+    """What all the filters let through; None without filters. Raises: FilterError."""
+    found = [compiled(text) for text in texts]
+    if not found:
+        return None
+    if len(found) == 1:
+        return found[0]
+    return lambda record: all(one(record) for one in found)
+
+
+def compiled(text: str) -> Filter:
+    """One filter. Raises: FilterError."""
+    return _Parser(text).whole()
+
+
+class _Parser:
+    """Reads `or` of `and` of `not` of comparisons."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(_tokens(text))
+        self._at = 0
+        #: Shared, so that a value is decoded once for all comparisons.
+        self._json = {"key": decoder(), "value": decoder()}
+
+    def whole(self) -> Filter:
+        found = self._any_of()
+        if self._at < len(self._tokens):
+            raise self._wrong(f"what should {self._tokens[self._at].text!r} mean after that?")
+        return found
+
+    def _wrong(self, why: str) -> FilterError:
+        return FilterError(f"--filter {self._text!r}: {why}")
+
+    def _next(self, *kinds: str) -> _Token | None:
+        """The next token if it is of these kinds, and then no more the next."""
+        if self._at < len(self._tokens) and self._tokens[self._at].kind in kinds:
+            self._at += 1
+            return self._tokens[self._at - 1]
+        return None
+
+    def _next_word(self, word: str) -> bool:
+        is_it = self._at < len(self._tokens) and self._tokens[self._at] == _Token("word", word)
+        self._at += is_it
+        return is_it
+
+    def _any_of(self) -> Filter:
+        found = [self._all_of()]
+        while self._next_word("or"):
+            found.append(self._all_of())
+        return found[0] if len(found) == 1 else lambda record: any(one(record) for one in found)
+
+    def _all_of(self) -> Filter:
+        found = [self._term()]
+        while self._next_word("and"):
+            found.append(self._term())
+        return found[0] if len(found) == 1 else lambda record: all(one(record) for one in found)
+
+    def _term(self) -> Filter:
+        if self._next_word("not"):
+            inner = self._term()
+            return lambda record: not inner(record)
+        paren = self._next("paren")
+        if paren is not None:
+            if paren.text == ")":
+                raise self._wrong("a parenthesis is closed that was not opened")
+            inner = self._any_of()
+            if self._next("paren") != _Token("paren", ")"):
+                raise self._wrong("a parenthesis is not closed")
+            return inner
+        return self._comparison()
+
+    def _comparison(self) -> Filter:
+        left = self._next("word")
+        if left is None:
+            raise self._wrong(f"a field was expected: {FIELDS}")
+        values = self._field(left.text)
+        op = self._next("op")
+        if op is None:
+            return lambda record: any(value is not None for value in values(record))
+        right = self._next("word", "quoted")
+        if right is None:
+            raise self._wrong(f"nothing stands to the right of {op.text}")
+        fits = self._fits(left.text, op.text.removeprefix("!") if op.text != "!=" else "=", right)
+        if left.text in _SINGLE:
+            # One value, without the detour for many.
+            of, negative = attrgetter(left.text), op.text.startswith("!")
+            return (lambda record: not fits(of(record))) if negative else (lambda record: fits(of(record)))
+        if op.text.startswith("!"):
+            return lambda record: not any(fits(value) for value in values(record))
+        return lambda record: any(fits(value) for value in values(record))
+
+    def _field(self, text: str) -> Values:
+        if text in _OWN:
+            return _OWN[text]
+        if text == "key":
+            return lambda record: [record.key]
+        if text == "value":
+            return lambda record: [record.value]
+        whose, _, name = text.partition(".")
+        if text.startswith('header["') and text.endswith('"]'):
+            return _header(msgspec.json.decode(text[7:-1], type=str))
+        if whose == "header" and name:
+            return _header(name)
+        whose = "key" if text.startswith(("key.", "key[")) else "value"
+        try:
+            found, end = leading(text.removeprefix(whose))
+        except ValueError:
+            raise self._wrong(f"there is no field {text!r}; there are {FIELDS}") from None
+        if end < len(text.removeprefix(whose)):
+            raise self._wrong(f"{text!r} is not a path like .customer.id or .items[0]")
+        decoded, all_at = self._json[whose], found.all
+        if whose == "key":
+            return lambda record: all_at(decoded(record.key))
+        return lambda record: all_at(decoded(record.value))
+
+    def _fits(self, left: str, op: str, token: _Token) -> Callable[[Any], bool]:
+        quoted = token.kind == "quoted"
+        text = msgspec.json.decode(token.text, type=str) if quoted else token.text
+        if op == "~":
+            try:
+                search = re.compile(text.encode()).search
+            except re.error as error:
+                raise self._wrong(f"{text!r} is not a regular expression: {error}") from None
+            return lambda value: value is not None and search(_bytes(value)) is not None
+        if left == "timestamp":
+            right = Right(text, _milliseconds(self, text))
+        else:
+            right = Right(text, text if quoted else _literal(text))
+        if op == "=":
+            return _equal(right)
+        if right.value is None or isinstance(right.value, bool):
+            raise self._wrong(f"nothing is {op} {text}")
+        return _ordered(_ORDER[op], right)
+
+    def not_a_time(self, text: str) -> FilterError:
+        """What is wrong with a timestamp."""
+        return self._wrong(f"a timestamp is milliseconds or a date like 2026-01-31T12:00:00, not {text!r}")
+
+
+def _tokens(text: str) -> Iterable[_Token]:
+    at = 0
+    while text[at:].strip():
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise FilterError(f"--filter {text!r}: cannot read {text[at:].strip()!r}")
+        assert found.lastgroup is not None, "each alternative has a name"
+        yield _Token(found.lastgroup, found[found.lastgroup])
+        at = found.end()
+
+
+def _header(name: str) -> Values:
+    return lambda record: [value for one, value in record.headers if one == name]
+
+
+def _literal(text: str) -> Any:
+    if text in ("null", "true", "false"):
+        return {"null": None, "true": True, "false": False}[text]
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if text.lower().lstrip("+-")[:1] not in ("n", "i") else text
+
+
+def _milliseconds(parser: _Parser, text: str) -> int:
+    import click
+
+    from ottla.cli.common.arguments import time_ms
+
+    try:
+        return time_ms(text, "--filter")
+    except click.UsageError:
+        raise parser.not_a_time(text) from None
+
+
+def _bytes(value: Any) -> bytes:
+    """What a regular expression is looked for in."""
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _equal(right: Right) -> Callable[[Any], bool]:
+    as_bytes, number = right.text.encode(), right.value if right.is_number else None
+
+    def equal(value: Any) -> bool:
+        if isinstance(value, bytes):
+            return right.value is not None and value == as_bytes
+        if isinstance(value, str):
+            return right.value is not None and value == right.text
+        if value is None or isinstance(value, bool):
+            return value is right.value
+        return number is not None and isinstance(value, int | float) and value == number
+
+    return equal
+
+
+def _ordered(order: Callable[[Any, Any], bool], right: Right) -> Callable[[Any], bool]:
+    """A number is compared with what is one, or reads as one; text with text."""
+
+    def ordered(value: Any) -> bool:
+        if isinstance(value, bytes):
+            try:
+                value = value.decode()
+            except UnicodeDecodeError:
+                return False
+        if isinstance(value, str) and right.is_number:
+            value = _literal(value)
+        if isinstance(value, str):
+            return not right.is_number and order(value, right.text)
+        return right.is_number and isinstance(value, int | float) and not isinstance(value, bool) and order(value, right.value)
+
+    return ordered

@@ -1,0 +1,1 @@
+"""`ottla doctor`: checks of a cluster and of a data directory."""

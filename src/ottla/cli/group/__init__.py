@@ -1,0 +1,1 @@
+"""`ottla group`: describe, reset and delete consumer groups."""

@@ -1,0 +1,1 @@
+"""`ottla log`: dump, verify and scrub log files."""

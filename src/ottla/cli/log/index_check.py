@@ -1,0 +1,84 @@
+"""Whether indexes fit their log: what `ottla log dump --verify` finds.
+
+An entry of an offset index names a batch by its last offset and where it begins; one of a time index names a batch that has a timestamp as
+its largest, by an offset in it. The keys of both grow. An index is a cache: a broker that finds one that does not fit makes it anew.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ottla.log import filenames
+
+Row = dict[str, Any]
+
+
+class Batch(NamedTuple):
+    """A batch in a log file. Ordered by its last offset."""
+
+    last_offset: int
+    base_offset: int
+    position: int
+    max_timestamp: int
+
+
+def batches(log: Path) -> list[Batch]:
+    """All whole batches of a log file, as far as it can be read."""
+    from ottla.records.batch import headers
+    from ottla.records.errors import RecordsError
+
+    found: list[Batch] = []
+    if not log.exists() or not log.stat().st_size:
+        return found
+    with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+        try:
+            for position, header in headers(view):
+                found.append(Batch(header.last_offset, header.base_offset, position, header.max_timestamp))
+        except RecordsError:
+            # `dump` of the log tells this.
+            pass
+    return found
+
+
+def beside(index: Path) -> Path:
+    """The log file that an index belongs to, which has the same state: deleted, swapped in, or in use."""
+    for state in (filenames.DELETED, filenames.SWAP, filenames.CLEANED):
+        if index.name.endswith(state):
+            stem = index.name.removesuffix(state).rpartition(".")[0]
+            return index.with_name(stem + filenames.LOG + state)
+    return index.with_name(index.name.rpartition(".")[0] + filenames.LOG)
+
+
+def misplaced(entries: Iterable[Row], log: list[Batch]) -> Iterator[Row]:
+    """Entries of an offset index that do not fit, each with what is wrong."""
+    by_position = {batch.position: batch for batch in log}
+    before = -1
+    for row in entries:
+        batch = by_position.get(row["position"])
+        if row["offset"] <= before:
+            yield {**row, "damage": f"does not grow: the entry before has offset {before}"}
+        elif batch is None:
+            yield {**row, "damage": "no batch begins at this position"}
+        elif batch.last_offset != row["offset"]:
+            yield {**row, "damage": f"the batch there ends at offset {batch.last_offset}"}
+        before = row["offset"]
+
+
+def mistimed(entries: Iterable[Row], log: list[Batch]) -> Iterator[Row]:
+    """Entries of a time index that do not fit."""
+    lasts = [batch.last_offset for batch in log]
+    before = -1
+    for row in entries:
+        place = bisect_left(lasts, row["offset"])
+        batch = log[place] if place < len(log) and log[place].base_offset <= row["offset"] else None
+        if row["timestamp"] <= before:
+            yield {**row, "damage": f"does not grow: the entry before has timestamp {before}"}
+        elif batch is None:
+            yield {**row, "damage": "no batch has this offset"}
+        elif batch.max_timestamp != row["timestamp"]:
+            yield {**row, "damage": f"the largest timestamp of the batch there is {batch.max_timestamp}"}
+        before = row["timestamp"]

@@ -1,0 +1,1 @@
+"""`ottla perf`: throughput and latency of a cluster."""

@@ -1,0 +1,1 @@
+"""`ottla pipeline`: plan, run and inspect pipelines on Spark."""

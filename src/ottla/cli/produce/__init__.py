@@ -1,0 +1,1 @@
+"""`ottla produce`: write records to a topic."""

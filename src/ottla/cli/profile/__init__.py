@@ -1,0 +1,1 @@
+"""`ottla profile`: saved connection settings."""

@@ -1,0 +1,166 @@
+"""``ottla serve``: runs brokers until it is told to stop.
+
+Settings come from the file, then from ``--set``, then from the options; the later wins. What cannot be used is one line on stderr and exit
+code 2; what keeps a server from starting, one line and exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, cast
+
+import click
+
+from ottla.cli.common.paths import LocalPath
+from ottla.server.data_directory import CannotStart, default_data_directory
+
+if TYPE_CHECKING:
+    from ottla.server.process_plan import Plan
+
+LOOPS = ("uvloop", "asyncio")
+#: What the environment variable OTTLA_LOG may say.
+LOG_LEVELS = ("error", "warning", "info", "debug")
+
+
+@click.command(name="serve")
+@click.option(
+    "--data-dir", metavar="DIR", type=LocalPath(path_type=Path), help=f"Where everything is kept. [default: {default_data_directory()}]"
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Where to serve; further brokers take the ports after it, or free ones for port 0. [default: 127.0.0.1:9092]",
+)
+@click.option("--brokers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True, help="Brokers in this process.")
+@click.option("--broker-id", metavar="N", type=click.IntRange(0), help="Number of the first broker. [default: 1]")
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,...][/PATH]",
+    help="ZooKeeper of a cluster of several processes; each needs a --broker-id and a --data-dir of its own. [default: none, one process]",
+)
+@click.option("--config", "config_file", metavar="FILE", type=LocalPath(path_type=Path), help="Settings, as in Kafka's server.properties.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One setting, by Kafka's name; may be repeated.")
+@click.option(
+    "--log-file",
+    metavar="FILE",
+    type=LocalPath(path_type=Path, dir_okay=False),
+    help="Where to say what there is to say; what is older than the last 16 MiB stands in FILE.1. [default: the terminal]",
+)
+@click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop where installed]")
+def command(
+    data_dir: Path | None,
+    listen: str | None,
+    brokers: int,
+    broker_id: int | None,
+    zookeeper: str | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    log_file: Path | None,
+    loop: str | None,
+) -> None:
+    """Run one or more brokers until SIGTERM or Ctrl-C.
+
+    Prints "ottla: ready on HOST:PORT[,HOST:PORT...]" once clients may come.
+    """
+    from ottla.base.options import ConfigError
+
+    if log_file is not None:
+        from ottla.server.log_file import say_into
+
+        try:
+            say_into(log_file.absolute())
+        except OSError as error:
+            _give_up(f"--log-file: cannot write to {log_file}: {error.strerror}", 2)
+    try:
+        plan = _plan(data_dir, listen, brokers, broker_id, config_file, settings, zookeeper)
+    except ConfigError as error:
+        _give_up(str(error), 2)
+    level = os.environ.get("OTTLA_LOG") or "warning"
+    if level not in LOG_LEVELS:
+        _give_up(f"OTTLA_LOG: expected {', '.join(LOG_LEVELS)}, not {level!r}", 2)
+    logging.basicConfig(format="ottla: %(message)s", level=level.upper())
+    _say(f"data directory {plan.data_dir}")
+    from ottla.server.process import serve
+
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
+            code = runner.run(serve(plan, _ready))
+    except ConfigError as error:
+        _give_up(str(error), 2)
+    except CannotStart as error:
+        _give_up(str(error), 1)
+    sys.exit(code)
+
+
+def _plan(
+    data_dir: Path | None,
+    listen: str | None,
+    brokers: int,
+    broker_id: int | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    zookeeper: str | None,
+) -> Plan:
+    """Raises: ConfigError."""
+    from ottla.base.options import ConfigError
+    from ottla.server.addresses import listener_text, parse_address
+    from ottla.server.process_plan import Plan
+    from ottla.server.server_properties import adopted, parse_properties
+
+    given: dict[str, str] = {}
+    if config_file is not None:
+        try:
+            given.update(parse_properties(config_file.read_text()))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError("--config", f"cannot read {config_file}: {error}") from None
+    for pair in settings:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError("--set", f"expected KEY=VALUE, such as write.caching=true, not {pair!r}")
+        given[name.strip()] = value
+    if broker_id is not None:
+        given["broker.id"] = str(broker_id)
+    if zookeeper is not None:
+        given["zookeeper.connect"] = zookeeper
+    if listen is not None:
+        given["listeners"] = listener_text(parse_address(listen, name="--listen"))
+    texts, warnings = adopted(given)
+    plan = Plan(data_dir=(data_dir or default_data_directory()).absolute(), texts=texts, brokers=brokers)
+    # Settings that cannot be used are refused before a directory is made.
+    plan.listen()
+    plan.log_dirs(0)
+    for warning in warnings:
+        _say(warning)
+    return plan
+
+
+def _loop_factory(name: str | None) -> Callable[[], asyncio.AbstractEventLoop]:
+    if name != "asyncio":
+        try:
+            import uvloop
+        except ImportError:
+            if name == "uvloop":
+                _give_up("--loop: uvloop is not installed; use --loop asyncio", 2)
+        else:
+            return cast("Callable[[], asyncio.AbstractEventLoop]", uvloop.new_event_loop)
+    return asyncio.new_event_loop
+
+
+def _ready(addresses: list[tuple[str, int]]) -> None:
+    from ottla.server.addresses import address_text
+
+    print(f"ottla: ready on {','.join(map(address_text, addresses))}", flush=True)
+
+
+def _say(line: str) -> None:
+    print(f"ottla: {line}", file=sys.stderr, flush=True)
+
+
+def _give_up(reason: str, code: int) -> NoReturn:
+    _say(reason)
+    sys.exit(code)

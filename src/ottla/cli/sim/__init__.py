@@ -1,0 +1,1 @@
+"""`ottla sim`: run the simulator."""

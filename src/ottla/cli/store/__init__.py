@@ -1,0 +1,1 @@
+"""`ottla store`: check and restore the embedded store."""

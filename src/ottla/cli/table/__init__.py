@@ -1,0 +1,1 @@
+"""`ottla table`: keep tables in sync with topics."""

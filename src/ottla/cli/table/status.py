@@ -1,0 +1,97 @@
+"""`ottla table status DIR` and `ottla table compact DIR`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.cli.common.errors import bootstrap_option, told
+from ottla.cli.common.paths import LocalPath
+
+if TYPE_CHECKING:
+    from ottla.lake.table.status import TableStatus
+
+directory_argument = click.argument("directory", metavar="DIR", type=LocalPath(path_type=Path, exists=True, file_okay=False))
+
+
+@click.command("status")
+@directory_argument
+@click.option("--offline", is_flag=True, help="Do not ask the cluster how far the topic is.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@bootstrap_option
+def status(directory: Path, offline: bool, output: str, bootstrap: str) -> None:
+    """Show the table in DIR: version, rows, files, columns, offsets, and how far behind its topic it is."""
+    from ottla.lake.table.status import status as status_of
+
+    with told():
+        try:
+            found = status_of(directory)
+        except ImportError as error:
+            raise click.ClickException(str(error)) from None
+        ends, story = ({}, "not asked") if offline else _ends(found, bootstrap)
+    lag = {partition: max(0, end - found.offsets.get(partition, 0)) for partition, end in ends.items()}
+    if output == "json":
+        click.echo(json.dumps(_object(found, ends, lag, story), ensure_ascii=False))
+        return
+    _show(directory, found, ends, lag, story)
+
+
+def _ends(found: TableStatus, bootstrap: str) -> tuple[Mapping[int, int], str]:
+    """Where the topic ends; nothing, and why, where that cannot be said."""
+    from ottla.lake.table.target import NotOurs, Origin, belongs
+    from ottla.lake.table.topic import Topic
+    from ottla.wire.errors import KafkaError
+
+    try:
+        with Topic(found.topic, bootstrap_servers=bootstrap, client_id="ottla-cli", default_api_timeout_ms=5_000) as topic:
+            belongs(Origin(topic.name, topic.topic_id), found.topic, found.topic_id, "DIR")
+            return topic.ends(), ""
+    except (KafkaError, NotOurs, OSError, TimeoutError) as error:
+        return {}, " ".join(str(error).split())
+
+
+def _object(found: TableStatus, ends: Mapping[int, int], lag: Mapping[int, int], story: str) -> dict[str, Any]:
+    return {
+        "format": found.kind, "topic": found.topic, "topic_id": found.topic_id, "value": found.form.value, "mode": found.form.mode,
+        "version": found.version, "rows": found.rows, "files": found.files, "bytes": found.bytes, "columns": dict(found.columns),
+        "offsets": {str(partition): offset for partition, offset in found.offsets.items()},
+        "ends": {str(partition): end for partition, end in ends.items()},
+        "lag": sum(lag.values()) if ends else None, "problem": story or None,
+    }  # fmt: skip
+
+
+def _show(directory: Path, found: TableStatus, ends: Mapping[int, int], lag: Mapping[int, int], story: str) -> None:
+    from ottla.cli.common.arguments import size_text
+
+    click.echo(f"{directory}: {found.kind} table of topic {found.topic}, {found.form.mode}, values {found.form.value}")
+    click.echo(f"version {found.version}  rows {found.rows:,}  files {found.files:,}  {size_text(found.bytes)}")
+    click.echo("columns " + ", ".join(f"{name} {kind}" for name, kind in found.columns))
+    for partition in sorted({*found.offsets, *ends}):
+        behind = f"  end {ends[partition]:,}  lag {lag[partition]:,}" if partition in ends else ""
+        click.echo(f"{found.topic}-{partition}  next offset {found.offsets.get(partition, 0):,}{behind}")
+    click.echo(f"lag {sum(lag.values()):,}" if ends else f"lag not known: {story}")
+
+
+@click.command("compact")
+@directory_argument
+@click.option("--vacuum-hours", type=click.IntRange(min=0), metavar="N",
+              help="Remove files that no version of the last N hours has; below 168, readers of older versions fail.")  # fmt: skip
+def compact_command(directory: Path, vacuum_hours: int | None) -> None:
+    """Join small files of the Delta table in DIR. Whoever keeps or reads it is not disturbed."""
+    from ottla.lake.table.delta import compact, needed_delta, opened, vacuum
+
+    with told():
+        try:
+            needed_delta()
+        except ImportError as error:
+            raise click.ClickException(str(error)) from None
+        if opened(str(directory)) is None:
+            raise click.ClickException(f"there is no Delta table at {directory}")
+        done = compact(str(directory))
+        click.echo(f"{done.removed} files became {done.added}")
+        if vacuum_hours is not None:
+            click.echo(f"{len(vacuum(str(directory), retention_hours=vacuum_hours))} old files removed")

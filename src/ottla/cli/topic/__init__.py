@@ -1,0 +1,1 @@
+"""`ottla topic`: create, list, describe, alter and delete topics."""

@@ -1,0 +1,1 @@
+"""`ottla zookeeper`: run a local ZooKeeper ensemble."""

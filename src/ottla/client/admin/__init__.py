@@ -1,0 +1,1 @@
+"""The admin client for asyncio, its requests and result types."""

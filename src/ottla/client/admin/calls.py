@@ -1,0 +1,281 @@
+"""What every subject of the admin client shares: its connections, and ways to ask until the answer is good or the time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar
+
+from ottla.client.admin import results as r
+from ottla.client.errors import AlreadyClosed
+from ottla.client.group.coordinator_lookup import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_PASSES, Coordinators
+from ottla.client.options import AdminOptions, from_keywords
+from ottla.client.transport.backoff import Backoff
+from ottla.client.transport.event_loop import OneLoop
+from ottla.client.transport.network import Network
+from ottla.client.transport.routing import NOT_CONTROLLER, ask_controller
+from ottla.wire.errors import (
+    BrokerNotAvailable,
+    KafkaError,
+    RequestTimedOut,
+    UnknownServerError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_for,
+)
+
+A = TypeVar("A")
+T = TypeVar("T")
+K = TypeVar("K")
+#: What became of one item: its result, or why there is none.
+Outcome: TypeAlias = T | KafkaError
+ANY_BROKER = -1
+
+
+class AdminCalls:
+    """The part of `Admin` that is about no subject. Its methods are cut into classes by subject, each of which goes on from the one
+    before, as a single class of all admin requests would be too long to read.
+    """
+
+    def __init__(self, *, rng: Random | None = None, **settings: Any) -> None:
+        self.options = from_keywords(AdminOptions, settings)
+        self._rng = rng or Random()
+        self._network_: Network | None = None
+        self._coordinators_: Coordinators | None = None
+        self._own = OneLoop("Admin")
+        self._closed = False
+
+    @property
+    def _network(self) -> Network:
+        if self._closed:
+            raise AlreadyClosed("the admin client is closed; make another one")
+        self._own.check()
+        if self._network_ is None:
+            self._network_ = Network(self.options, rng=self._rng, allow_auto_create=False)
+        return self._network_
+
+    @property
+    def _coordinators(self) -> Coordinators:
+        if self._coordinators_ is None:
+            self._coordinators_ = Coordinators(self._network)
+        return self._coordinators_
+
+    async def __aenter__(self) -> Self:
+        _ = self._network
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Closing twice is no error."""
+        closed, self._closed = self._closed, True
+        if not closed and self._own.elsewhere():
+            raise self._own.wrong()
+        if not closed and self._network_ is not None:
+            await self._network_.close()
+
+    # -- ways to ask
+
+    def _limit_ms(self, timeout_ms: float | None) -> float:
+        return self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+    async def _controller(
+        self, request: Any, codes: Callable[[Any], list[int]], left_ms: float, *, at_least: int = 0, at_most: int = 1000
+    ) -> Any:
+        def moved(response: Any) -> bool:
+            return NOT_CONTROLLER in codes(response)
+
+        return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_least=at_least, at_most=at_most)
+
+    async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
+        """Ask one broker, or any. Raises: BrokerNotAvailable for one that the cluster does not have now."""
+        network = self._network
+        if node == ANY_BROKER:
+            return await network.ask_any(request, at_least=at_least)
+        if node not in network.cluster.brokers:
+            await network.refresh()
+            if node not in network.cluster.brokers:
+                raise BrokerNotAvailable(network.absent(node))
+        return await network.ask(node, request, timeout_ms=left_ms, at_least=at_least)
+
+    async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0, at_most: int = 1000) -> Any:
+        """Ask any broker until one answers without an error that passes. Raises: the error; RequestTimedOut."""
+
+        async def ask(_: list[None], left_ms: float) -> dict[None, Outcome[Any]]:
+            response = await self._network.ask_any(request, at_least=at_least, at_most=at_most)
+            return {None: failed(response) or response}
+
+        return good((await self._each([None], ask, timeout_ms, doing))[None])
+
+    async def _brokers(self, left_ms: float) -> list[int]:
+        """All brokers. Raises: MetadataTimedOut, AlreadyClosed."""
+        network = self._network
+        if network.cluster.version == 0:
+            await network.until(lambda: network.cluster.brokers or None, timeout_ms=left_ms, doing=lambda: "the brokers are not known")
+        return list(network.cluster.brokers)
+
+    async def _each_broker(
+        self, nodes: list[int], request: Any, read: Callable[[Any], T], timeout_ms: float | None, doing: str, *, at_least: int = 0
+    ) -> dict[int, Outcome[T]]:
+        """Ask each of these brokers the same; `read` gives the result in an answer that is no error."""
+
+        async def ask(nodes: list[int], left_ms: float) -> dict[int, Outcome[T]]:
+            async def one(node: int) -> Outcome[T]:
+                try:
+                    response = await self._node(node, request, left_ms, at_least=at_least)
+                except KafkaError as error:
+                    return error
+                return failed(response) or read(response)
+
+            return dict(zip(nodes, await asyncio.gather(*map(one, nodes)), strict=True))
+
+        return await self._each(nodes, ask, timeout_ms, doing)
+
+    async def _by_coordinator(
+        self,
+        items: Mapping[str, A],
+        ask: Callable[[int, dict[str, A], float], Awaitable[Mapping[str, Outcome[T]]]],
+        timeout_ms: float | None,
+        doing: str,
+    ) -> dict[str, Outcome[T]]:
+        """Ask the coordinator of each group about it, in one request for all the groups that a broker coordinates."""
+        coordinators = self._coordinators
+
+        async def asked(node: int, share: dict[str, A], left_ms: float) -> Mapping[str, Outcome[T]]:
+            try:
+                return await ask(node, share, left_ms)
+            except KafkaError as error:
+                return dict.fromkeys(share, error)
+
+        async def share(groups: list[str], left_ms: float) -> dict[str, Outcome[T]]:
+            shares: dict[int, dict[str, A]] = {}
+            outcomes: dict[str, Outcome[T]] = {}
+            for group, node in (await coordinators.find(groups)).items():
+                if isinstance(node, KafkaError):
+                    outcomes[group] = node
+                else:
+                    shares.setdefault(node, {})[group] = items[group]
+            for answer in await asyncio.gather(*(asked(node, part, left_ms) for node, part in shares.items())):
+                outcomes.update(answer)
+            for group, outcome in outcomes.items():
+                if isinstance(outcome, KafkaError) and outcome.retriable and outcome.code != COORDINATOR_LOAD_IN_PROGRESS:
+                    coordinators.forget(group)
+            return outcomes
+
+        return await self._each(list(items), share, timeout_ms, doing)
+
+    async def _by_broker(
+        self,
+        resources: Iterable[r.Resource],
+        ask: Callable[[int, list[r.Resource], float], Awaitable[dict[r.Resource, Outcome[T]]]],
+        timeout_ms: float | None,
+        doing: str,
+    ) -> dict[r.Resource, Outcome[T]]:
+        """Settings of one broker are its own business; all others are any broker's."""
+
+        async def share(wanted: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[T]]:
+            by_node: dict[int, list[r.Resource]] = {}
+            for resource in wanted:
+                own = resource.type in (r.ResourceType.BROKER, r.ResourceType.BROKER_LOGGER) and resource.name
+                if own and not resource.name.isdecimal():
+                    raise ValueError(f"the settings of a broker go by its id, as in Resource.broker(1), and {resource.name!r} is none")
+                by_node.setdefault(int(resource.name) if own else ANY_BROKER, []).append(resource)
+            found: dict[r.Resource, Outcome[T]] = {}
+            for node, part in by_node.items():
+                try:
+                    found.update(await ask(node, part, left_ms))
+                except KafkaError as error:
+                    found.update(dict.fromkeys(part, error))
+            return found
+
+        return await self._each(list(resources), share, timeout_ms, doing)
+
+    async def _each(
+        self,
+        items: list[K],
+        ask: Callable[[list[K], float], Awaitable[dict[K, Outcome[T]]]],
+        timeout_ms: float | None,
+        doing: str,
+    ) -> dict[K, Outcome[T]]:
+        """Ask about all items, then again about those whose error may pass, until the time is over or `retries` are used up."""
+        network, limit_ms = self._network, self._limit_ms(timeout_ms)
+        deadline_ms = network.clock_ms() + limit_ms
+        backoff = Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms, self._rng)
+        pending, done = list(items), dict[K, Outcome[T]]()
+        while pending:
+            left_ms = deadline_ms - network.clock_ms()
+            if left_ms <= 0:
+                for item in pending:
+                    last = done.get(item)
+                    why = f": {last}" if isinstance(last, KafkaError) else f": {trouble}" if (trouble := network.trouble()) else ""
+                    what = doing if item is None else f"{doing} {item}"
+                    done[item] = RequestTimedOut(f"{what} was not done within {limit_ms:.0f} ms{why}")
+                break
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    answer = await ask(pending, left_ms)
+            except TimeoutError:
+                continue
+            except KafkaError as error:
+                answer = dict.fromkeys(pending, error)
+            for item in pending:
+                done[item] = _named(item, answer.get(item, UnknownServerError(f"{doing} {item}: the broker left it out of its answer")))
+            pending = [item for item in pending if _passes(done[item])]
+            # The first question about a group may make the cluster create the topic it keeps groups in, which takes as long as it takes.
+            if backoff.failures >= self.options.retries and not any(_comes_up(done[item]) for item in pending):
+                break
+            if pending:
+                await asyncio.sleep(min(backoff.failed(), left_ms) / 1000)
+        return done
+
+
+def _named(item: object, outcome: Outcome[T]) -> Outcome[T]:
+    """An error that a broker gave without a word gets the name of what it befell."""
+    if isinstance(outcome, KafkaError) and outcome.message is None and item is not None:
+        return error_for(outcome.code, f"{item}: {outcome.sentence}")
+    return outcome
+
+
+def _passes(outcome: object) -> bool:
+    """Whether to ask again. Kafka calls an unknown topic retriable; to an administrator it is the answer."""
+    return isinstance(outcome, KafkaError) and outcome.retriable and not isinstance(outcome, UnknownTopicOrPartition | UnknownTopicId)
+
+
+def _comes_up(outcome: object) -> bool:
+    """Whether it is only that a coordinator is not there yet."""
+    return isinstance(outcome, KafkaError) and outcome.code in COORDINATOR_PASSES
+
+
+def good(outcome: Outcome[T]) -> T:
+    if isinstance(outcome, KafkaError):
+        raise outcome
+    return outcome
+
+
+def each_once(things: Iterable[K]) -> dict[K, None]:
+    """What a call in the plural is about. Raises: TypeError for one name alone, whose letters would be taken for names."""
+    if isinstance(things, str | bytes):
+        raise TypeError(f"several are given in a list: [{things!r}]; calls in the singular are about one")
+    return dict.fromkeys(things)
+
+
+def unwrap(outcomes: Mapping[K, T | KafkaError]) -> dict[K, T]:
+    """All results of a call in the plural, none of which is an error.
+
+    Raises: the first error that is among them, with the others as its notes.
+    """
+    errors = [(item, outcome) for item, outcome in outcomes.items() if isinstance(outcome, KafkaError)]
+    if errors:
+        (_, first), *others = errors
+        for item, other in others:
+            first.add_note(f"and {item}: {other}")
+        raise first
+    return {item: outcome for item, outcome in outcomes.items() if not isinstance(outcome, KafkaError)}
+
+
+def failed(answer: Any) -> KafkaError | None:
+    """The error in an answer or a part of one, with the broker's words."""
+    return error_for(answer.error_code, getattr(answer, "error_message", None) or None) if answer.error_code else None

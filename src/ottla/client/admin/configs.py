@@ -1,0 +1,163 @@
+"""The admin client's part about settings: of topics, brokers, groups, what brokers log, what clients measure.
+
+    await admin.describe_config(Resource.topic("orders"))
+    await admin.incremental_alter_config(Resource.topic("orders"), {"retention.ms": "86400000", "cleanup.policy": None})
+
+Settings of one broker, and of its loggers, are asked of that broker; all others of any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ottla.client.admin import results as r
+from ottla.client.admin.calls import Outcome, failed, good
+from ottla.client.admin.partitions import PartitionAdmin
+from ottla.wire import messages as m
+from ottla.wire.messages import alter_configs, incremental_alter_configs
+
+#: The first DescribeConfigs that tells what settings mean; the first ListConfigResources that lists more than clients' metrics.
+DOCUMENTATION_SINCE = 3
+RESOURCES_SINCE = 1
+
+
+class ConfigAdmin(PartitionAdmin):
+    """The part of `Admin` that is about settings."""
+
+    async def describe_configs(
+        self,
+        resources: Iterable[r.Resource],
+        *,
+        names: Iterable[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[r.Resource, Outcome[dict[str, r.ConfigEntry]]]:
+        """Settings of topics, brokers and groups, by name; of all names or those given."""
+        keys = None if names is None else list(names)
+
+        async def ask(node: int, share: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[dict[str, r.ConfigEntry]]]:
+            request = m.DescribeConfigsRequest(
+                resources=[
+                    m.DescribeConfigsResource(resource_type=one.type, resource_name=one.name, configuration_keys=keys) for one in share
+                ],
+                include_synonyms=synonyms,
+                include_documentation=documentation,
+            )
+            response = await self._node(node, request, left_ms, at_least=DOCUMENTATION_SINCE if documentation else 0)
+            return {_resource(one): failed(one) or {entry.name: _entry(entry) for entry in one.configs} for one in response.results}
+
+        return await self._by_broker(resources, ask, timeout_ms, "describing settings of")
+
+    async def describe_config(
+        self,
+        resource: r.Resource,
+        *,
+        names: Iterable[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[str, r.ConfigEntry]:
+        """Settings of one topic, broker or group. Raises: UnknownTopicOrPartition and the like."""
+        found = await self.describe_configs([resource], names=names, synonyms=synonyms, documentation=documentation, timeout_ms=timeout_ms)
+        return good(found[resource])
+
+    async def incremental_alter_configs(
+        self, changes: Mapping[r.Resource, Iterable[r.ConfigChange]], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> dict[r.Resource, Outcome[None]]:
+        """Change some settings and leave the others as they are."""
+        wanted = {resource: list(each) for resource, each in changes.items()}
+
+        async def ask(node: int, share: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[None]]:
+            request = m.IncrementalAlterConfigsRequest(
+                resources=[
+                    incremental_alter_configs.AlterConfigsResource(
+                        resource_type=one.type,
+                        resource_name=one.name,
+                        configs=[
+                            incremental_alter_configs.AlterableConfig(
+                                name=change.name, config_operation=change.operation, value=change.value
+                            )
+                            for change in wanted[one]
+                        ],
+                    )
+                    for one in share
+                ],
+                validate_only=validate_only,
+            )
+            response = await self._node(node, request, left_ms)
+            return {_resource(one): failed(one) for one in response.responses}
+
+        return await self._by_broker(wanted, ask, timeout_ms, "changing settings of")
+
+    async def incremental_alter_config(
+        self, resource: r.Resource, values: Mapping[str, r.ConfigValue], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> None:
+        """Give some settings of one topic, broker or group these values; with None their defaults back. Raises: InvalidConfig and the
+        like.
+        """
+        changes = [
+            r.ConfigChange(name, r.config_text(value), r.ConfigOperation.DELETE if value is None else r.ConfigOperation.SET)
+            for name, value in values.items()
+        ]
+        done = await self.incremental_alter_configs({resource: changes}, validate_only=validate_only, timeout_ms=timeout_ms)
+        good(done[resource])
+
+    async def alter_configs(
+        self, configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> dict[r.Resource, Outcome[None]]:
+        """Replace all settings of each resource: what is not named goes back to its default. Rather use `incremental_alter_configs`."""
+
+        async def ask(node: int, share: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[None]]:
+            request = m.AlterConfigsRequest(
+                resources=[
+                    alter_configs.AlterConfigsResource(
+                        resource_type=one.type,
+                        resource_name=one.name,
+                        configs=[
+                            alter_configs.AlterableConfig(name=name, value=r.config_text(value)) for name, value in configs[one].items()
+                        ],
+                    )
+                    for one in share
+                ],
+                validate_only=validate_only,
+            )
+            response = await self._node(node, request, left_ms)
+            return {_resource(one): failed(one) for one in response.responses}
+
+        return await self._by_broker(configs, ask, timeout_ms, "replacing settings of")
+
+    async def list_config_resources(self, types: Iterable[r.ResourceType] = (), *, timeout_ms: float | None = None) -> list[r.Resource]:
+        """Things that have settings of their own, of these types or all. Before Kafka 4.1, brokers can list CLIENT_METRICS alone.
+
+        Raises: BrokerIncompatible.
+        """
+        wanted = [int(kind) for kind in types]
+        only_metrics = wanted == [r.ResourceType.CLIENT_METRICS]
+        request = m.ListConfigResourcesRequest(resource_types=[] if only_metrics else wanted)
+        at_least, at_most = (0, RESOURCES_SINCE - 1) if only_metrics else (RESOURCES_SINCE, 1000)
+        response = await self._any(request, timeout_ms, "listing resources", at_least=at_least, at_most=at_most)
+        return [r.Resource(r.ResourceType(one.resource_type), one.resource_name) for one in response.config_resources]
+
+
+def _resource(answer: Any) -> r.Resource:
+    return r.Resource(r.ResourceType(answer.resource_type), answer.resource_name)
+
+
+def _entry(entry: m.DescribeConfigsResourceResult) -> r.ConfigEntry:
+    synonyms = [r.ConfigSynonym(one.name, one.value, _source(one.source)) for one in entry.synonyms]
+    return r.ConfigEntry(
+        entry.name,
+        entry.value,
+        _source(entry.config_source),
+        entry.is_sensitive,
+        entry.read_only,
+        r.ConfigType(entry.config_type) if entry.config_type in r.ConfigType.__members__.values() else r.ConfigType.UNKNOWN,
+        entry.documentation,
+        synonyms,
+    )
+
+
+def _source(number: int) -> r.ConfigSource:
+    return r.ConfigSource(number) if number in r.ConfigSource.__members__.values() else r.ConfigSource.UNKNOWN

@@ -1,0 +1,205 @@
+"""How far groups are behind: in records, and in time.
+
+      start                 committed                              end
+        |                       |                                   |
+        |=======================|-----------------------------------|
+                                ^ first unread record               ^ the next record written will be here
+
+    lag             end - committed, as Kafka's tools count it
+    time lag        how long ago the first unread record was written; 0 when there is none
+    unread span     from the first unread record's time to the largest time in the log: the same without the clock, so that it does not grow
+                    while nobody writes
+    lost            records between the committed offset and a start that has moved past it: they were deleted unread
+
+Partitions are those a group has committed offsets for, and those its members are assigned, which have no lag before the first commit.
+A group is asked how far it is before logs are asked for their ends, so that a lag is never below what it was when the reading began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from ottla.base.ids import TopicPartition
+from ottla.client.admin.group_results import GroupDescription, GroupMember, GroupState
+from ottla.client.admin.record_times import record_times
+from ottla.client.fetch.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
+from ottla.client.group.commits import OffsetAndMetadata
+from ottla.client.transport.network import Network
+from ottla.wire.errors import KafkaError
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata | KafkaError | None]
+
+
+class PartitionLag(msgspec.Struct, frozen=True):
+    """One partition of a group. None stands for what is not known: `error` tells why, if it is not that nothing was ever committed."""
+
+    topic: str
+    partition: int
+    committed_offset: int | None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    #: When the first unread record was written, and the largest time in the log; milliseconds since 1970.
+    first_unread_ms: int | None = None
+    last_ms: int | None = None
+    #: How long ago the first unread record was written, 0 if all is read.
+    time_lag_ms: int | None = None
+    #: Who reads it now.
+    member: GroupMember | None = None
+    error: str | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the committed offset and the end."""
+        if self.committed_offset is None or self.end_offset is None:
+            return None
+        return max(self.end_offset - self.committed_offset, 0)
+
+    @property
+    def lost(self) -> int:
+        """Records that were deleted before the group read them."""
+        if self.committed_offset is None or self.start_offset is None:
+            return 0
+        return max(self.start_offset - self.committed_offset, 0)
+
+    @property
+    def unread_span_ms(self) -> int | None:
+        """How much time the unread records cover."""
+        if self.lag == 0:
+            return 0
+        return None if self.first_unread_ms is None or self.last_ms is None else max(self.last_ms - self.first_unread_ms, 0)
+
+
+class GroupLag(msgspec.Struct, frozen=True):
+    """All partitions of a group, by topic and number, as they were at one time, in milliseconds since 1970."""
+
+    group_id: str
+    state: GroupState
+    read_at_ms: int
+    partitions: list[PartitionLag]
+
+    @property
+    def lag(self) -> int | None:
+        """Records behind, in all; None where no partition's lag is known."""
+        return total_lag(self.partitions)
+
+    @property
+    def time_lag_ms(self) -> int | None:
+        """The time lag of the partition that is furthest behind; None where no partition's is known."""
+        return longest_time_lag(self.partitions)
+
+    def by_topic(self) -> dict[str, list[PartitionLag]]:
+        """The partitions of each topic."""
+        topics: dict[str, list[PartitionLag]] = {}
+        for one in self.partitions:
+            topics.setdefault(one.topic, []).append(one)
+        return topics
+
+
+#: By group and partition.
+Rows = dict[tuple[str, TopicPartition], PartitionLag]
+
+
+def total_lag(partitions: Iterable[PartitionLag]) -> int | None:
+    """The sum of the lags that are known; None if none is, as before the first commit of a new group."""
+    known = [one.lag for one in partitions if one.lag is not None]
+    return sum(known) if known else None
+
+
+def longest_time_lag(partitions: Iterable[PartitionLag]) -> int | None:
+    """The longest known time lag."""
+    return max((one.time_lag_ms for one in partitions if one.time_lag_ms is not None), default=None)
+
+
+async def lag_of(
+    network: Network,
+    groups: Mapping[str, GroupDescription],
+    committed: Mapping[str, Offsets | KafkaError],
+    *,
+    times: bool,
+    timeout_ms: float,
+) -> dict[str, GroupLag | KafkaError]:
+    """The lag of groups whose members and offsets are known already. One request per broker for ends, one for starts, and with `times`
+    one for the largest times, and mostly one for the first unread records.
+
+    Raises: ConnectionFailed, RequestTimedOut.
+    """
+    rows: Rows = {}
+    failed: dict[str, KafkaError] = {}
+    for name, described in groups.items():
+        offsets = committed[name]
+        if isinstance(offsets, KafkaError):
+            failed[name] = offsets
+        else:
+            rows |= {(name, tp): row for tp, row in _rows(described, offsets).items()}
+    deadline_ms = network.clock_ms() + timeout_ms
+    await _place(network, rows, times=times, timeout_ms=timeout_ms)
+    if times:
+        await _date(network, rows, timeout_ms=max(deadline_ms - network.clock_ms(), 0))
+    # After the reading: a record written meanwhile must not be from the future.
+    now_ms = int(time.time() * 1000)
+    partitions: dict[str, list[PartitionLag]] = {name: [] for name in groups}
+    for (name, _), row in rows.items():
+        lag_ms = 0 if times and row.lag == 0 else None if row.first_unread_ms is None else max(now_ms - row.first_unread_ms, 0)
+        partitions[name].append(replace(row, time_lag_ms=lag_ms))
+    return {name: failed.get(name) or GroupLag(name, described.state, now_ms, partitions[name]) for name, described in groups.items()}
+
+
+def _rows(described: GroupDescription, offsets: Offsets) -> dict[TopicPartition, PartitionLag]:
+    readers = {tp: member for member in described.members for tp in member.assignment}
+    rows = {}
+    for tp in sorted({*offsets, *readers}):
+        found = offsets.get(tp)
+        if found is None and tp not in readers:
+            continue
+        error = str(found) if isinstance(found, KafkaError) else None
+        offset = None if found is None or isinstance(found, KafkaError) else found.offset
+        rows[tp] = PartitionLag(*tp, offset, member=readers.get(tp), error=error)
+    return rows
+
+
+async def _place(network: Network, rows: Rows, *, times: bool, timeout_ms: float) -> None:
+    """Fill in where logs start and end. A partition without a leader is told as it is: lag is looked at when something is wrong, and must
+    not wait for it.
+    """
+    cluster = network.cluster
+    for _, tp in rows:
+        cluster.want(tp.topic, network.clock_ms(), create=False)
+    await network.refresh()
+    led = {tp for _, tp in rows if cluster.leader(*tp) is not None}
+    kinds = (EARLIEST, LATEST, MAX_TIMESTAMP) if times else (EARLIEST, LATEST)
+    starts, ends, last, *_ = [
+        *await asyncio.gather(*(list_offsets(network, dict.fromkeys(led, kind), timeout_ms=timeout_ms, patient=False) for kind in kinds)),
+        {},
+    ]
+    for key, row in rows.items():
+        _, tp = key
+        if tp not in led:
+            rows[key] = replace(row, error=cluster.why_not(*tp))
+            continue
+        start, end, newest = starts[tp], ends[tp], last.get(tp)
+        if isinstance(end, KafkaError) or isinstance(start, KafkaError):
+            rows[key] = replace(row, error=str(end if isinstance(end, KafkaError) else start))
+            continue
+        # An old broker does not know the largest time; then the span is not known.
+        last_ms = newest.timestamp if isinstance(newest, OffsetAndTime) and newest.timestamp >= 0 else None
+        rows[key] = replace(row, start_offset=start.offset, end_offset=end.offset, last_ms=last_ms)
+
+
+async def _date(network: Network, rows: Rows, *, timeout_ms: float) -> None:
+    """Fill in when the first unread records were written."""
+    wanted = {}
+    for key, row in rows.items():
+        if row.lag and row.committed_offset is not None and row.start_offset is not None:
+            wanted[key] = (key[1], max(row.committed_offset, row.start_offset))
+    found = await record_times(network, list(wanted.values()), timeout_ms=timeout_ms)
+    for key, place in wanted.items():
+        when = found[place]
+        if isinstance(when, KafkaError):
+            rows[key] = replace(rows[key], error=str(when))
+        elif when is not None and when >= 0:
+            rows[key] = replace(rows[key], first_unread_ms=when)

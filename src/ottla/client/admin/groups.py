@@ -1,0 +1,370 @@
+"""The admin client's part about groups: who is in them, what they read, how far they are.
+
+    await admin.list_groups(states=["Empty"])
+    await admin.describe_consumer_groups(["orders"])
+    await admin.alter_consumer_group_offsets("orders", {("t", 0): 42})
+
+Every broker knows the groups that it coordinates, so a list is asked of all of them, everything else of a group's coordinator, for many
+groups at a time where the protocol allows. Groups of the classic protocol and of the new one (KIP-848) are described in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ottla.base.ids import TopicPartition, as_partition
+from ottla.client.admin import group_results as g
+from ottla.client.admin.calls import AdminCalls, Outcome, each_once, failed, good
+from ottla.client.admin.results import Node, Operation
+from ottla.client.errors import BrokerIncompatible
+from ottla.client.group.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, offsets_given
+from ottla.client.group.coordinator_lookup import COORDINATOR_PASSES
+from ottla.wire import messages as m
+from ottla.wire.declare import MalformedMessage
+from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownServerError
+from ottla.wire.messages import consumer_group_describe, describe_groups
+from ottla.wire.messages.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    decode_embedded,
+)
+
+if TYPE_CHECKING:
+    from ottla.client.admin.group_lag import GroupLag
+
+T = TypeVar("T")
+Partition = TopicPartition | tuple[str, int]
+#: The first ListGroups that chooses by state, and by type; the first LeaveGroup for others than oneself.
+STATES_SINCE = 4
+TYPES_SINCE = 5
+MEMBERS_SINCE = 3
+#: UNSTABLE_OFFSET_COMMIT: a transaction has yet to decide on some offset; ask again.
+UNSTABLE = 88
+
+
+class GroupAdmin(AdminCalls):
+    """The part of `Admin` that is about groups."""
+
+    async def list_groups(
+        self,
+        *,
+        states: Iterable[g.GroupState | str] = (),
+        types: Iterable[g.GroupType | str] = (),
+        protocol_types: Iterable[str] = (),
+        timeout_ms: float | None = None,
+    ) -> list[g.GroupListing]:
+        """All groups, or those in one of these states, of one of these types, and with members of one of these kinds ("consumer",
+        "connect", "" for groups of which only offsets are known), by id.
+
+        Raises: the error of a broker that does not answer, as the list would not be whole; BrokerIncompatible when it is too old to choose.
+        """
+        request = m.ListGroupsRequest(states_filter=[str(one) for one in states], types_filter=[str(one).lower() for one in types])
+        at_least = TYPES_SINCE if request.types_filter else STATES_SINCE if request.states_filter else 0
+        nodes = await self._brokers(self._limit_ms(timeout_ms))
+        answers = await self._each_broker(
+            nodes, request, lambda response: response.groups, timeout_ms, "listing groups of broker", at_least=at_least
+        )
+        # A group whose coordinator changes while we ask may be named twice.
+        kinds = set(protocol_types)
+        found = {one.group_id: one for answer in answers.values() for one in good(answer) if not kinds or one.protocol_type in kinds}
+        return [
+            g.GroupListing(one.group_id, one.protocol_type, g.GroupState(one.group_state), g.GroupType(one.group_type))
+            for _, one in sorted(found.items())
+        ]
+
+    async def describe_consumer_groups(
+        self, groups: Iterable[str], *, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> dict[str, Outcome[g.GroupDescription]]:
+        """State, members and assignments of groups of either protocol, and what this client may do with them, if asked;
+        GroupIdNotFound for one that is not there.
+        """
+
+        async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[g.GroupDescription]]:
+            broker = self._network.cluster.brokers[node]
+            where = Node(broker.node_id, broker.host, broker.port, broker.rack)
+            found: dict[str, Outcome[g.GroupDescription]] = {}
+            try:
+                response = await self._network.ask(
+                    node, m.ConsumerGroupDescribeRequest(group_ids=list(share), include_authorized_operations=authorized_operations)
+                )
+                found = {one.group_id: failed(one) or _described(one, where) for one in response.groups}
+            except BrokerIncompatible:
+                pass
+            classic = [group for group in share if isinstance(found.get(group, GroupIdNotFound()), GroupIdNotFound)]
+            if classic:
+                request = m.DescribeGroupsRequest(groups=classic, include_authorized_operations=authorized_operations)
+                old = await self._network.ask(node, request)
+                found |= {one.group_id: failed(one) or _described_classic(one, where) for one in old.groups}
+            return found
+
+        return await self._by_coordinator(each_once(groups), ask, timeout_ms, "describing group")
+
+    async def describe_consumer_group(
+        self, group: str, *, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> g.GroupDescription:
+        """One group. Raises: GroupIdNotFound and the like."""
+        found = await self.describe_consumer_groups([group], authorized_operations=authorized_operations, timeout_ms=timeout_ms)
+        return good(found[group])
+
+    async def delete_consumer_groups(self, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
+        """Delete groups without members, with their offsets: NonEmptyGroup, GroupIdNotFound."""
+
+        async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[None]]:
+            response = await self._network.ask(node, m.DeleteGroupsRequest(groups_names=list(share)))
+            return {one.group_id: failed(one) for one in response.results}
+
+        return await self._by_coordinator(each_once(groups), ask, timeout_ms, "deleting group")
+
+    async def delete_consumer_group(self, group: str, *, timeout_ms: float | None = None) -> None:
+        """Delete one group. Raises: NonEmptyGroup, GroupIdNotFound and the like."""
+        good((await self.delete_consumer_groups([group], timeout_ms=timeout_ms))[group])
+
+    async def list_consumer_group_offsets(
+        self,
+        groups: Iterable[str] | Mapping[str, Iterable[Partition] | None],
+        *,
+        require_stable: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[str, Outcome[dict[TopicPartition, Outcome[OffsetAndMetadata | None]]]]:
+        """Committed offsets of groups: of all partitions they have some for, or of those named, with None where there is none.
+
+        `require_stable` waits for open transactions to decide on theirs. A group that is not there has no offsets; that is no error.
+        """
+        wanted: dict[str, list[TopicPartition] | None] = (
+            {group: None if named is None else [as_partition(tp) for tp in named] for group, named in groups.items()}
+            if isinstance(groups, Mapping)
+            else dict.fromkeys(each_once(groups))
+        )
+
+        async def ask(node: int, share: dict[str, list[TopicPartition] | None], left_ms: float) -> dict[str, Any]:
+            peer = await self._network.peer(node)
+            if peer.version(m.OffsetFetchRequest, at_most=NAMES_UNTIL) < GROUPS_SINCE:
+                return {group: await self._offsets_of_one(node, group, named, require_stable) for group, named in share.items()}
+            request = m.OffsetFetchRequest(groups=[_fetched(*one) for one in share.items()], require_stable=require_stable)
+            response = await self._network.ask(node, request, at_most=NAMES_UNTIL)
+            return {one.group_id: failed(one) or _offsets(one.topics) for one in response.groups}
+
+        return await self._by_coordinator(wanted, ask, timeout_ms, "listing offsets of group")
+
+    async def _offsets_of_one(self, node: int, group: str, named: list[TopicPartition] | None, require_stable: bool) -> Outcome[Any]:
+        """The same with a broker from before Kafka 3.0, which takes one group at a time."""
+        topics = None if named is None else [m.OffsetFetchRequestTopic(name=t, partition_indexes=ps) for t, ps in _by_topic(named).items()]
+        request = m.OffsetFetchRequest(group_id=group, topics=topics, require_stable=require_stable)
+        at_least = STABLE_SINCE if require_stable else 2 if topics is None else 1
+        try:
+            response = await self._network.ask(node, request, at_least=at_least, at_most=GROUPS_SINCE - 1)
+        except KafkaError as error:
+            return error
+        return failed(response) or _offsets(response.topics)
+
+    async def alter_consumer_group_offsets(
+        self, group: str, offsets: Mapping[Partition, Committed], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Outcome[None]]:
+        """Commit offsets for a group without members, which is made if it is not there; UnknownMemberId when it has members.
+
+        Raises: ValueError for an offset below 0; CoordinatorNotAvailable, GroupAuthorizationFailed and the like, RequestTimedOut.
+        """
+        wanted = offsets_given(offsets)
+        topics = [
+            m.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    m.OffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=wanted[TopicPartition(topic, partition)].offset,
+                        committed_leader_epoch=wanted[TopicPartition(topic, partition)].leader_epoch,
+                        committed_metadata=wanted[TopicPartition(topic, partition)].metadata,
+                    )
+                    for partition in partitions
+                ],
+            )
+            for topic, partitions in _by_topic(wanted).items()
+        ]
+
+        async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[dict[TopicPartition, Outcome[None]]]]:
+            request = m.OffsetCommitRequest(group_id=group, topics=topics)
+            return {group: _each_partition(await self._network.ask(node, request, at_most=NAMES_UNTIL))}
+
+        if not wanted:
+            return {}
+        return await self._of_one(group, ask, timeout_ms, "committing offsets of group")
+
+    async def delete_consumer_group_offsets(
+        self, group: str, partitions: Iterable[Partition], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Outcome[None]]:
+        """Forget how far a group has read in some partitions; GroupSubscribedToTopic where it still reads them.
+
+        Raises: GroupIdNotFound, NonEmptyGroup for members that are not consumers, and the like.
+        """
+        topics = [
+            m.OffsetDeleteRequestTopic(
+                name=topic, partitions=[m.OffsetDeleteRequestPartition(partition_index=partition) for partition in indexes]
+            )
+            for topic, indexes in _by_topic(map(as_partition, partitions)).items()
+        ]
+
+        async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[dict[TopicPartition, Outcome[None]]]]:
+            response = await self._network.ask(node, m.OffsetDeleteRequest(group_id=group, topics=topics))
+            return {group: failed(response) or _each_partition(response)}
+
+        return await self._of_one(group, ask, timeout_ms, "deleting offsets of group")
+
+    async def remove_members_from_consumer_group(
+        self,
+        group: str,
+        members: Iterable[str] | None = None,
+        *,
+        reason: str = "removed by an administrator",
+        timeout_ms: float | None = None,
+    ) -> dict[str, Outcome[None]]:
+        """Make static members, by their instance ids, leave their group at once, or with None all members, by their member ids.
+
+        Raises: GroupIdNotFound, BrokerIncompatible before Kafka 2.4 and the like. Source: KIP-345, KIP-571, KIP-800.
+        """
+        if members is None:
+            there = good((await self.describe_consumer_groups([group], timeout_ms=timeout_ms))[group]).members
+            leaving = [m.MemberIdentity(member_id=one.member_id, reason=reason) for one in there]
+        else:
+            leaving = [m.MemberIdentity(group_instance_id=one, reason=reason) for one in each_once(members)]
+
+        async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[dict[str, Outcome[None]]]]:
+            request = m.LeaveGroupRequest(group_id=group, members=leaving)
+            response = await self._network.ask(node, request, at_least=MEMBERS_SINCE)
+            by_instance = members is not None
+            return {
+                group: failed(response)
+                or {(one.group_instance_id or "") if by_instance else one.member_id: failed(one) for one in response.members}
+            }
+
+        if not leaving:
+            return {}
+        return await self._of_one(group, ask, timeout_ms, "removing members of group")
+
+    async def consumer_group_lag(
+        self, groups: Iterable[str], *, times: bool = True, timeout_ms: float | None = None
+    ) -> dict[str, Outcome[GroupLag]]:
+        """How far behind the end of the log groups are, in records and, with `times`, in time: see `ottla.client.admin.group_lag`."""
+        # Reading records for their times needs the codec, which no other call does.
+        from ottla.client.admin.group_lag import lag_of
+
+        names, limit_ms = list(each_once(groups)), self._limit_ms(timeout_ms)
+        described = await self.describe_consumer_groups(names, timeout_ms=limit_ms)
+        there: dict[str, g.GroupDescription] = {name: one for name, one in described.items() if not isinstance(one, KafkaError)}
+        committed = await self.list_consumer_group_offsets(list(there), timeout_ms=limit_ms)
+        measured = await lag_of(self._network, there, committed, times=times, timeout_ms=limit_ms)
+        return {name: one if isinstance(one, KafkaError) else measured[name] for name, one in described.items()}
+
+    async def _of_one(
+        self,
+        group: str,
+        ask: Callable[[int, dict[str, None], float], Awaitable[Mapping[str, Outcome[T]]]],
+        timeout_ms: float | None,
+        doing: str,
+    ) -> T:
+        return good((await self._by_coordinator({group: None}, ask, timeout_ms, doing))[group])
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def _fetched(group: str, named: list[TopicPartition] | None) -> m.OffsetFetchRequestGroup:
+    topics = None if named is None else [m.OffsetFetchRequestTopics(name=t, partition_indexes=ps) for t, ps in _by_topic(named).items()]
+    return m.OffsetFetchRequestGroup(group_id=group, topics=topics)
+
+
+def _offsets(topics: Iterable[Any]) -> Outcome[dict[TopicPartition, Outcome[OffsetAndMetadata | None]]]:
+    """What OffsetFetch answers for one group. What a coordinator says of all its partitions is the group's error."""
+    found: dict[TopicPartition, Outcome[OffsetAndMetadata | None]] = {}
+    for topic in topics:
+        for one in topic.partitions:
+            error = failed(one)
+            if error is not None and (error.code in COORDINATOR_PASSES or error.code == UNSTABLE):
+                return error
+            committed = OffsetAndMetadata(one.committed_offset, one.metadata or "", one.committed_leader_epoch)
+            found[TopicPartition(topic.name, one.partition_index)] = error or (committed if one.committed_offset >= 0 else None)
+    return found
+
+
+def _each_partition(response: Any) -> Outcome[dict[TopicPartition, Outcome[None]]]:
+    """Errors by partition. What a coordinator says of all its partitions is the group's error."""
+    found: dict[TopicPartition, Outcome[None]] = {}
+    for topic in response.topics:
+        for one in topic.partitions:
+            error = failed(one)
+            if error is not None and error.code in COORDINATOR_PASSES:
+                return error
+            found[TopicPartition(topic.name, one.partition_index)] = error
+    return found
+
+
+def _described(one: consumer_group_describe.DescribedGroup, where: Node) -> g.GroupDescription:
+    members = [
+        g.GroupMember(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            _partitions(each.assignment),
+            sorted(each.subscribed_topic_names),
+            each.subscribed_topic_regex or None,
+            each.member_epoch,
+            each.rack_id,
+            _partitions(each.target_assignment),
+        )
+        for each in one.members
+    ]
+    state = g.GroupState(one.group_state)
+    return g.GroupDescription(
+        one.group_id,
+        g.GroupType.CONSUMER,
+        state,
+        PROTOCOL_TYPE,
+        one.assignor_name,
+        where,
+        members,
+        one.group_epoch,
+        one.assignment_epoch,
+        Operation.of_bits(one.authorized_operations),
+    )
+
+
+def _partitions(assignment: consumer_group_describe.Assignment) -> list[TopicPartition]:
+    return sorted(TopicPartition(topic.topic_name, index) for topic in assignment.topic_partitions for index in topic.partitions)
+
+
+def _described_classic(one: describe_groups.DescribedGroup, where: Node) -> Outcome[g.GroupDescription]:
+    state = g.GroupState(one.group_state)
+    if state is g.GroupState.DEAD:
+        return GroupIdNotFound(f"there is no group {one.group_id}")
+    consumers = one.protocol_type == PROTOCOL_TYPE
+    try:
+        members = [_member_classic(each, consumers) for each in one.members]
+    except MalformedMessage as malformed:
+        return UnknownServerError(f"group {one.group_id}: what its members tell each other cannot be read: {malformed}")
+    return g.GroupDescription(
+        one.group_id,
+        g.GroupType.CLASSIC,
+        state,
+        one.protocol_type,
+        one.protocol_data,
+        where,
+        members,
+        authorized_operations=Operation.of_bits(one.authorized_operations),
+    )
+
+
+def _member_classic(one: m.DescribedGroupMember, consumers: bool) -> g.GroupMember:
+    assignment: list[TopicPartition] = []
+    topics: list[str] = []
+    if consumers and one.member_assignment:
+        told = decode_embedded(ConsumerProtocolAssignment, one.member_assignment).assigned_partitions
+        assignment = sorted(TopicPartition(part.topic, index) for part in told for index in part.partitions)
+    if consumers and one.member_metadata:
+        topics = sorted(decode_embedded(ConsumerProtocolSubscription, one.member_metadata).topics)
+    return g.GroupMember(one.member_id, one.group_instance_id, one.client_id, one.client_host, assignment, topics)

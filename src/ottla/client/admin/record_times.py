@@ -1,0 +1,152 @@
+"""When the records at given offsets were written: their timestamps, found with few requests.
+
+ListOffsets goes from times to offsets only, so that the way back is to read the record. One Fetch asks a broker about all partitions it
+leads, with little room for each. A partition whose next batch is larger comes back empty and is asked again with room for any usual
+batch; those go first, as the first partition with records in an answer comes whole, whatever its size. So a round always gets somewhere:
+
+    round 1    16 KiB per partition      all of them, whose next batch is mostly smaller
+    round 2    1 MiB per partition       those that came back empty, 32 MiB in all
+    ...        1 MiB per partition       what did not fit; from the end of a batch on, where what was asked for had been compacted away
+
+`TimeSearch` is what is known meanwhile, and pure; `record_times` asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ottla.base.ids import NO_TOPIC_ID, TopicPartition
+from ottla.client.fetch.raw_fetch import NAMES_UNTIL
+from ottla.client.transport.network import Network
+from ottla.client.transport.routing import Share, ask_leaders
+from ottla.records.batch import headers
+from ottla.records.errors import RecordsError
+from ottla.records.read import records
+from ottla.wire.errors import CorruptMessage, KafkaError, UnknownServerError, error_for
+from ottla.wire.messages import FetchRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchTopic
+
+LITTLE_BYTES = 16 * 1024
+MUCH_BYTES = 1024 * 1024
+RESPONSE_BYTES = 32 * 1024 * 1024
+#: So many rounds in a row may bring nothing before what is open is given up.
+IDLE_MAX = 5
+
+Place = tuple[TopicPartition, int]
+
+
+class Piece(NamedTuple):
+    """What a broker has of one partition from an offset on."""
+
+    records: Any
+    high_watermark: int
+
+
+class Ask(NamedTuple):
+    """From where, and with how much room, to read."""
+
+    offset: int
+    bytes_max: int
+
+
+class TimeSearch:
+    """Offsets whose times are looked for. `found`: milliseconds; None where no record follows; the error where it cannot be read."""
+
+    def __init__(self, wanted: Iterable[Place]) -> None:
+        self.found: dict[Place, int | KafkaError | None] = {}
+        #: By partition: the offset to read next for each offset that is looked for.
+        self._open: dict[TopicPartition, dict[int, int]] = {}
+        #: Partitions that came back empty although they have records: little room was not enough, or others took it all.
+        self._hungry: set[TopicPartition] = set()
+        #: Rounds in a row that brought nothing at all.
+        self._idle = 0
+        for tp, offset in wanted:
+            self._open.setdefault(tp, {})[offset] = offset
+
+    def asks(self) -> dict[TopicPartition, Ask]:
+        """What to read next, one place per partition, those that got no room so far first. Nothing when all is found."""
+        order = sorted(self._open, key=lambda tp: tp not in self._hungry)
+        return {tp: Ask(min(self._open[tp].values()), MUCH_BYTES if tp in self._hungry else LITTLE_BYTES) for tp in order}
+
+    def learn(self, asked: Mapping[TopicPartition, Ask], answers: Mapping[TopicPartition, Piece | KafkaError]) -> None:
+        """Take the answers to `asks` in."""
+        self._idle += 1
+        for tp, ask in asked.items():
+            answer = answers.get(tp) or UnknownServerError(f"the broker left {tp} out of its answer")
+            try:
+                if isinstance(answer, KafkaError):
+                    raise answer
+                read_to = self._read(tp, ask.offset, answer)
+            except KafkaError as error:
+                self._close(tp, error)
+                continue
+            if read_to >= answer.high_watermark:
+                self._close(tp, None)
+            elif read_to == ask.offset:
+                self._hungry.add(tp)
+            else:
+                self._idle = 0
+            if not self._open.get(tp):
+                self._open.pop(tp, None)
+        if self._idle > IDLE_MAX:
+            for tp in list(self._open):
+                self._close(tp, UnknownServerError(f"the broker gives no records of {tp}"))
+
+    def _read(self, tp: TopicPartition, begun: int, piece: Piece) -> int:
+        """Look at what came; gives the offset up to which there was something. Raises: CorruptMessage."""
+        read_to, places = begun, self._open[tp]
+        try:
+            for position, header in headers(piece.records):
+                # A batch may hold fewer records than its offsets span, or none, since logs are compacted.
+                for wanted in [wanted for wanted, at in places.items() if at <= header.last_offset]:
+                    left = records(piece.records, position, start_offset=wanted)
+                    if left:
+                        self.found[tp, wanted] = left[0][1]
+                        del places[wanted]
+                read_to = max(read_to, header.last_offset + 1)
+        except RecordsError as error:
+            raise CorruptMessage(f"{tp} from offset {begun} on: {error}") from None
+        for wanted, at in places.items():
+            places[wanted] = max(at, read_to)
+        return read_to
+
+    def _close(self, tp: TopicPartition, outcome: KafkaError | None) -> None:
+        for wanted in self._open.pop(tp, {}):
+            self.found[tp, wanted] = outcome
+
+
+async def record_times(network: Network, wanted: Iterable[Place], *, timeout_ms: float) -> dict[Place, int | KafkaError | None]:
+    """The timestamp of the first record at or after each offset, in milliseconds; -1 if it has none, None if there is no such record."""
+    search = TimeSearch(wanted)
+    deadline_ms = network.clock_ms() + timeout_ms
+
+    async def ask(node: int, share: Share[Ask]) -> dict[TopicPartition, Piece | KafkaError]:
+        cluster = network.cluster
+        by_name = any(cluster.topic_id(tp.topic) == NO_TOPIC_ID for tp in share)
+        response = await network.ask(node, _request(network, share), at_most=NAMES_UNTIL if by_name else 1000)
+        if response.error_code:
+            return dict.fromkeys(share, error_for(response.error_code))
+        return {
+            TopicPartition(topic.topic or cluster.names.get(topic.topic_id, ""), one.partition_index): error_for(one.error_code)
+            if one.error_code
+            else Piece(b"" if one.records is None else one.records, one.high_watermark)
+            for topic in response.responses
+            for one in topic.partitions
+        }
+
+    while asks := search.asks():
+        left_ms = max(deadline_ms - network.clock_ms(), 0)
+        answers = await ask_leaders(network, asks, ask, timeout_ms=left_ms, doing="reading", patient=False)
+        search.learn(asks, answers)
+    return search.found
+
+
+def _request(network: Network, share: Share[Ask]) -> FetchRequest:
+    topics: dict[str, FetchTopic] = {}
+    for tp, (ask, epoch) in share.items():
+        topic = topics.setdefault(tp.topic, FetchTopic(topic=tp.topic, topic_id=network.cluster.topic_id(tp.topic), partitions=[]))
+        topic.partitions.append(
+            FetchPartition(partition=tp.partition, current_leader_epoch=epoch, fetch_offset=ask.offset, partition_max_bytes=ask.bytes_max)
+        )
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=RESPONSE_BYTES, topics=list(topics.values()))

@@ -1,0 +1,234 @@
+"""The admin client's part about topics.
+
+    await admin.create_topics([NewTopic("orders", partitions=6)])
+    await admin.describe_topics(["orders"])
+
+Names are strings; 16 bytes are a topic's id, which only that very topic has, and not one made later under the same name (KIP-516).
+
+Topics are described by DescribeTopicPartitions where the broker has it, page after page, as it also tells which replicas outside of the
+ISR have all that was committed (KIP-966); by Metadata where it has not, and for ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ottla.base.ids import topic_id_text
+from ottla.client.admin import results as r
+from ottla.client.admin.calls import Outcome, each_once, failed, good
+from ottla.client.admin.configs import ConfigAdmin
+from ottla.client.errors import BrokerIncompatible
+from ottla.client.transport.cluster import topic_error
+from ottla.client.transport.network import METADATA_VERSION_MIN
+from ottla.wire import messages as m
+from ottla.wire.errors import KafkaError, UnknownTopicId, UnknownTopicOrPartition, error_for
+from ottla.wire.messages import describe_topic_partitions as pages
+
+#: What a topic is called: its name, or its id.
+N = TypeVar("N", bound=str | bytes)
+#: The last DeleteTopics version that takes names only; the first Metadata that takes ids, and that tells what a client may do.
+DELETE_BY_NAME_UNTIL = 5
+IDS_SINCE = 12
+OPERATIONS_SINCE = 8
+#: As many as brokers give at one time unless they are told otherwise (max.request.partition.size.limit).
+PAGE_PARTITIONS = 2000
+
+
+class TopicAdmin(ConfigAdmin):
+    """The part of `Admin` that is about topics."""
+
+    async def create_topics(
+        self, topics: Iterable[r.NewTopic], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> dict[str, Outcome[r.CreatedTopic]]:
+        """Create topics, or with `validate_only` see whether they could be."""
+        wanted: dict[str, r.NewTopic] = {}
+        for topic in topics:
+            wanted[topic.name] = topic
+
+        async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[r.CreatedTopic]]:
+            request = m.CreateTopicsRequest(
+                topics=[_creatable(wanted[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
+            )
+            response = await self._controller(request, lambda answer: [topic.error_code for topic in answer.topics], left_ms)
+            return {topic.name: failed(topic) or _created(topic) for topic in response.topics}
+
+        return await self._each(list(wanted), ask, timeout_ms, "creating topic")
+
+    async def create_topic(self, topic: r.NewTopic, *, validate_only: bool = False, timeout_ms: float | None = None) -> r.CreatedTopic:
+        """Create one topic. Raises: TopicAlreadyExists, InvalidTopic, InvalidConfig and the like."""
+        return good((await self.create_topics([topic], validate_only=validate_only, timeout_ms=timeout_ms))[topic.name])
+
+    async def delete_topics(self, topics: Iterable[N], *, timeout_ms: float | None = None) -> dict[N, Outcome[None]]:
+        """Delete topics, by name or id, with all their records."""
+
+        async def ask(some: list[N], left_ms: float) -> dict[N, Outcome[None]]:
+            ids = any(isinstance(one, bytes) for one in some)
+            states = [m.DeleteTopicState(topic_id=one) if isinstance(one, bytes) else m.DeleteTopicState(name=one) for one in some]
+            request = m.DeleteTopicsRequest(timeout_ms=int(left_ms))
+            if ids:
+                request.topics = states
+            else:
+                request.topic_names = [one for one in some if isinstance(one, str)]
+            response = await self._controller(
+                request,
+                lambda answer: [topic.error_code for topic in answer.responses],
+                left_ms,
+                at_least=DELETE_BY_NAME_UNTIL + 1 if ids else 0,
+                at_most=1000 if ids else DELETE_BY_NAME_UNTIL,
+            )
+            found: dict[Any, Outcome[None]] = {topic.name: failed(topic) for topic in response.responses}
+            found |= {topic.topic_id: failed(topic) for topic in response.responses}
+            return {one: found[one] for one in some if one in found}
+
+        return await self._each(list(each_once(topics)), ask, timeout_ms, "deleting topic")
+
+    async def delete_topic(self, topic: str | bytes, *, timeout_ms: float | None = None) -> None:
+        """Delete one topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
+        good((await self.delete_topics([topic], timeout_ms=timeout_ms))[topic])
+
+    async def create_partitions(
+        self, partitions: Mapping[str, r.NewPartitions | int], *, validate_only: bool = False, timeout_ms: float | None = None
+    ) -> dict[str, Outcome[None]]:
+        """Raise the number of partitions of topics to the number given. Keys then go to other partitions than before."""
+
+        async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[None]]:
+            request = m.CreatePartitionsRequest(
+                topics=[_growing(name, partitions[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
+            )
+            response = await self._controller(request, lambda answer: [topic.error_code for topic in answer.results], left_ms)
+            return {topic.name: failed(topic) for topic in response.results}
+
+        return await self._each(list(partitions), ask, timeout_ms, "creating partitions of")
+
+    async def list_topics(self, *, internal: bool = False, timeout_ms: float | None = None) -> list[r.TopicListing]:
+        """All topics that the client may see, by name. Raises: ConnectionFailed, RequestTimedOut."""
+        request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        response = await self._any(request, timeout_ms, "listing topics", at_least=METADATA_VERSION_MIN)
+        return [
+            r.TopicListing(
+                topic.name,
+                topic.topic_id,
+                topic.is_internal,
+                len(topic.partitions),
+                len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
+            )
+            for topic in sorted(response.topics, key=lambda topic: topic.name or "")
+            if (internal or not topic.is_internal) and not topic.error_code
+        ]
+
+    async def describe_topics(
+        self, topics: Iterable[N], *, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> dict[N, Outcome[r.TopicDescription]]:
+        """Partitions, leaders and replicas of topics, by name or id; and what this client may do with them, if asked."""
+
+        async def ask(some: list[N], left_ms: float) -> dict[N, Outcome[r.TopicDescription]]:
+            found: dict[Any, Outcome[r.TopicDescription]] = {}
+            names = [one for one in some if isinstance(one, str)]
+            ids = [one for one in some if isinstance(one, bytes)]
+            try:
+                told = await self._pages(names) if names else []
+            except BrokerIncompatible:
+                told = await self._metadata([m.MetadataRequestTopic(name=name) for name in names], authorized_operations)
+            found |= {topic.name: _described(topic, authorized_operations) for topic in told}
+            if ids:
+                asked = [m.MetadataRequestTopic(topic_id=one, name=None) for one in ids]
+                by_id = await self._metadata(asked, authorized_operations, at_least=IDS_SINCE)
+                found |= {topic.topic_id: _described(topic, authorized_operations) for topic in by_id}
+            return {one: found.get(one) or UnknownTopicOrPartition(f"there is no topic {called(one)}") for one in some}
+
+        return await self._each(list(each_once(topics)), ask, timeout_ms, "describing topic")
+
+    async def describe_topic(
+        self, topic: str | bytes, *, authorized_operations: bool = False, timeout_ms: float | None = None
+    ) -> r.TopicDescription:
+        """One topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
+        found = await self.describe_topics([topic], authorized_operations=authorized_operations, timeout_ms=timeout_ms)
+        return good(found[topic])
+
+    async def _metadata(self, asked: list[m.MetadataRequestTopic], operations: bool, *, at_least: int = METADATA_VERSION_MIN) -> list[Any]:
+        request = m.MetadataRequest(topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations)
+        response = await self._network.ask_any(request, at_least=max(at_least, OPERATIONS_SINCE) if operations else at_least)
+        if error := failed(response):
+            raise error
+        return list(response.topics)
+
+    async def _pages(self, names: Sequence[str]) -> list[Any]:
+        """Topics with all their partitions, which may begin on one page and end on another."""
+        topics: dict[str | None, Any] = {}
+        cursor: pages.Cursor | None = None
+        while True:
+            left = [name for name in sorted(names) if cursor is None or name >= cursor.topic_name]
+            request = m.DescribeTopicPartitionsRequest(
+                topics=[pages.TopicRequest(name=name) for name in left], response_partition_limit=PAGE_PARTITIONS, cursor=cursor
+            )
+            response = await self._network.ask_any(request)
+            for topic in response.topics:
+                if topic.name in topics and not topic.error_code:
+                    topics[topic.name].partitions.extend(topic.partitions)
+                else:
+                    topics[topic.name] = topic
+            after = response.next_cursor
+            if after is None or (
+                cursor is not None and (after.topic_name, after.partition_index) <= (cursor.topic_name, cursor.partition_index)
+            ):
+                return list(topics.values())
+            cursor = after
+
+
+def called(topic: str | bytes) -> str:
+    """A topic's name, or its id as Kafka prints it."""
+    return topic if isinstance(topic, str) else topic_id_text(topic)
+
+
+def _creatable(topic: r.NewTopic) -> m.CreatableTopic:
+    return m.CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if topic.assignments else topic.num_partitions,
+        replication_factor=-1 if topic.assignments else topic.replication_factor,
+        assignments=[
+            m.CreatableReplicaAssignment(partition_index=index, broker_ids=list(nodes)) for index, nodes in topic.assignments.items()
+        ],
+        configs=[m.CreatableTopicConfig(name=name, value=r.config_text(value)) for name, value in topic.configs.items()],
+    )
+
+
+def _created(topic: m.CreatableTopicResult) -> r.CreatedTopic:
+    configs = {config.name: config.value for config in topic.configs or ()}
+    return r.CreatedTopic(topic.name, topic.topic_id, topic.num_partitions, topic.replication_factor, configs)
+
+
+def _growing(name: str, wanted: r.NewPartitions | int) -> m.CreatePartitionsTopic:
+    grown = r.NewPartitions(wanted) if isinstance(wanted, int) else wanted
+    assignments = None if grown.assignments is None else [m.CreatePartitionsAssignment(broker_ids=nodes) for nodes in grown.assignments]
+    return m.CreatePartitionsTopic(name=name, count=grown.total_count, assignments=assignments)
+
+
+def _described(topic: Any, operations: bool) -> Outcome[r.TopicDescription]:
+    """A topic of either answer."""
+    if topic.error_code:
+        return _undescribed(topic)
+    partitions = [
+        r.PartitionDescription(
+            one.partition_index,
+            one.leader_id,
+            one.leader_epoch,
+            one.replica_nodes,
+            one.isr_nodes,
+            one.offline_replicas,
+            getattr(one, "eligible_leader_replicas", None),
+            getattr(one, "last_known_elr", None),
+        )
+        for one in sorted(topic.partitions, key=lambda one: one.partition_index)
+    ]
+    allowed = r.Operation.of_bits(topic.topic_authorized_operations) if operations else None
+    return r.TopicDescription(topic.name or "", topic.topic_id, topic.is_internal, partitions, allowed)
+
+
+def _undescribed(topic: Any) -> KafkaError:
+    error = error_for(topic.error_code)
+    if isinstance(error, UnknownTopicOrPartition):
+        return UnknownTopicOrPartition(f"there is no topic {topic.name}")
+    if isinstance(error, UnknownTopicId):
+        return UnknownTopicId(f"there is no topic with the id {topic_id_text(topic.topic_id)}")
+    return topic_error(topic.error_code, topic.name)

@@ -1,0 +1,1 @@
+"""Arrow tables from and to records."""

@@ -1,0 +1,240 @@
+"""Tables on their way out: rows become record batches of their partitions, column by column, and their outcome is one promise.
+
+    table --portions of some MiB--> key, value ... as bytes --murmur2--> rows by partition --> batches of each in turn
+
+Nothing is done row by row in Python. Each batch goes into the accumulator as it is made, behind what was sent to its partition before; so
+memory is what ``buffer_memory`` allows and a few portions, however large the table, and a stream of tables needs no more.
+
+Rows of one partition keep their order. A row without a key and without a partition goes with its neighbours, batch by batch to a partition
+by chance, as single records do. Serializers and interceptors of the producer are for records, and see nothing of tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from queue import Empty
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.client.arrow.columns import needed_arrow
+from ottla.client.arrow.rows import ANY, Portion, TableRows
+from ottla.client.producer.batches import Batch, wait_for_end, wait_limit_ms
+from ottla.records.build import column_encoder, rows_by_partition, seal_encoded
+from ottla.records.codec import Builder
+from ottla.records.compression import Codec
+from ottla.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Threads that compress while rows are encoded; what they wait for is outside of the interpreter.
+THREADS = min(4, os.cpu_count() or 1)
+
+
+class Rows(NamedTuple):
+    """Rows of a table: ``size`` of them from ``first`` on; with ``chosen`` (int64), those it has there. Numbers count from ``base``."""
+
+    first: int
+    size: int
+    chosen: bytes | None = None
+    base: int = 0
+
+    def numbers(self) -> list[int]:
+        """Their numbers in the table."""
+        if self.chosen is None:
+            return list(range(self.base + self.first, self.base + self.first + self.size))
+        return [self.base + row for row in memoryview(self.chosen).cast("q")[self.first : self.first + self.size]]
+
+
+class Encoded(NamedTuple):
+    """A batch to send. Its partition is ANY where it may go anywhere."""
+
+    partition: int
+    data: bytearray
+    rows: Rows
+
+
+def batches_of_table(table: TableRows, partitions: int, size_max: int, codec: Codec, level: int | None) -> Iterator[Encoded]:
+    """All rows of a table as batches for a topic of so many partitions.
+
+    Raises: what ``TableRows.portions`` raises; ValueError for a partition that is not there.
+    """
+    drafts = (draft for portion in table.portions(partitions) for draft in _drafts(portion, partitions, size_max))
+    seal = partial(seal_encoded, size_max=size_max, codec=codec, level=level)
+    if codec is Codec.NONE or THREADS < 2:
+        for partition, builder, rows in drafts:
+            yield Encoded(partition, seal(builder), rows)
+        return
+    with ThreadPoolExecutor(THREADS, "ottla-compress") as pool:
+        coming: deque[tuple[int, Future[bytearray], Rows]] = deque()
+        for partition, builder, rows in drafts:
+            sealed = pool.submit(seal, builder)
+            coming.append((partition, sealed, rows))
+            if len(coming) > THREADS:
+                partition, sealed, rows = coming.popleft()
+                yield Encoded(partition, sealed.result(), rows)
+        for partition, sealed, rows in coming:
+            yield Encoded(partition, sealed.result(), rows)
+
+
+def _drafts(portion: Portion, partitions: int, size_max: int) -> Iterator[tuple[int, Builder, Rows]]:
+    """The batches of a portion, one of each partition in turn, not compressed yet."""
+    groups = [
+        (partition, chosen, first, column_encoder(portion.value, first=first, last=last, rows=chosen, **portion.others))
+        for partition, chosen, first, last in _groups(portion, partitions)
+    ]
+    while groups:
+        left = []
+        for partition, chosen, first, encoder in groups:
+            builder = encoder.encode(size_max)
+            if builder is not None:
+                yield partition, builder, Rows(first, builder.count, chosen, portion.first_row)
+                left.append((partition, chosen, first + builder.count, encoder))
+        groups = left
+
+
+def _groups(portion: Portion, partitions: int) -> Iterator[tuple[int, bytes | None, int, int]]:
+    """(partition, row numbers, first, last): the rows of each partition; row numbers None where they follow each other."""
+    if isinstance(portion.partition, int):
+        yield portion.partition, None, 0, portion.count
+        return
+    try:
+        chosen, ends = rows_by_partition(portion.partitions(partitions), partitions)
+    except IndexError as error:
+        raise ValueError(f"counted from row {portion.first_row} of the table on, {error}") from None
+    if partitions == 1:
+        yield 0, None, 0, portion.count
+        return
+    first = 0
+    for number, last in enumerate(ends, start=ANY):
+        if last > first:
+            yield (number, None, 0, portion.count) if last - first == portion.count else (number, chosen, first, last)
+        first = last
+
+
+# ---------------------------------------------------------------------------------------------------------------- the promise
+
+
+class TableMetadata(NamedTuple):
+    """Where the rows of a table were written."""
+
+    topic: str
+    rows: int
+    #: By partition: the first offset and the one behind the last; other producers' records may lie between. -1, -1 when the broker did
+    #: not say (acks=0).
+    offsets: dict[int, tuple[int, int]]
+
+
+class TableDelivery:
+    """The promise of a table, for asyncio: await it to get the ``TableMetadata``.
+
+    Batches succeed and fail one by one. When some failed, awaiting raises the error of the first, and ``failed_rows`` tells which rows were
+    not acknowledged, so that ``table.take(delivery.failed_rows())`` is what to send again.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        #: Each batch with its rows, in the order in which they were made.
+        self._sent: list[tuple[Batch, Rows]] = []
+        self.rows = 0
+
+    def __repr__(self) -> str:
+        done = sum(rows.size for batch, rows in self._sent if batch.done)
+        return f"<{type(self).__name__} {self.topic}: {done} of {self.rows} rows done>"
+
+    def add(self, batch: Batch, rows: Rows) -> None:
+        """A batch is on its way."""
+        self.rows += rows.size
+        self._sent.append((batch, rows))
+        batch.when_done(batch.forget_data)
+
+    def done(self) -> bool:
+        """Whether the outcome of all rows is known."""
+        return all(batch.done for batch, _ in self._sent)
+
+    def add_batch_callback(self, callback: Callable[[int, KafkaError | None], None]) -> None:
+        """Call `callback(rows, error)` for each batch of rows when its outcome is known, with None for those that were written; in the
+        sender's thread, or at once if it is known.
+        """
+        for batch, rows in self._sent:
+            batch.when_done(partial(_tell, callback, batch, rows.size))
+
+    def failed_rows(self) -> pa.Array:
+        """The numbers (int64) of rows that were not acknowledged, as far as is known, in ascending order."""
+        failed = [rows for batch, rows in self._sent if batch.done and batch.error is not None]
+        return needed_arrow().array(sorted(number for rows in failed for number in rows.numbers()), "int64")
+
+    def _outcome(self) -> TableMetadata:
+        """Raises: the error of the first batch that failed."""
+        failed = next((batch.error for batch, _ in self._sent if batch.error is not None), None)
+        if failed is not None:
+            raise failed
+        offsets: dict[int, tuple[int, int]] = {}
+        for batch, rows in self._sent:
+            first, last = batch.outcome(0, -1).offset, batch.outcome(rows.size - 1, -1).offset + 1
+            if first < 0:
+                offsets.setdefault(batch.partition, (-1, -1))
+                continue
+            begin, end = offsets.get(batch.partition, (first, last))
+            offsets[batch.partition] = (first if begin < 0 else min(begin, first), max(end, last))
+        return TableMetadata(self.topic, self.rows, dict(sorted(offsets.items())))
+
+    def __await__(self) -> Generator[Any, None, TableMetadata]:
+        for batch, _ in self._sent:
+            if not batch.done:
+                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                batch.when_done(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
+                yield from future
+        return self._outcome()
+
+
+class BlockingTableDelivery(TableDelivery):
+    """The promise of a table, for threads: ``result()`` waits for the ``TableMetadata``."""
+
+    def result(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> TableMetadata:
+        """Wait for the outcome, at most `timeout` seconds or `timeout_ms` milliseconds.
+
+        Raises: the error of the first batch that failed; TimeoutError, and the rows are still on their way.
+        """
+        self._wait(wait_limit_ms(timeout, timeout_ms))
+        return self._outcome()
+
+    def exception(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> KafkaError | None:
+        """Wait for the outcome as `result` does; None when all rows were written. Raises: TimeoutError."""
+        try:
+            self.result(timeout, timeout_ms=timeout_ms)
+        except KafkaError as error:
+            return error
+        return None
+
+    def _wait(self, timeout_ms: float | None) -> None:
+        deadline = None if timeout_ms is None else monotonic() + timeout_ms / 1000
+        for batch, _ in self._sent:
+            if batch.done:
+                continue
+            try:
+                wait_for_end(batch, None if deadline is None else max(deadline - monotonic(), 0))
+            except Empty:
+                left = sum(rows.size for waiting, rows in self._sent if not waiting.done)
+                raise TimeoutError(f"{left} of {self.rows} rows for {self.topic} are not acknowledged after {timeout_ms:.0f} ms") from None
+
+
+def _tell(callback: Callable[[int, KafkaError | None], None], batch: Batch, rows: int) -> None:
+    callback(rows, batch.error)
+
+
+@contextmanager
+def told_how_far(delivery: TableDelivery) -> Iterator[None]:
+    """An error on the way tells how much of the table went before it."""
+    try:
+        yield
+    except Exception as error:
+        if delivery.rows:
+            error.add_note(f"{delivery.rows} rows of the table were put on their way to {delivery.topic} before; flush() waits for them")
+        raise

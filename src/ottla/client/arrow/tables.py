@@ -1,0 +1,164 @@
+"""Parts of topics as Arrow tables: `ottla.read_table("orders@-1h:end", bootstrap_servers=...)`.
+
+What the parts stand for is settled at the beginning (`ranges`): records that come later are not waited for. All partitions are fetched at
+once; what came is decoded by several threads. Rows are in the order of the parts given, of their partitions, and of offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.ids import TopicPartition
+from ottla.base.options import ConfigError, suggestion
+from ottla.client.arrow.read import THREADS, Piece, TableForm, Tables
+from ottla.client.consumer.consumer import Consumer
+from ottla.client.errors import MetadataTimedOut
+from ottla.client.fetch.range_reader import FETCH_BYTES, Fetched, RangeReader
+from ottla.client.fetch.ranges import Part, parse_part
+from ottla.client.fetch.raw_fetch import RawFetch
+from ottla.client.sync.loop_thread import Call, LoopThread
+from ottla.wire.errors import UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: How long the end of a range may be waited for when the log has nothing to send before it.
+IDLE_MS = 30_000
+#: How long brokers that do not know a topic are asked for it again: it may have been made a moment ago.
+MISSING_MS = 3_000
+#: What a consumer takes and a table has no use for, with what to do. Left unsaid, it would seem to have worked.
+NOT_FOR_TABLES = {
+    "key_deserializer": "tables are decoded column by column: give key_format=",
+    "value_deserializer": "tables are decoded column by column: give value_format=",
+    "interceptors": "interceptors see records, and tables have none",
+    "group": "a table is read without a group; follow one with Consumer(group_id=...).poll_table()",
+    "group_id": "a table is read without a group; follow one with Consumer(group_id=...).poll_table()",
+}
+
+
+def read_table(*topics: str, **form_and_settings: Any) -> pa.Table:
+    """Parts of topics, such as "orders", "orders@-1h:end" or "orders/0-2@100:200" (`client.ranges`), as an Arrow table.
+
+    `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` say what it is to be like (`client.arrow_read`); everything else
+    is a setting of `ConsumerOptions`: `bootstrap_servers=`, `isolation_level=` ... The column topic is there when several are read.
+
+    Raises: BadRange, a ValueError that shows the place, for a part that cannot be understood; UnknownTopicOrPartition; CorruptMessage;
+    SerializationFailed for a value that cannot be read; ConfigError; ImportError without pyarrow; KafkaError.
+    """
+    form, settings = _split(form_and_settings)
+    for name, instead in NOT_FOR_TABLES.items():
+        if name in settings:
+            raise ConfigError(name, instead)
+    parts = _parts(topics)
+    tables = Tables(form)
+    thread = LoopThread("ottla-read-table")
+    try:
+        consumer = thread.call(_started({"max_partition_fetch_bytes": FETCH_BYTES, "allow_auto_create_topics": False, **settings}))
+        try:
+            return _Reading(thread, consumer, tables, several=len({part.topic for part in parts}) > 1).read(parts)
+        finally:
+            thread.call(consumer.close())
+    finally:
+        thread.stop()
+
+
+async def read_table_beside(*topics: str, **form_and_settings: Any) -> pa.Table:
+    """`read_table` for asyncio: the loop goes on meanwhile."""
+    return await asyncio.to_thread(read_table, *topics, **form_and_settings)
+
+
+async def _started(settings: Mapping[str, Any]) -> Consumer:
+    return await Consumer(**settings).start()
+
+
+def _split(given: Mapping[str, Any]) -> tuple[TableForm, dict[str, Any]]:
+    form: Any = {name: value for name, value in given.items() if name in TableForm.__annotations__}
+    return form, {name: value for name, value in given.items() if name not in form}
+
+
+def _parts(topics: Iterable[str]) -> list[Part]:
+    now_ms = int(time() * 1000)
+    parts = [parse_part(topic, now_ms) for topic in topics]
+    if not parts:
+        raise ValueError('read_table() needs a topic, such as read_table("orders@-1h:end")')
+    return parts
+
+
+class _Reading:
+    """One call of `read_table`."""
+
+    def __init__(self, thread: LoopThread, consumer: Consumer, tables: Tables, *, several: bool) -> None:
+        self._thread = thread
+        self._consumer = consumer
+        self._tables = tables
+        self._several = several
+        self._schema = tables.read_schema(several=several)
+        options = consumer.options
+        self._reader = RangeReader(self._fetch, check_crcs=options.check_crcs, read_committed=options.isolation_level == "read_committed")
+
+    def read(self, parts: list[Part]) -> pa.Table:
+        wanted = [(tp, *offsets) for part in parts for tp, offsets in self._thread.call(self._planned(part)).items()]
+        pieces: list[list[list[Piece]]] = [[] for _ in wanted]
+        with ThreadPoolExecutor(THREADS, "ottla-read") as pool:
+            coming: deque[tuple[int, Future[list[Piece]]]] = deque()
+            for place, fetched in self._fetched(wanted):
+                coming.append((place, pool.submit(self._decode, fetched)))
+                while len(coming) > 2 * THREADS:
+                    # What came is decoded before more is fetched than is worth holding.
+                    place, decoded = coming.popleft()
+                    pieces[place].append(decoded.result())
+            for place, decoded in coming:
+                pieces[place].append(decoded.result())
+        return self._tables.table([piece for ranges in pieces for fetch in ranges for piece in fetch], several=self._several)
+
+    async def _planned(self, part: Part) -> dict[TopicPartition, tuple[int, int]]:
+        there = await self._partitions_of(part.topic)
+        chosen = [tp for tp in there if part.partitions is None or tp.partition in part.partitions]
+        missing = set(part.partitions or ()) - {tp.partition for tp in there}
+        if missing:
+            raise UnknownTopicOrPartition(f"topic {part.topic} has {len(there)} partitions, no partition {min(missing)}")
+        return await self._consumer.offsets_of(dict.fromkeys(chosen, part.range))
+
+    async def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Raises: UnknownTopicOrPartition where brokers answer, and do not know the topic after some time: whoever misspells it need not
+        wait as long as for a cluster that is down.
+        """
+        if (limit_ms := self._consumer.options.default_api_timeout_ms) > MISSING_MS:
+            try:
+                return await self._consumer.partitions_for(topic, MISSING_MS)
+            except MetadataTimedOut:
+                there = await self._consumer.list_topics(limit_ms - MISSING_MS)
+                if topic not in there:
+                    raise UnknownTopicOrPartition(f"there is no topic {topic}{suggestion(topic, there)}") from None
+        return await self._consumer.partitions_for(topic)
+
+    def _fetched(self, wanted: list[tuple[TopicPartition, int, int]]) -> Iterator[tuple[int, Fetched]]:
+        """What is fetched of each, in turn, with its place among those wanted."""
+        rows = deque(
+            (place, self._reader.read(tp, start, end, timeout_ms=IDLE_MS, gone=lambda offset, tp=tp: self._start_of(tp, offset)))  # type: ignore[misc]
+            for place, (tp, start, end) in enumerate(wanted)
+        )
+        while rows:
+            place, reading = rows.popleft()
+            fetched = next(reading, None)
+            if fetched is not None:
+                yield place, fetched
+                rows.append((place, reading))
+
+    def _start_of(self, tp: TopicPartition, offset: int) -> int:
+        """Where the log begins now: what was to be read is deleted meanwhile. It never goes back."""
+        return max(offset + 1, self._thread.call(self._consumer.beginning_offsets([tp]))[tp])
+
+    def _decode(self, fetched: Fetched) -> list[Piece]:
+        return self._tables.read(fetched.columns(with_headers="headers" in self._schema.names), self._schema, fetched.tp)
+
+    def _fetch(self, tp: TopicPartition, offset: int) -> Call[RawFetch]:
+        return self._thread.submit(self._consumer.fetch_raw(tp, offset))
+
+
+__all__ = ["read_table", "read_table_beside"]

@@ -1,0 +1,1 @@
+"""The consumer for asyncio: assignment, positions, rebalances, delivery of records."""

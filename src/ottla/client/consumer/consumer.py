@@ -1,0 +1,471 @@
+"""The consumer for asyncio: partitions of your own choice, or a group's share of the topics you subscribe to.
+
+    async with Consumer("orders", group_id="billing", bootstrap_servers="127.0.0.1:9092") as consumer:
+        async for record in consumer:
+            ...
+
+Fetches go on between polls until two chunks of each partition are buffered, and so do the group's heartbeats. What a rebalance does to the
+user's partitions happens inside of the user's own calls (`rebalance`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
+from random import Random
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from ottla.base.ids import TopicPartition, as_partition
+from ottla.base.options import ConfigError
+from ottla.client.argument_validation import INT64_MAX, checked, fitting, patience, whole_number
+from ottla.client.arrow.table_polls import TablePolls
+from ottla.client.consumer.delivery import LOOP_RECORDS, Giving
+from ottla.client.consumer.metadata_queries import Partition
+from ottla.client.consumer.metrics import ConsumerMetrics
+from ottla.client.consumer.positions import Positions
+from ottla.client.consumer.rebalance import CommitCallback, RebalanceListener, UserSide, invoke
+from ottla.client.consumer.record import ConsumerRecord, Deserializers
+from ottla.client.consumer.wakeup import Alarm
+from ottla.client.errors import AlreadyClosed
+from ottla.client.fetch.fetch_loop import Fetching
+from ottla.client.fetch.fetcher import Fetcher
+from ottla.client.group.assignors import assignors_from
+from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
+from ottla.client.group.coordinator_client import GroupPostman
+from ottla.client.interceptors import ConsumerInterceptors
+from ottla.client.options import ConsumerOptions, from_keywords
+from ottla.client.sampled_stats import Figures
+from ottla.client.transport.event_loop import OneLoop
+from ottla.client.transport.network import Network, monotonic_ms
+from ottla.wire.errors import InvalidGroupId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.client.arrow.read import TableForm
+
+#: How long leaving a group may hold up a close.
+CLOSE_TIMEOUT_MS = 30_000
+NO_GROUP = "this needs a group: give the consumer a group_id, or assign() partitions to it"
+
+
+@checked(
+    "assign", "commit", "commit_async", "committed", "enforce_rebalance", "seek", "seek_to_beginning", "seek_to_end", "position", "pause",
+    "resume", "partitions_for", "list_topics", "beginning_offsets", "end_offsets", "offsets_for_times", "offsets_of", "fetch_raw", "close",
+)  # fmt: skip
+class Consumer(Positions):
+    """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments; belongs to the loop in which it is first used. Topics
+    given here are subscribed to.
+
+    Raises: ConfigError for a setting that is unknown or makes no sense.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        key_deserializer: Any = None,
+        value_deserializer: Any = None,
+        interceptors: Iterable[Any] = (),
+        listener: RebalanceListener | None = None,
+        rng: Random | None = None,
+        **settings: Any,
+    ) -> None:
+        self._assignors = assignors_from(settings.get("partition_assignment_strategy", ConsumerOptions.partition_assignment_strategy))
+        if "partition_assignment_strategy" in settings:
+            settings["partition_assignment_strategy"] = [one.name for one in self._assignors]
+        self.options = from_keywords(ConsumerOptions, settings)
+        if topics and not self.options.group_id:
+            raise ConfigError("group_id", "topics are shared with a group, which needs a name: give a group_id, or assign() partitions")
+        set_to = {spec.attribute: getattr(self.options, spec.attribute) for spec in self.options.SPECS.values()}
+        self._interceptors = ConsumerInterceptors(interceptors, set_to)
+        #: What is taken out of the fetcher and on its way to the user.
+        self.giving = Giving(self.options, Deserializers(set_to, key_deserializer, value_deserializer), self._interceptors)
+        self._rng = rng or Random()
+        self._fetcher = Fetcher(self.options, self._rng)
+        #: The same for whole tables.
+        self.tables = TablePolls(self.options, self._fetcher, self.giving, self.turn, self._reads_several, self.clock_ms)
+        self._metrics = ConsumerMetrics()
+        self._network_: Network | None = None
+        self._own = OneLoop("Consumer")
+        self._fetching: Fetching | None = None
+        self._user: UserSide | None = None
+        self._group: GroupPostman | None = None
+        self._news: asyncio.Event | None = None
+        self._alarm = Alarm()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._polling = False
+        #: What was subscribed to; None: nothing.
+        self._subscribed: tuple[frozenset[str], str | re.Pattern[str] | None] | None = None
+        self._listener: Any = listener
+        self._early = topics
+        #: How listeners and callbacks are called.
+        self.invoke: Callable[..., Awaitable[None]] = invoke
+
+    # -- life
+
+    async def start(self) -> Self:
+        """Bind to the running loop. No broker is contacted yet."""
+        _ = self._network
+        return self
+
+    @property
+    def _network(self) -> Network:
+        if self._closed:
+            raise AlreadyClosed("the consumer is closed; make another one")
+        self._own.check()
+        if self._network_ is None:
+            network = Network(self.options, rng=self._rng, allow_auto_create=self.options.allow_auto_create_topics)
+            self._network_, self._news = network, asyncio.Event()
+            self._alarm.bind(self._news.set)
+            network.changed = self._changed
+            if self.options.group_id:
+                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._metrics, self._changed)
+                self._user = UserSide(
+                    network, self._fetcher, self._group, self.options, self.giving, self._interceptors, self._metrics, self._invoke
+                )
+            self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._metrics, self._changed)
+            if self._early:
+                self.subscribe(self._early, listener=self._listener)
+        return self._network_
+
+    async def _invoke(self, function: Callable[..., Any], *arguments: Any) -> None:
+        await self.invoke(function, *arguments)
+
+    @property
+    def in_group(self) -> bool:
+        """Whether there is a group, and so listeners and callbacks."""
+        return bool(self.options.group_id)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is to be settled with a group before there can be records."""
+        return self._group is None or self._subscribed is None or self._group.machine.settled
+
+    def clock_ms(self) -> float:
+        """The time that waits go by; for any thread."""
+        return monotonic_ms() if self._network_ is None else self._network_.clock_ms()
+
+    @property
+    def _members(self) -> tuple[GroupPostman, UserSide]:
+        """The group's parts. Raises: InvalidGroupId without a group."""
+        _ = self._network
+        if self._group is None or self._user is None:
+            raise InvalidGroupId(NO_GROUP)
+        return self._group, self._user
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self.tables.not_done()
+        await self.close()
+
+    async def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:
+        """Commit if that is automatic, leave the group, close the connections; waits for brokers at most `timeout_ms` (30 s). Closing twice
+        is no error.
+
+        A static member, one with a `group_instance_id`, does not leave, so that it may come back within its session. `leave_group` says
+        otherwise: True has any member leave, False has none (KIP-1092).
+        """
+        if self._closed:
+            return
+        limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms
+        if self._own.elsewhere():
+            self._closed = True
+            raise self._own.wrong()
+        try:
+            if self._user is not None and self._group is not None:
+                await self._part(limit_ms, "the consumer was closed", leave_group)
+                await self._user.tell_outcomes()
+        finally:
+            self._closed = True
+            self.giving.close()
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._news is not None:
+                self._news.set()
+            if self._network_ is not None:
+                await self._network_.close()
+
+    async def _part(self, limit_ms: float, reason: str, leave_group: bool | None = None) -> None:
+        """Give everything up, and leave."""
+        group, user = self._members
+        clock_ms = self._network.clock_ms
+        deadline_ms = clock_ms() + limit_ms
+
+        def left_ms() -> float:
+            return max(deadline_ms - clock_ms(), 0)
+
+        if self._subscribed is None:
+            await user.commit_all(left_ms())
+            await user.quiet(left_ms())
+            return
+        try:
+            await user.give_up_all(left_ms())
+            await user.quiet(left_ms())
+        finally:
+            await group.leave(reason, left_ms(), leave_group)
+            self._fetcher.assign([])
+            user.drop(lambda _: True)
+
+    # -- groups
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | re.Pattern[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Share these topics with the group, instead of what was subscribed to before; the next poll joins it.
+
+        Names, or a pattern that the whole name must match; topics that begin to match later count. Under the classic protocol this client
+        applies it, as Python's regular expression; under the next one the brokers do, in RE2's syntax, unless it is a compiled pattern.
+
+        Raises: InvalidGroupId without a group_id; ValueError when partitions were assigned.
+        """
+        group, user = self._members
+        names: frozenset[str] = frozenset()
+        if isinstance(topics, re.Pattern):
+            pattern = topics
+        else:
+            fitting("topics", topics, str | Iterable[str], "topics")
+            names = frozenset([topics] if isinstance(topics, str) else topics)
+        if pattern is not None and not isinstance(getattr(pattern, "pattern", pattern), str):
+            raise TypeError(f"a pattern is a str, or one that re.compile() made of a str, not {pattern!r}")
+        if bool(names) == (pattern is not None):
+            raise ValueError("subscribe to names or to a pattern; to none at all with unsubscribe()")
+        if self._subscribed is None and self._fetcher.assignment:
+            raise ValueError("partitions were assigned: end that with unsubscribe() before you subscribe")
+        self._subscribed = (names, pattern)
+        user.listener = listener
+        group.subscribe(names, pattern)
+        self._pump()
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to; for a pattern, those that match as far as is known."""
+        if self._subscribed is None or self._group is None:
+            return frozenset(self._early) if not self._closed and self._network_ is None else frozenset()
+        return self._subscribed[0] or self._group.machine.wanted | {tp.topic for tp in self._fetcher.assignment}
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, or give up what was assigned."""
+        _ = self._network
+        if self._subscribed is not None:
+            await self._part(self.options.request_timeout_ms, "the consumer unsubscribed")
+        self._subscribed, self._early = None, ()
+        self._fetcher.assign([])
+
+    def enforce_rebalance(self, reason: str = "asked for by the user") -> None:
+        """Have the group rebalance with the next poll."""
+        self._members[0].machine.rejoin(reason)
+        self._pump()
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group."""
+        return self._members[0].metadata
+
+    async def commit(self, offsets: OffsetsGiven | None = None, timeout_ms: float | None = None) -> None:
+        """Keep the group's offsets: those given, the next record to read each, or where this consumer is in all that it is assigned.
+
+        Raises: CommitFailed when the group has given the partitions to others; RebalanceInProgress: poll, then commit again;
+        OffsetMetadataTooLarge and the like; RequestTimedOut; InvalidGroupId without a group; WokenUp.
+        """
+        limit_ms = self._limit_ms(timeout_ms)
+        user = self._members[1]
+
+        async def committed() -> None:
+            await user.quiet(limit_ms)
+            await user.commit(self._offsets_given(offsets), limit_ms)
+
+        began_ns = monotonic_ns()
+        await self._alarm.wakeable(committed())
+        self._metrics.commit_sync_ns += monotonic_ns() - began_ns
+
+    def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
+        """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
+        self._members[1].commit_soon(self._offsets_given(offsets), callback)
+
+    def _offsets_given(self, offsets: OffsetsGiven | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        return self._members[1].positions() if offsets is None else offsets_given(offsets)
+
+    async def committed(
+        self, partitions: Iterable[Partition], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut; WokenUp."""
+        limit_ms = self._limit_ms(timeout_ms)
+        wanted = [as_partition(tp) for tp in partitions]
+        began_ns = monotonic_ns()
+        found = await self._alarm.wakeable(self._members[0].committed(wanted, timeout_ms=limit_ms))
+        self._metrics.committed_ns += monotonic_ns() - began_ns
+        return found
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position. With a group_id, the
+        others begin where the group is, without being a member of it.
+
+        Raises: ValueError when topics were subscribed to.
+        """
+        if self._subscribed is not None or self._early:
+            raise ValueError("topics were subscribed to: end that with unsubscribe() before you assign")
+        _ = self._network
+        self._fetcher.assign(as_partition(tp) for tp in partitions)
+        self._sought(lambda tp: tp not in self._fetcher.assignment)
+        self._pump()
+
+    # -- records
+
+    def wakeup(self) -> None:
+        """Have whoever polls, iterates, commits, or waits for a position or for committed offsets raise WokenUp, now or in the next such
+        call. Any thread may call it, and nothing else of a consumer that another uses.
+        """
+        if not self._closed:
+            self._alarm.wake()
+
+    async def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
+        """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
+        empty.
+
+        Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; RecordDeserializationFailed;
+        WokenUp.
+        """
+        limit = self.options.max_poll_records if max_records is None else max_records
+        await self.turn(limit, patience(timeout_ms))
+        return self.giving.give(limit)
+
+    async def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
+        """The next records as an Arrow table, without a Python object per record; all that were fetched, unless `max_records` says
+        otherwise. Deserializers and interceptors see nothing of it; in all else it is as `poll`, and the two can be mixed.
+
+        `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` say what it is to be like (`client.arrow_read`).
+
+        Raises: what `poll` raises; SerializationFailed for a value that cannot be read, which moves no position; ImportError.
+        """
+        return await self.tables.poll(timeout_ms, max_records, form)
+
+    def metrics(self) -> dict[str, Figures | dict[str, Figures]]:
+        """What the consumer counts, under Kafka's names, in the groups that `consumer_metrics` lists; figures of topics, partitions and
+        brokers stand under theirs. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """
+        network, fetcher = self._network, self._fetcher
+        # What was read as tables is given back after its poll.
+        self._count(network.clock_ms())
+        standing = fetcher.standing(self.giving.first_offsets())
+        return self._metrics.figures(standing, fetcher.near.replicas, network.connections, self.in_group, network.clock_ms())
+
+    def _reads_several(self) -> bool:
+        """Whether records may come of more topics than one."""
+        topics = {tp.topic for tp in self._fetcher.assignment} | self.subscription()
+        return len(topics) > 1 or (self._subscribed is not None and self._subscribed[1] is not None)
+
+    async def turn(self, limit: int, timeout_ms: float | None, take: Callable[[], bool] | None = None) -> None:
+        """The part of a poll before records are given: see to the group, and wait until `take`, the giving's if none is said, has some."""
+        network = self._network
+        whole_number("max_records", limit, at_least=1, at_most=INT64_MAX)
+        self.giving.done()
+        self.tables.put_back()
+        take, began_ms = take or partial(self.giving.take, self._fetcher, limit), network.clock_ms()
+        try:
+            await self._as_member(take, timeout_ms)
+        finally:
+            now_ms = network.clock_ms()
+            self._metrics.polled(began_ms, now_ms)
+            self._count(now_ms)
+
+    def _count(self, now_ms: float) -> None:
+        """Have what was taken counted."""
+        if consumed := self._fetcher.taking.consumed:
+            self._metrics.consumed(consumed, now_ms)
+            consumed.clear()
+
+    async def _as_member(self, take: Callable[[], bool], timeout_ms: float | None) -> None:
+        network = self._network
+        if self._group is None:
+            await self._fill(take, timeout_ms)
+            return
+        if self._subscribed is None and not self._fetcher.assignment:
+            raise ValueError("nothing to poll for: subscribe() to topics or assign() partitions first")
+        machine = self._group.machine
+        machine.poll_began()
+        self._polling = True
+        try:
+            await self._fill(take, timeout_ms)
+        finally:
+            self._polling = False
+            machine.poll_ended(network.clock_ms())
+
+    async def _fill(self, take: Callable[[], bool], timeout_ms: float | None) -> None:
+        """Until there are records, or the time is over."""
+        deadline_ms = float("inf") if timeout_ms is None else self._network.clock_ms() + timeout_ms
+        while True:
+            self._alarm.look()
+            self._pump()
+            if self._user is not None:
+                await self._user.attend()
+            if take():
+                self._pump()
+                # Who polls in a loop would otherwise keep the next answers from being received.
+                await asyncio.sleep(0)
+                return
+            left_ms = deadline_ms - self._network.clock_ms()
+            if left_ms <= 0:
+                return
+            try:
+                async with asyncio.timeout(None if left_ms == float("inf") else left_ms / 1000):
+                    await self._wait()
+            except TimeoutError:
+                deadline_ms = float("-inf")
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """All records, without end. When the loop is left, the next poll or loop goes on behind it. A record is done with when the next
+        one is asked for.
+        """
+        while True:
+            await self.turn(LOOP_RECORDS, None)
+            for record in self.giving.each():
+                yield record
+
+    async def _wait(self) -> None:
+        """Until something may have changed."""
+        _ = self._network
+        assert self._news is not None, "a network comes with its news"
+        self._news.clear()
+        self._alarm.look()
+        self._pump()
+        await self._news.wait()
+        self._alarm.look()
+        _ = self._network
+
+    def _changed(self) -> None:
+        """Something happened: tell whoever waits, and go on."""
+        if self._news is not None:
+            self._news.set()
+        self._pump()
+
+    def _pump(self) -> None:
+        """Begin all that can begin now."""
+        if self._closed or self._network_ is None or self._fetching is None:
+            return
+        network, now_ms = self._network, self._network_.clock_ms()
+        times = []
+        if self._group is not None and self._user is not None:
+            times.append(self._group.pump(now_ms))
+            if self._polling:
+                self._user.commit_if_due(now_ms)
+                times.append(self._user.commit_at_ms)
+        times.append(self._fetching.pump(now_ms))
+        times.append(network.refresh_soon())
+        self._wake_at(min(times), now_ms)
+
+    def _wake_at(self, at_ms: float, now_ms: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if at_ms < float("inf"):
+            self._timer = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 1) / 1000, self._pump)

@@ -1,0 +1,1 @@
+"""Fetching: fetch sessions, buffers, offset look-ups, ranges of offsets."""

@@ -1,0 +1,178 @@
+"""Records out of the fetcher's chunks: one partition after the other, decoded batch by batch as they are taken, or whole chunks lent to who
+reads them elsewhere. Pure.
+
+    row    A  C  B        partitions that have chunks; the first is served until it is empty, or paused, or there is enough
+           ^ next
+
+An error of a partition is told when there is nothing to give before it, once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from ottla.base.ids import TopicPartition
+from ottla.client.consumer.metrics import Consumed, ConsumedChunk
+from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.fetch.chunk import Chunk, Lent
+from ottla.client.fetch.position import Position
+from ottla.client.options import ConsumerOptions
+from ottla.records.errors import RecordsError
+from ottla.wire.errors import CorruptMessage, KafkaError
+
+
+class Taking:
+    """See the module. `positions` are the fetcher's."""
+
+    def __init__(self, positions: Mapping[TopicPartition, Position], options: ConsumerOptions) -> None:
+        self._positions = positions
+        self._check_crcs = options.check_crcs
+        self._read_committed = options.isolation_level == "read_committed"
+        #: Partitions with chunks, in the order in which they are served.
+        self.row: deque[TopicPartition] = deque()
+        #: What was taken, for whoever counts it.
+        self.consumed: list[Consumed] = []
+
+    def arrived(self, tp: TopicPartition) -> None:
+        """A partition has chunks."""
+        if tp not in self.row:
+            self.row.append(tp)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """A partition has none any more."""
+        if tp in self.row:
+            self.row.remove(tp)
+
+    def assigned(self) -> None:
+        """Only partitions that have a position are served."""
+        self.row = deque(tp for tp in self.row if tp in self._positions)
+
+    def take(self, records_max: int) -> list[ConsumerRecord]:
+        """Up to so many records, each partition's in order; the positions move past them.
+
+        Raises: an error of some partition, when there are no records to give before it.
+        """
+        taken: list[ConsumerRecord] = []
+        for _ in range(len(self.row)):
+            tp = self.row[0]
+            position = self._positions[tp]
+            if position.paused:
+                self.row.rotate(-1)
+                continue
+            while position.chunks and len(taken) < records_max and position.error is None:
+                self._take_from(position, position.chunks[0], taken, records_max)
+            if len(taken) >= records_max and position.chunks:
+                self._begun(position, position.chunks[0])
+                break
+            self.row.popleft()
+        if not taken:
+            self._tell_error()
+        return taken
+
+    def _tell_error(self) -> None:
+        """Raises: an error of some partition, which is over with that."""
+        for position in self._positions.values():
+            if position.error is not None and not position.paused:
+                error, position.error = position.error, None
+                raise error
+
+    def lend(self, records_max: int) -> list[Lent]:
+        """Whole chunks with about so many records, or one at least, to be read elsewhere; the positions wait for `take_back`, which must
+        follow for each, the last one first.
+
+        Raises: an error of some partition, when there is nothing to lend before it.
+        """
+        lent: list[Lent] = []
+        left = records_max
+        for _ in range(len(self.row)):
+            position = self._positions[self.row[0]]
+            if position.paused:
+                self.row.rotate(-1)
+                continue
+            while position.chunks and left > 0 and position.error is None:
+                chunk = position.chunks.popleft()
+                if chunk.decoded:
+                    chunk.begin_at(position.offset or 0)
+                lent.append(Lent(position.tp, position.generation, chunk, position.offset or 0))
+                left -= sum(header.count for _, header in chunk.batches[chunk.next :])
+            if position.chunks:
+                break
+            self.row.popleft()
+        if not lent:
+            self._tell_error()
+        return lent
+
+    def take_back(self, lent: Lent, next_offset: int | None, error: KafkaError | None = None) -> bool:
+        """A chunk was read up to `next_offset`, which is where its partition is now; None: not at all. `error`: it cannot be read further.
+
+        False when the partition went on elsewhere meanwhile: then nothing of the chunk counts.
+        """
+        position, chunk = self._positions.get(lent.tp), lent.chunk
+        if position is None or position.generation != lent.generation or position.fetch_offset < chunk.end_offset:
+            return False
+        if next_offset is not None and next_offset > (position.offset or 0):
+            position.offset = next_offset
+            position.taken_epoch = [header for _, header in chunk.batches if header.base_offset < next_offset][-1].leader_epoch
+        if error is not None:
+            position.error, position.fetch_offset = error, position.offset or 0
+            position.chunks.clear()
+        elif next_offset is None or next_offset < chunk.end_offset:
+            chunk.begin_at(max(lent.start_offset, next_offset or 0))
+            position.chunks.appendleft(chunk)
+            if lent.tp not in self.row:
+                self.row.appendleft(lent.tp)
+        else:
+            read = [header for _, header in chunk.batches if header.last_offset >= lent.start_offset]
+            passed = min(max(lent.start_offset - read[0].base_offset, 0), read[0].count)
+            chunk.given += sum(header.count for header in read) - passed
+            self._consumed(position, chunk)
+        return True
+
+    def _begun(self, position: Position, chunk: Chunk) -> None:
+        """A part of the chunk was taken, and the limit reached."""
+        taken = chunk.given - len(chunk.decoded)
+        if taken > chunk.counted:
+            self.consumed.append(Consumed(position.tp, taken - chunk.counted))
+            chunk.counted = taken
+
+    def _consumed(self, position: Position, chunk: Chunk) -> None:
+        """Nothing is left of the chunk."""
+        at = position.standing(None, self._read_committed)
+        whole = ConsumedChunk(chunk.given, len(chunk.buffer), at.lag or 0, at.lead or 0)
+        self.consumed.append(Consumed(position.tp, chunk.given - chunk.counted, whole))
+
+    def _take_from(self, position: Position, chunk: Chunk, taken: list[ConsumerRecord], records_max: int) -> None:
+        """Move records of the chunk's next batch; drop the chunk when it is empty."""
+        if not chunk.decoded:
+            if chunk.next == len(chunk.batches):
+                self._consumed(position, position.chunks.popleft())
+                return
+            header = chunk.batches[chunk.next][1]
+            try:
+                chunk.decode(position.tp, position.offset or 0, check_crcs=self._check_crcs)
+            except RecordsError as error:
+                position.error = CorruptMessage(
+                    f"{position.tp}: the batch at offset {header.base_offset} cannot be read: {error}; seek past it to go on"
+                )
+                position.fetch_offset = position.offset or 0
+                position.chunks.clear()
+                return
+            chunk.next += 1
+            chunk.given += len(chunk.decoded)
+            if not chunk.decoded:
+                position.offset = header.last_offset + 1
+                return
+        decoded = chunk.decoded
+        position.taken_epoch = chunk.batches[chunk.next - 1][1].leader_epoch
+        room = records_max - len(taken)
+        if len(decoded) <= room:
+            decoded.reverse()
+            taken += decoded
+            chunk.decoded = []
+            position.offset = chunk.batches[chunk.next - 1][1].last_offset + 1
+        else:
+            part = decoded[: -room - 1 : -1]
+            del decoded[-room:]
+            taken += part
+            position.offset = part[-1].offset + 1

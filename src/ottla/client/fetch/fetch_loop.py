@@ -1,0 +1,145 @@
+"""The fetcher's postman: carries its fetches, looks up where to begin, and keeps the picture of the leaders fresh.
+
+Each partition's offset comes from the user, from the group, or from the policy, in this order; the group is asked for many at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ottla.base.ids import NO_TOPIC_ID, TopicPartition
+from ottla.client.consumer.metrics import ConsumerMetrics
+from ottla.client.fetch.fetcher import Fetcher
+from ottla.client.fetch.offsets import LATEST, SO_LONG_AGO, OffsetAndTime, list_offsets
+from ottla.client.fetch.position import FetchPlan
+from ottla.client.fetch.raw_fetch import NAMES_UNTIL, fetch_request
+from ottla.client.group.coordinator_client import GroupPostman
+from ottla.client.options import ConsumerOptions, reset_duration_ms
+from ottla.client.transport.network import Network
+from ottla.net.client_connection import LinkBroken
+from ottla.wire.errors import KafkaError, UnknownServerError
+from ottla.wire.messages import FetchRequest
+
+
+class Fetching:
+    """See the module. Belongs to one loop; `changed` is called whenever something happened."""
+
+    def __init__(
+        self, network: Network, fetcher: Fetcher, options: ConsumerOptions, group: GroupPostman | None, metrics: ConsumerMetrics,
+        changed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._network = network
+        self._fetcher = fetcher
+        self._options = options
+        self._group = group
+        self._metrics = metrics
+        self._changed = changed
+
+    def pump(self, now_ms: float) -> float:
+        """Begin every fetch, look-up and refresh that can begin now; gives the time at which to look again."""
+        network, fetcher = self._network, self._fetcher
+        if self._group is not None and (uncommitted := fetcher.uncommitted()):
+            network.spawn(self._ask_group(self._group, uncommitted))
+        if lookups := fetcher.lookups(self._has_leader):
+            network.spawn(self._look_up(lookups))
+        if nearby := fetcher.near.nodes:
+            known = network.cluster.brokers
+            gone = {node_id for node_id in nearby if node_id not in known or network.retry_at_ms(node_id) > now_ms}
+            fetcher.near.unreachable(gone, now_ms)
+        plans, leaderless, next_ms = fetcher.plans(
+            now_ms, network.cluster.leader, network.cluster.topic_id, lambda node_id: network.ready(node_id) is not None
+        )
+        for plan in plans:
+            self._send(plan)
+        for tp in fetcher.assignment:
+            network.cluster.want(tp.topic, now_ms)
+        if leaderless:
+            network.cluster.invalidate()
+        times = [at_ms for node_id in network.cluster.brokers if (at_ms := network.retry_at_ms(node_id)) > now_ms]
+        return min([next_ms, *times])
+
+    def _has_leader(self, tp: TopicPartition) -> bool:
+        """Whether it can be looked up now, or never will be. Those that have to wait would hold up others that are asked for with them."""
+        cluster = self._network.cluster
+        if cluster.leader(*tp) is not None or cluster.fatal(tp.topic) is not None:
+            return True
+        cluster.invalidate()
+        return False
+
+    def _send(self, plan: FetchPlan) -> None:
+        network = self._network
+        peer = network.ready(plan.node_id)
+        try:
+            assert peer is not None, "a plan is made for a connected broker"
+            at_most = NAMES_UNTIL if any(ask.topic_id == NO_TOPIC_ID for ask in plan.wanted.values()) else 1000
+            version = peer.version(FetchRequest, at_most=at_most)
+            session = self._fetcher.session(plan.node_id).request(plan.wanted, by_id=version > NAMES_UNTIL)
+            request = fetch_request(
+                self._options, session.send, session.forget, session=(session.session_id, session.epoch), max_wait_ms=plan.max_wait_ms
+            )
+            request.rack_id = plan.rack
+            answer = peer.link.request(request, version, timeout_ms=self._options.request_timeout_ms + plan.max_wait_ms)
+        except (LinkBroken, KafkaError):
+            self._fetcher.failed(plan, network.clock_ms())
+            return
+        sent_ms = network.clock_ms()
+        answer.add_done_callback(lambda done: self._answered(plan, done, sent_ms))
+
+    def _answered(self, plan: FetchPlan, answer: asyncio.Future[Any], sent_ms: float) -> None:
+        network = self._network
+        if network.closed:
+            return
+        if answer.exception() is not None:
+            self._fetcher.failed(plan, network.clock_ms())
+        else:
+            response, now_ms = answer.result(), network.clock_ms()
+            self._metrics.fetched(plan.node_id, now_ms - sent_ms, response.throttle_time_ms, now_ms)
+            self._hints(response)
+            if self._fetcher.answered(plan, response, now_ms):
+                network.cluster.invalidate()
+        self._changed()
+
+    def _hints(self, response: Any) -> None:
+        cluster = self._network.cluster
+        endpoints = [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
+        for topic in response.responses:
+            for data in topic.partitions:
+                if data.error_code and data.current_leader.leader_id >= 0:
+                    name, hint = topic.topic or cluster.names.get(topic.topic_id, ""), data.current_leader
+                    cluster.hint(name, data.partition_index, leader=hint.leader_id, leader_epoch=hint.leader_epoch, endpoints=endpoints)
+
+    async def _ask_group(self, group: GroupPostman, wanted: dict[TopicPartition, int]) -> None:
+        """Begin where the group is."""
+        try:
+            found = await group.committed(wanted, timeout_ms=self._options.default_api_timeout_ms)
+        except KafkaError as error:
+            for tp, generation in wanted.items():
+                self._fetcher.ask_again(tp, generation, error)
+        else:
+            for tp, generation in wanted.items():
+                kept = found[tp]
+                self._fetcher.begin_at(tp, generation, *((-1, -1) if kept is None else (kept.offset, kept.leader_epoch)))
+        self._changed()
+
+    async def _look_up(self, lookups: dict[TopicPartition, tuple[int, int]]) -> None:
+        back_ms = reset_duration_ms(self._options.auto_offset_reset)
+        wall_ms = int(time.time() * 1000)
+        found = await self._listed({tp: wall_ms - (back_ms or 0) if when == SO_LONG_AGO else when for tp, (when, _) in lookups.items()})
+        # Nothing since then: what comes next is what is wanted.
+        nothing = {tp: LATEST for tp, one in found.items() if isinstance(one, OffsetAndTime) and one.offset < 0}
+        if nothing:
+            found |= await self._listed(nothing)
+        for tp, (when, generation) in lookups.items():
+            result = found.get(tp) or UnknownServerError(f"no answer about the offsets of {tp}")
+            if isinstance(result, KafkaError):
+                self._fetcher.lookup_failed(tp, generation, when, result)
+            else:
+                self._fetcher.looked_up(tp, generation, result.offset)
+        self._changed()
+
+    async def _listed(self, times: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
+        read_committed = self._options.isolation_level == "read_committed"
+        return await list_offsets(self._network, times, read_committed=read_committed, timeout_ms=self._options.request_timeout_ms)

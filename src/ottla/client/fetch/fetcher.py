@@ -1,0 +1,392 @@
+"""What a consumer has assigned, where it stands in each partition, what to fetch next, and the records that came. Pure.
+
+    log     ...|--------------|-----------------|-----------|...
+               ^ position      ^ buffered chunks ^ fetch_offset
+               next record     fetched, not      next to ask for
+               for poll()      taken yet
+
+A partition is asked for while it is not paused, has a position, and holds fewer than `CHUNKS_MAX` chunks; so the next chunk is on its way
+while the user works on this one. Each broker has at most one fetch to answer. When it must leave a full partition out, it waits only
+`FULL_WAIT_MS`, so that a quiet neighbour does not hold up the full one once it has been emptied.
+
+A seek starts a new `generation` of the partition: answers to older requests are dropped. Chunks are decoded batch by batch when they are
+taken. Control batches are passed over; with read_committed, so are batches of aborted transactions, which the answer lists by producer
+and first offset (KIP-98).
+
+Errors: those that mean another leader ask for metadata and a pause; a position outside of the log is reset as `auto_offset_reset` says;
+what remains is raised by the next `take`, once, and the partition is asked for again when the user polls again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any
+
+from ottla.base.ids import TopicPartition
+from ottla.client.consumer.metrics import PartitionStanding
+from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
+from ottla.client.fetch.buffer import Taking
+from ottla.client.fetch.chunk import Chunk
+from ottla.client.fetch.offsets import EARLIEST, LATEST, SO_LONG_AGO
+from ottla.client.fetch.position import FetchPlan, Position
+from ottla.client.fetch.preferred_read_replica import NearReplicas
+from ottla.client.fetch.session import Ask, FetchSession
+from ottla.client.options import ConsumerOptions
+from ottla.client.transport.backoff import Backoff
+from ottla.records.batch import headers
+from ottla.records.errors import RecordsError
+from ottla.wire.errors import CorruptMessage, KafkaError, OffsetOutOfRange, error_for
+from ottla.wire.messages import FetchResponse
+from ottla.wire.messages.fetch import PartitionData
+
+CHUNKS_MAX = 2
+FULL_WAIT_MS = 20
+RESET_TIMES = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class Fetcher:
+    """See the module. `now_ms` is monotonic."""
+
+    def __init__(self, options: ConsumerOptions, rng: Random) -> None:
+        self._options = options
+        self._read_committed = options.isolation_level == "read_committed"
+        self._rng = rng
+        self._positions: dict[TopicPartition, Position] = {}
+        self.taking = Taking(self._positions, options)
+        self._sessions: dict[int, FetchSession] = {}
+        self._in_flight: dict[int, FetchPlan] = {}
+        #: Where partitions are read from, if not at their leaders.
+        self.near = NearReplicas(options.client_rack, options.metadata_max_age_ms)
+        self._generation = 0
+
+    # -- assignment and positions
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """Partitions assigned, in the order given."""
+        return list(self._positions)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Consume exactly these; what was assigned before keeps its position."""
+        was = dict(self._positions)
+        self._positions.clear()
+        for tp in partitions:
+            backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms, self._rng)
+            self._positions[tp] = was.get(tp) or Position(
+                tp, backoff, generation=self._next_generation(), committed=not self._options.group_id
+            )
+        self.taking.assigned()
+
+    def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Make this the next offset. Raises: ValueError when the partition is not assigned or the offset is negative."""
+        if offset < 0:
+            raise ValueError(f"cannot seek {tp} to {offset}: offsets are 0 or more; use seek_to_beginning or seek_to_end")
+        position = self._renew(tp)
+        position.offset = position.fetch_offset = offset
+        position.last_epoch = position.taken_epoch = leader_epoch
+
+    def seek_to(self, tp: TopicPartition, when: int) -> None:
+        """Look the next offset up by time, or by LATEST or EARLIEST."""
+        position = self._renew(tp)
+        position.offset, position.reset = None, when
+
+    def position(self, tp: TopicPartition) -> int | None:
+        """The next offset for the user; None while it is being looked up. Raises: ValueError, or the partition's error."""
+        position = self._position(tp)
+        if position.offset is None and position.error is not None:
+            error, position.error = position.error, None
+            raise error
+        return position.offset
+
+    def place(self, tp: TopicPartition) -> int | None:
+        """`position`, whatever errors there are. Raises: ValueError."""
+        return self._position(tp).offset
+
+    def pause(self, tp: TopicPartition, paused: bool = True) -> None:
+        """Neither fetch nor give records of this partition, until resumed."""
+        self._position(tp).paused = paused
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        """Partitions that are paused."""
+        return [tp for tp, position in self._positions.items() if position.paused]
+
+    def ends(self, tp: TopicPartition) -> tuple[int, int, int]:
+        """(log start offset, high watermark, last stable offset) of the last answer; -1 before the first."""
+        position = self._position(tp)
+        return position.log_start_offset, position.high_watermark, position.last_stable_offset
+
+    def _next_generation(self) -> int:
+        self._generation += 1
+        return self._generation
+
+    def _position(self, tp: TopicPartition) -> Position:
+        position = self._positions.get(tp)
+        if position is None:
+            raise ValueError(f"{tp} is not assigned to this consumer")
+        return position
+
+    def _renew(self, tp: TopicPartition) -> Position:
+        position = self._position(tp)
+        position.generation = self._next_generation()
+        position.fresh = False
+        position.committed = True
+        position.taken_epoch = -1
+        position.chunks.clear()
+        position.error = None
+        position.reset = None
+        position.last_epoch = -1
+        position.blocked_until_ms = float("-inf")
+        self.taking.forget(tp)
+        return position
+
+    # -- looking up where to begin
+
+    def lookups(self, answerable: Callable[[TopicPartition], bool] = lambda tp: True) -> dict[TopicPartition, tuple[int, int]]:
+        """Partitions whose offset has to be looked up, and can be now: (time, generation). Each is given once; `looked_up` or
+        `lookup_failed` must follow.
+        """
+        wanted: dict[TopicPartition, tuple[int, int]] = {}
+        for tp, position in self._positions.items():
+            if position.offset is not None or position.error is not None or not position.committed:
+                continue
+            if position.reset is None and position.fresh:
+                # Never sought: the policy says where to begin. Without one, the user is told at each poll until a seek.
+                nowhere = (
+                    f"{tp} has no position" if not self._options.group_id else f"group {self._options.group_id} has no offset for {tp}"
+                )
+                self._reset(position, NoOffsetToStart(f"{nowhere} and auto_offset_reset is none: seek first"))
+                position.fresh = position.reset is None
+            if position.reset is not None and answerable(tp):
+                wanted[tp] = (position.reset, position.generation)
+                position.reset = None
+        return wanted
+
+    def looked_up(self, tp: TopicPartition, generation: int, offset: int) -> None:
+        """An offset was found."""
+        position = self._positions.get(tp)
+        if position is not None and position.generation == generation and position.offset is None:
+            position.offset = position.fetch_offset = offset
+
+    def lookup_failed(self, tp: TopicPartition, generation: int, when: int, error: KafkaError) -> None:
+        """No offset was found: tried again when the error may pass, told to the user otherwise."""
+        position = self._positions.get(tp)
+        if position is not None and position.generation == generation and position.offset is None:
+            if not error.retriable:
+                position.error = error
+            position.reset = when
+
+    def _reset(self, position: Position, otherwise: KafkaError) -> None:
+        if self._options.auto_offset_reset == "none":
+            position.error = otherwise
+            return
+        when = RESET_TIMES.get(self._options.auto_offset_reset, SO_LONG_AGO)
+        position.offset, position.reset = None, when
+        position.last_epoch = -1
+
+    # -- the group's offsets
+
+    def uncommitted(self) -> dict[TopicPartition, int]:
+        """Partitions whose committed offset has to be asked for: generation. Each is given once; `begin_at` or `ask_again` must follow."""
+        wanted = {tp: position.generation for tp, position in self._positions.items() if position.committed is False}
+        for tp in wanted:
+            self._positions[tp].committed = None
+        return wanted
+
+    def begin_at(self, tp: TopicPartition, generation: int, offset: int, leader_epoch: int) -> None:
+        """The group's offset is this; -1: it has none, so the policy says where to begin."""
+        position = self._positions.get(tp)
+        if position is None or position.generation != generation or position.committed is not None:
+            return
+        position.committed = True
+        if offset >= 0:
+            position.fresh = False
+            position.offset = position.fetch_offset = offset
+            position.last_epoch = position.taken_epoch = leader_epoch
+
+    def ask_again(self, tp: TopicPartition, generation: int, error: KafkaError) -> None:
+        """The group's offset did not come; told to the user when that will not pass."""
+        position = self._positions.get(tp)
+        if position is not None and position.generation == generation and position.committed is None:
+            position.committed = False
+            if not error.retriable:
+                position.error = error
+
+    def committable(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the user is: (next offset, leader epoch of the record before it) of each partition that has a position."""
+        return {tp: (position.offset, position.taken_epoch) for tp, position in self._positions.items() if position.offset is not None}
+
+    # -- fetching
+
+    def plans(
+        self,
+        now_ms: float,
+        leader: Callable[[str, int], tuple[int, int] | None],
+        topic_id: Callable[[str], bytes],
+        ready: Callable[[int], bool],
+    ) -> tuple[list[FetchPlan], list[TopicPartition], float]:
+        """Fetches to send now, one per idle node; partitions without a leader; the time at which a pause ends."""
+        plans: dict[int, FetchPlan] = {}
+        full: set[int] = set()
+        leaderless: list[TopicPartition] = []
+        next_ms = float("inf")
+        for tp, position in self._positions.items():
+            if position.paused or position.offset is None or position.error is not None:
+                continue
+            if position.blocked_until_ms > now_ms:
+                next_ms = min(next_ms, position.blocked_until_ms)
+                continue
+            found = leader(*tp)
+            if found is None:
+                leaderless.append(tp)
+                continue
+            node_id, epoch = self.near.node(tp, found[0], now_ms), found[1]
+            if node_id in self._in_flight or not ready(node_id):
+                continue
+            if len(position.chunks) >= CHUNKS_MAX:
+                full.add(node_id)
+                continue
+            plan = plans.get(node_id)
+            if plan is None:
+                plan = plans[node_id] = FetchPlan(node_id, {}, {}, self._options.fetch_max_wait_ms, self._options.client_rack)
+            plan.wanted[tp] = Ask(
+                topic_id(tp.topic), position.fetch_offset, epoch, position.last_epoch, self._options.max_partition_fetch_bytes
+            )
+            plan.generations[tp] = position.generation
+            plan.rack = plan.rack and self.near.rack(tp, now_ms)
+        for node_id, plan in plans.items():
+            if node_id in full:
+                plan.max_wait_ms = min(plan.max_wait_ms, FULL_WAIT_MS)
+            self._in_flight[node_id] = plan
+        return list(plans.values()), leaderless, next_ms
+
+    def session(self, node_id: int) -> FetchSession:
+        """The fetch session with a node."""
+        return self._sessions.setdefault(node_id, FetchSession())
+
+    def failed(self, plan: FetchPlan, now_ms: float) -> None:
+        """A fetch was not answered."""
+        del self._in_flight[plan.node_id]
+        self.session(plan.node_id).failed()
+        for tp in plan.wanted:
+            self.near.failed(tp, plan.node_id, now_ms)
+        self._hold_off(plan, now_ms)
+
+    def answered(self, plan: FetchPlan, response: FetchResponse, now_ms: float) -> bool:
+        """Take an answer in. True when it shows that metadata is stale."""
+        if response.error_code:
+            self.failed(plan, now_ms)
+            self.session(plan.node_id).answered(response.error_code, response.session_id)
+            return response.error_code in METADATA_IS_STALE
+        del self._in_flight[plan.node_id]
+        self.session(plan.node_id).answered(0, response.session_id)
+        # By the ids that were asked for: the picture of the cluster may have others by now.
+        names = {ask.topic_id: tp.topic for tp, ask in plan.wanted.items()}
+        stale = False
+        for topic in response.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for data in topic.partitions:
+                tp = TopicPartition(name, data.partition_index)
+                if tp not in plan.wanted:
+                    self._hold_off(plan, now_ms)
+                    stale = True
+                    continue
+                position = self._positions.get(tp)
+                asked = (plan.generations[tp], plan.wanted[tp].offset)
+                if position is None or asked != (position.generation, position.fetch_offset):
+                    continue
+                if data.error_code:
+                    nearby = self.near.failed(tp, plan.node_id, now_ms)
+                    if not nearby or data.error_code != OffsetOutOfRange.code:
+                        stale |= self._partition_failed(position, data, now_ms)
+                else:
+                    if data.preferred_read_replica >= 0:
+                        self.near.named(tp, data.preferred_read_replica, now_ms)
+                    self._partition_fetched(position, data)
+        return stale
+
+    def _hold_off(self, plan: FetchPlan, now_ms: float) -> None:
+        """What came was not what was asked for: asked again at once, it would come again at once."""
+        for tp, generation in plan.generations.items():
+            position = self._positions.get(tp)
+            if position is not None and position.generation == generation and position.blocked_until_ms <= now_ms:
+                position.blocked_until_ms = now_ms + position.backoff.failed()
+
+    def _partition_failed(self, position: Position, data: PartitionData, now_ms: float) -> bool:
+        error = error_for(data.error_code, f"{position.tp}: {error_for(data.error_code)}")
+        if isinstance(error, OffsetOutOfRange):
+            if not position.chunks:
+                # Kafka's brokers do not say in this answer where the log starts; an earlier one may have.
+                start = max(data.log_start_offset, position.log_start_offset)
+                begins = f", which starts at {start}" if start >= 0 else ""
+                story = f"{position.tp}: offset {position.fetch_offset} is not in the log{begins}"
+                position.generation = self._next_generation()
+                self._reset(position, NoOffsetToStart(f"{story}; auto_offset_reset is none, so seek to where to go on"))
+            else:
+                # What is buffered can still be given; the next fetch would only tell the same again.
+                position.blocked_until_ms = now_ms + position.backoff.failed()
+            return False
+        if error.retriable or error.code in METADATA_IS_STALE:
+            position.blocked_until_ms = now_ms + position.backoff.failed()
+            return error.code in METADATA_IS_STALE
+        position.error = error
+        return False
+
+    def _partition_fetched(self, position: Position, data: PartitionData) -> None:
+        position.backoff.succeeded()
+        position.high_watermark = data.high_watermark
+        position.last_stable_offset = data.last_stable_offset
+        position.log_start_offset = data.log_start_offset
+        if data.diverging_epoch.end_offset >= 0:
+            self._truncated(position, data.diverging_epoch.end_offset)
+            return
+        buffer: Any = data.records
+        if not buffer:
+            return
+        view = memoryview(buffer)
+        try:
+            batches = [(at, header) for at, header in headers(view) if header.last_offset >= position.fetch_offset]
+        except RecordsError as error:
+            position.error = CorruptMessage(f"{position.tp} at offset {position.fetch_offset}: {error}")
+            return
+        if not batches:
+            return
+        aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
+        position.chunks.append(Chunk(view, batches, aborted if self._read_committed else []))
+        self.taking.arrived(position.tp)
+        last = batches[-1][1]
+        position.fetch_offset = last.last_offset + 1
+        position.last_epoch = last.leader_epoch
+
+    def _truncated(self, position: Position, end_offset: int) -> None:
+        """The leader's log parts from what was fetched: go back to where it does, or tell the user when that is behind what was consumed
+        already.
+        """
+        assert position.offset is not None, "only a partition with a position is fetched"
+        position.chunks.clear()
+        position.last_epoch = -1
+        if end_offset < position.offset and self._options.auto_offset_reset == "none":
+            position.error = LogTruncated(
+                f"{position.tp}: the log now ends at {end_offset} before the consumed offset {position.offset}; seek to go on"
+            )
+            return
+        position.offset = position.fetch_offset = min(position.offset, end_offset)
+
+    # -- taking
+
+    def take(self, records_max: int) -> list[ConsumerRecord]:
+        """Up to so many records, each partition's in order; the positions move past them.
+
+        Raises: an error of some partition, when there are no records to give before it.
+        """
+        return self.taking.take(records_max)
+
+    def lag(self, tp: TopicPartition, first_pending: int | None = None) -> int | None:
+        """How far the user is from the end, as far as that is known; `first_pending`: of records taken, not given. Raises: ValueError."""
+        return self._position(tp).standing(first_pending, self._read_committed).lag
+
+    def standing(self, pending: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionStanding]:
+        """How the user stands in each partition; `pending`: the first offsets of what was taken and not given."""
+        return {tp: position.standing(pending.get(tp), self._read_committed) for tp, position in self._positions.items()}

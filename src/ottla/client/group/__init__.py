@@ -1,0 +1,1 @@
+"""Group membership: both group protocols, assignors, offset commits, the coordinator."""

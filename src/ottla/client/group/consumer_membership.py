@@ -1,0 +1,297 @@
+"""A member of a group under the next protocol (KIP-848): the coordinator assigns, each member changes over by itself. Pure.
+
+There is one request, the heartbeat. The member says what it subscribes to and what it has; the answer says which epoch it is in, when to
+come back, and, if that changed, its target: the partitions it should have.
+
+    target arrives -> give up what is not in it (`Change`, in the user's poll)
+                   -> acknowledge: a heartbeat that tells what is left          the coordinator can give that to others now
+                   -> take what is new in it (`Change`)
+                   -> acknowledge
+
+A heartbeat tells all when the member joins (epoch 0) and after any failure, and else only what changed. The member makes its id itself and
+keeps it (KIP-1082). Topics come by id; those whose name is not known are in `unknown` until `names` has them.
+
+    answer                                     | what follows
+    NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE | find the coordinator again; nothing is lost
+    COORDINATOR_LOAD_IN_PROGRESS, broken link  | again after a pause, telling all
+    UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH     | the partitions are lost; join again under the same id
+    FENCED_INSTANCE_ID                         | another has the instance id: the user is told, now and ever after
+    anything else                              | the user is told; the next poll tries again
+
+The face to the user, and what happens if the user does not poll, are those of `membership`. A static member that leaves says so with epoch
+-2: its partitions wait for it.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable
+from functools import partial
+from random import Random
+from typing import Any
+
+from ottla.base.ids import TopicPartition
+from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
+from ottla.client.group.membership_state import Polled
+from ottla.client.options import ConsumerOptions
+from ottla.client.transport.backoff import Backoff
+from ottla.wire.errors import FencedInstanceId, FencedMemberEpoch, KafkaError, StaleMemberEpoch, UnknownMemberId
+from ottla.wire.messages import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest
+from ottla.wire.messages.consumer_group_heartbeat import TopicPartitions
+
+JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2
+REGEX_SINCE = 1
+GONE = (UnknownMemberId.code, FencedMemberEpoch.code)
+
+
+class Reconciliation(Polled):
+    """See the module. `now_ms` is monotonic; `topic_id` and `names` are the cluster's picture."""
+
+    def __init__(
+        self, options: ConsumerOptions, rng: Random, topic_id: Callable[[str], bytes], names: Callable[[], dict[bytes, str]]
+    ) -> None:
+        super().__init__(options)
+        self._topic_id = topic_id
+        self._names = names
+        self._backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, rng)
+        self.coordinator = CoordinatorSearch(options, rng)
+        self.member_id = urlsafe_b64encode(rng.randbytes(16)).rstrip(b"=").decode()
+        #: 0 until the group has taken the member in.
+        self.epoch = JOINING
+        #: Topics whose metadata is needed.
+        self.wanted: frozenset[str] = frozenset()
+        #: Topics of the target whose names are not known.
+        self.unknown: frozenset[bytes] = frozenset()
+        self._topics: frozenset[str] = frozenset()
+        self._pattern = ""
+        self._target: dict[bytes, list[int]] | None = None
+        #: What the coordinator knows; None: it is to be told again.
+        self._told_subscription: tuple[frozenset[str], str] | None = None
+        self._told_owned: list[TopicPartition] | None = None
+        self._beating: tuple[Call, tuple[frozenset[str], str], list[TopicPartition]] | None = None
+        self._beat_at_ms = float("-inf")
+        self._interval_ms = float("inf")
+
+    # -- the user's side
+
+    def subscribe(self, topics: Iterable[str], pattern: str = "") -> None:
+        """Read these topics, and those that match a pattern that the brokers apply, together with the group."""
+        self._topics, self._pattern = frozenset(topics), pattern
+        self.wanted = self._topics
+
+    def rejoin(self, reason: str) -> None:
+        """The coordinator decides when to rebalance; a member can only ask how things are."""
+        self._beat_at_ms = float("-inf")
+
+    def change(self) -> Change | None:
+        """What the user has to carry out next; `changed` must follow."""
+        if not self._changes:
+            self._reconcile()
+        return super().change()
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether it shares partitions with the group: then it may commit as a member alone."""
+        return bool(self._topics or self._pattern)
+
+    @property
+    def committing(self) -> tuple[str, int]:
+        """Member id and epoch to commit under."""
+        return (self.member_id, self.epoch) if self.epoch > 0 else ("", -1)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the member has what it should have, and the coordinator knows."""
+        return self.epoch > 0 and self._target is None and not self._changes and self._told_owned == sorted(self.owned)
+
+    def commit_refused(self, code: int) -> None:
+        """A commit was answered with this error, which tells of the group, too."""
+        if code == StaleMemberEpoch.code:
+            self._beat_at_ms = float("-inf")
+        elif code in GONE and self.epoch > 0:
+            self._out()
+
+    def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
+        """Leave the group: what to send, if anybody has to be told. Nothing is owned and nothing is to be done after that. A static member
+        that does not leave for good says that it is away.
+        """
+        told = None
+        static = bool(self._options.group_instance_id)
+        if self.epoch > 0 and (static or for_good is not False) and self.coordinator.place is not None:
+            epoch = LEAVING_FOR_A_WHILE if static and not for_good else LEAVING
+            message = self._message(epoch)
+            told = Call(ConsumerGroupHeartbeatRequest, partial(_as_is, message), self._options.request_timeout_ms)
+        self._out()
+        self.owned = []
+        self._changes.clear()
+        self._alive = False
+        return told
+
+    # -- what to send
+
+    def step(self, now_ms: float) -> list[Call]:
+        """Requests to send now."""
+        calls: list[Call] = []
+        self._leave_if_stuck(calls, now_ms)
+        if not (self._topics or self._pattern) or not self._alive or isinstance(self._error, FencedInstanceId):
+            return calls
+        question = self.coordinator.call(now_ms)
+        if question is not None:
+            calls.append(question)
+        if self.coordinator.place is None:
+            return calls
+        self._reconcile()
+        if self.epoch == JOINING and self.owned:
+            # Who joins owns nothing: the user has to learn of the loss first.
+            return calls
+        if self._beating is None and (now_ms >= self._beat_at_ms or self._has_news()):
+            calls.append(self._beat())
+        return calls
+
+    def next_ms(self, now_ms: float) -> float:
+        """When to step again, if nothing happens before. What is due and not done waits for something else."""
+        if not (self._topics or self._pattern) or not self._alive:
+            return float("inf")
+        times = [self._poll_until_ms]
+        if self.coordinator.place is None:
+            times.append(self.coordinator.retry_at_ms)
+        elif self._beating is None:
+            times.append(self._beat_at_ms)
+        return min((at_ms for at_ms in times if at_ms > now_ms), default=float("inf"))
+
+    def _has_news(self) -> bool:
+        """Whether there is something that the coordinator should not wait for; not while it has to be told all after a failure."""
+        if self._told_subscription is None or self._told_owned is None or self.epoch <= 0:
+            return False
+        return self._told_subscription != (self._topics, self._pattern) or self._told_owned != sorted(self.owned)
+
+    def _beat(self) -> Call:
+        whole = self.epoch == JOINING or self._told_subscription is None or self._told_owned is None
+        message = self._message(self.epoch)
+        subscription, owned = (self._topics, self._pattern), sorted(self.owned)
+        if whole:
+            message.rebalance_timeout_ms = self._options.max_poll_interval_ms
+            message.server_assignor = self._options.group_remote_assignor or None
+            message.rack_id = self._options.client_rack or None
+        if whole or subscription != self._told_subscription:
+            message.subscribed_topic_names = sorted(self._topics)
+            if self._pattern or (self._told_subscription and self._told_subscription[1]):
+                # An empty pattern takes the one before back.
+                message.subscribed_topic_regex = self._pattern
+        if whole or owned != self._told_owned:
+            message.topic_partitions = self._by_id(owned)
+        at_least = REGEX_SINCE if message.subscribed_topic_regex is not None else 0
+        call = Call(ConsumerGroupHeartbeatRequest, partial(_as_is, message), self._options.request_timeout_ms, at_least=at_least)
+        self._beating = (call, subscription, owned)
+        return call
+
+    def _message(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self._options.group_id,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=self._options.group_instance_id or None,
+        )
+
+    def _by_id(self, partitions: list[TopicPartition]) -> list[TopicPartitions]:
+        topics: dict[bytes, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(self._topic_id(topic), []).append(partition)
+        return [TopicPartitions(topic_id=topic_id, partitions=some) for topic_id, some in topics.items()]
+
+    # -- answers
+
+    def failed(self, call: Call, error: KafkaError, now_ms: float) -> None:
+        """A request was not answered."""
+        if call.request is FindCoordinatorRequest:
+            self.coordinator.failed(error, now_ms)
+            if not error.retriable:
+                self._tell(error)
+        elif self._beating is not None and call is self._beating[0]:
+            self._beating = None
+            if error.retriable:
+                self.coordinator.lost(now_ms, error)
+                self._tell_all(now_ms)
+            else:
+                self._out()
+                self._tell(error)
+
+    def answered(self, call: Call, response: Any, now_ms: float) -> None:
+        """A request was answered."""
+        if call.request is FindCoordinatorRequest:
+            error = self.coordinator.answered(response, now_ms)
+            if error is not None:
+                self._tell(error)
+        elif self._beating is not None and call is self._beating[0]:
+            _, subscription, owned = self._beating
+            self._beating = None
+            if response.error_code:
+                self._refused(response, now_ms)
+                return
+            self._backoff.succeeded()
+            self._told_subscription, self._told_owned = subscription, owned
+            self.member_id = response.member_id or self.member_id
+            self.epoch = response.member_epoch
+            self._interval_ms = response.heartbeat_interval_ms
+            self._beat_at_ms = now_ms + self._interval_ms
+            if response.assignment is not None:
+                self._target = {one.topic_id: one.partitions for one in response.assignment.topic_partitions}
+            self._reconcile()
+
+    def _refused(self, response: Any, now_ms: float) -> None:
+        code = response.error_code
+        error = group_error(code, self._options, response.error_message)
+        if code in COORDINATOR_MOVED:
+            self.coordinator.lost(now_ms, error)
+            self._tell_all(now_ms)
+            self._beat_at_ms = now_ms
+        elif code == COORDINATOR_LOADING or error.retriable:
+            self._tell_all(now_ms)
+        elif code in GONE:
+            self._out()
+            self._beat_at_ms = now_ms
+        else:
+            self._out()
+            self._tell(group_error(code, self._options) if code == FencedInstanceId.code else error)
+
+    def _tell_all(self, now_ms: float) -> None:
+        """What the coordinator knows is not certain any more."""
+        self._told_subscription = self._told_owned = None
+        self._beat_at_ms = now_ms + self._backoff.failed()
+
+    def _out(self) -> None:
+        """The group goes on without this member."""
+        self.epoch = JOINING
+        self._target = None
+        self.unknown = frozenset()
+        self._beating = None
+        self._told_subscription = self._told_owned = None
+        self._beat_at_ms = float("-inf")
+        self._lose()
+
+    def _reconcile(self) -> None:
+        """The next change on the way to the target: first give up, and only when the coordinator knows that, take."""
+        if self._target is None or self._changes:
+            return
+        names = self._names()
+        self.unknown = frozenset(topic_id for topic_id in self._target if topic_id not in names)
+        target = [
+            TopicPartition(names[topic_id], partition)
+            for topic_id, partitions in self._target.items()
+            if topic_id in names
+            for partition in partitions
+        ]
+        owned = set(self.owned)
+        going = tuple(tp for tp in self.owned if tp not in set(target))
+        coming = tuple(tp for tp in target if tp not in owned)
+        if going:
+            self._changes.append(Change(Kind.REVOKED, going))
+        elif coming:
+            if self._told_owned == sorted(self.owned):
+                self._changes.append(Change(Kind.ASSIGNED, coming))
+        elif not self.unknown:
+            self._target = None
+
+
+def _as_is(message: ConsumerGroupHeartbeatRequest, version: int) -> ConsumerGroupHeartbeatRequest:
+    return message

@@ -1,0 +1,162 @@
+"""What both group protocols need: whom to ask, what to send, and what the user is told of. Pure.
+
+A machine of a group (`membership`, `reconciliation`) is asked with `step(now_ms)` for requests to send, each a `Call`; `answered` or
+`failed` follows for each. What becomes of the user's partitions is a `Change`, which waits until the user polls: only then is it certain
+that nobody still works on records of a partition that goes away.
+
+    REVOKED   tell the listener, commit, then stop reading      the partitions are still ours meanwhile
+    LOST      stop reading, tell the listener                    others may own them already: nothing can be committed
+    ASSIGNED  begin to read, tell the listener
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Any, NamedTuple
+
+from ottla.base.ids import TopicPartition
+from ottla.client.options import ConsumerOptions
+from ottla.client.transport.backoff import Backoff
+from ottla.wire.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    FencedMemberEpoch,
+    GroupAuthorizationFailed,
+    GroupMaxSizeReached,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidRegularExpression,
+    InvalidSessionTimeout,
+    KafkaError,
+    NotCoordinator,
+    UnreleasedInstanceId,
+    UnsupportedAssignor,
+    UnsupportedVersion,
+    error_for,
+)
+from ottla.wire.messages import FindCoordinatorRequest
+
+#: Codes after which the coordinator is asked for anew.
+COORDINATOR_MOVED = frozenset({CoordinatorNotAvailable.code, NotCoordinator.code})
+COORDINATOR_LOADING = CoordinatorLoadInProgress.code
+#: FindCoordinator: many keys from this version on.
+KEYS_SINCE = 4
+
+
+class Kind(Enum):
+    """What happens to partitions; see the module."""
+
+    REVOKED = "revoked"
+    LOST = "lost"
+    ASSIGNED = "assigned"
+
+
+class Change(NamedTuple):
+    """Partitions that come or go."""
+
+    kind: Kind
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request to send."""
+
+    request: type[Any]
+    #: The message in a version.
+    build: Callable[[int], Any]
+    timeout_ms: float
+    #: False: any broker will do.
+    to_coordinator: bool = True
+    at_least: int = 0
+    at_most: int = 1000
+
+
+class Place(NamedTuple):
+    """A broker that coordinates the group."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class CoordinatorSearch:
+    """Which broker coordinates the group: asked for when it is not known, again after a pause when nobody says."""
+
+    def __init__(self, options: ConsumerOptions, rng: Random) -> None:
+        self._options = options
+        self._group_id = options.group_id
+        self._backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, rng)
+        #: None while it is not known.
+        self.place: Place | None = None
+        self._asking = False
+        #: When it may be asked for again.
+        self.retry_at_ms = float("-inf")
+        #: Why it is not known, for who waited in vain.
+        self.last_error: KafkaError | None = None
+
+    def call(self, now_ms: float) -> Call | None:
+        """The question to send now, if it is time for it."""
+        if self.place is not None or self._asking or now_ms < self.retry_at_ms:
+            return None
+        self._asking = True
+        return Call(FindCoordinatorRequest, self._request, self._options.request_timeout_ms, to_coordinator=False)
+
+    def _request(self, version: int) -> FindCoordinatorRequest:
+        if version >= KEYS_SINCE:
+            return FindCoordinatorRequest(coordinator_keys=[self._group_id])
+        return FindCoordinatorRequest(key=self._group_id)
+
+    def answered(self, response: Any, now_ms: float) -> KafkaError | None:
+        """Take the answer in. Gives the error if asking again would not help."""
+        self._asking = False
+        said = response.coordinators[0] if response.coordinators else response
+        if not said.error_code:
+            self.place = Place(said.node_id, said.host, said.port)
+            self._backoff.succeeded()
+            self.last_error = None
+            return None
+        error = group_error(said.error_code, self._options)
+        self.last_error = error
+        self.retry_at_ms = now_ms + self._backoff.failed()
+        return None if error.retriable else error
+
+    def failed(self, error: KafkaError, now_ms: float) -> None:
+        """No broker answered."""
+        self._asking = False
+        self.last_error = error
+        self.retry_at_ms = now_ms + self._backoff.failed()
+
+    def lost(self, now_ms: float, why: KafkaError | None = None) -> None:
+        """It is not there any more: ask again, after a pause, since the others learn of it about now, too."""
+        if self.place is not None:
+            self.place = None
+            self.last_error = why
+            self.retry_at_ms = now_ms + self._backoff.failed()
+
+
+def group_error(code: int, options: ConsumerOptions, message: str | None = None) -> KafkaError:
+    """A coordinator's error, with what to do about it."""
+    group, instance = options.group_id, options.group_instance_id
+    plain = error_for(code)
+    advice = {
+        FencedInstanceId: f"another consumer has joined with group_instance_id {instance!r}: give each its own",
+        UnreleasedInstanceId: f"a consumer with group_instance_id {instance!r} is in the group: give each its own, or wait for its session"
+        " to end",
+        GroupMaxSizeReached: "the group is full: stop a member, or raise group.max.size at the brokers",
+        InvalidSessionTimeout: f"session_timeout_ms {options.session_timeout_ms} is outside of what the brokers allow"
+        " (group.min.session.timeout.ms to group.max.session.timeout.ms)",
+        InconsistentGroupProtocol: "no assignor is known to all members, or the group is not one of consumers: set"
+        f" partition_assignment_strategy to one that the others have (here: {', '.join(options.partition_assignment_strategy)})",
+        GroupAuthorizationFailed: "this client may not use the group; it needs READ on it",
+        InvalidGroupId: "this is no valid name of a group",
+        UnsupportedAssignor: f"the brokers have no assignor {options.group_remote_assignor!r}; they say which in group.consumer.assignors",
+        InvalidRegularExpression: "the brokers cannot read the pattern; they take RE2's syntax",
+        UnsupportedVersion: 'the brokers do not have this group protocol: use group_protocol="classic"',
+        FencedMemberEpoch: "the coordinator has given this member up",
+    }.get(type(plain))
+    return error_for(code, f"group {group}: {message or advice or plain.sentence}")

@@ -1,0 +1,1 @@
+"""The producer for asyncio: accumulator, batches, partitioner, sender."""

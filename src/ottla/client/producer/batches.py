@@ -1,0 +1,351 @@
+"""A batch on its way, and the promise that `send()` gives for each record in it.
+
+A batch is born open, in its builder; closed when it is full or has lingered; sealed into bytes, with a place in the producer's numbering,
+when it is first sent; done when a broker acknowledged it or it was given up. A delivery is only (batch, index): the one result of the
+batch serves all its records.
+
+A batch that was split ends as its parts end: a delivery that points at it finds the part its record is in.
+
+Done happens once, in the sender's thread; the first outcome stands. A delivery may be asked from any thread. A callback that raises is
+logged, and nothing else: the sender has others to serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from itertools import accumulate
+from queue import Empty, SimpleQueue
+from struct import Struct
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ottla.client.sync.waiting import taken
+from ottla.records.batch import ATTRIBUTES_AT, CRC_AT, parse_header
+from ottla.records.build import BatchBuilder
+from ottla.records.checksum import crc32c
+from ottla.records.compression import Codec
+from ottla.records.read import records
+from ottla.wire.errors import InvalidRecord, KafkaError
+
+log = logging.getLogger("ottla.client")
+
+#: Producer id, epoch and base sequence stand side by side in the header.
+_PRODUCER_AT = 43
+_PRODUCER = Struct(">qhi")
+_CRC = Struct(">I")
+SEQUENCES = 1 << 31
+NOT_NUMBERED = -1
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written. `offset` is -1 when the broker did not say (acks=0, or a repeat so late that it forgot)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+#: What `send` may be given to be called with: (metadata, None) or (None, error).
+DeliveryCallback = Callable[[RecordMetadata | None, KafkaError | None], None]
+
+
+class Batch:
+    """Records of one partition that travel together."""
+
+    __slots__ = (
+        "_callbacks",
+        "append_time_ms",
+        "attempts",
+        "base_offset",
+        "builder",
+        "count",
+        "created_ms",
+        "data",
+        "done",
+        "epoch",
+        "error",
+        "last_error",
+        "partition",
+        "parts",
+        "producer_id",
+        "refused",
+        "sent_ms",
+        "sequence",
+        "size",
+        "told",
+        "topic",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int, builder: BatchBuilder | None, created_ms: float) -> None:
+        self.topic = topic
+        self.partition = partition
+        #: None once the batch is sealed.
+        self.builder = builder
+        #: The encoded batch; None until it is sealed.
+        self.data: bytearray | None = None
+        #: Filled in when the batch is closed.
+        self.count = 0
+        #: Bytes it takes from the buffer's memory; of an open batch, what it took when it was begun.
+        self.size = 0
+        self.created_ms = created_ms
+        self.attempts = 0
+        #: Place of the first record in the partition's numbering, counted without wrapping; NOT_NUMBERED until first sent.
+        self.sequence = NOT_NUMBERED
+        self.producer_id = -1
+        self.epoch = -1
+        #: The outcome is known ...
+        self.done = False
+        #: ... and whoever waited is told, in the sender's thread, which holds no lock meanwhile.
+        self.told = False
+        self.error: KafkaError | None = None
+        #: Why it had to be sent again.
+        self.last_error: KafkaError | None = None
+        self.base_offset = -1
+        #: -1 unless the topic stamps records with the time of the append.
+        self.append_time_ms = -1
+        #: When it was last handed to a connection; 0: not yet.
+        self.sent_ms = 0.0
+        #: Records that made the broker refuse the batch, and what is wrong with each (KIP-467). None: it did not say.
+        self.refused: dict[int, str] | None = None
+        #: What became of a batch that was split: (index of its first record, part), ascending. None: it was not.
+        self.parts: list[tuple[int, Batch]] | None = None
+        self._callbacks: deque[Callable[[], None] | tuple[DeliveryCallback, int, int]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.topic}-{self.partition} #{self.sequence} x{self.count or (self.builder.count if self.builder else 0)}>"
+
+    @property
+    def size_now(self) -> int:
+        """Bytes before compression, also of a batch that is open."""
+        return self.size if self.builder is None else self.builder.size
+
+    def seal(self) -> bytearray:
+        """The bytes to send, with the numbering of this moment."""
+        if self.data is None:
+            assert self.builder is not None, "a batch has a builder until it has bytes"
+            numbered = self.producer_id >= 0
+            self.data = self.builder.finish(
+                producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self.sequence % SEQUENCES if numbered else -1
+            )
+            self.builder = None
+        return self.data
+
+    def number(self, producer_id: int, epoch: int, sequence: int) -> None:
+        """Give the batch its place; again, when its numbering had to start over."""
+        self.producer_id, self.epoch, self.sequence = producer_id, epoch, sequence
+        if self.data is not None and producer_id >= 0:
+            _PRODUCER.pack_into(self.data, _PRODUCER_AT, producer_id, epoch, sequence % SEQUENCES)
+            _CRC.pack_into(self.data, CRC_AT, crc32c(self.data, ATTRIBUTES_AT))
+
+    def split(self, codec: Codec, level: int | None) -> list[Batch]:
+        """Two batches of about half the bytes each with the same records, which have this one's age and numbers; none if it cannot be."""
+        data = self.seal()
+        if self.count < 2 or parse_header(data).count != self.count:
+            return []
+        taken = list(records(data))
+        sizes = [len(key or b"") + len(value or b"") for _, _, key, value, _ in taken]
+        ends = list(accumulate(sizes))
+        middle = min(max(bisect_right(ends, ends[-1] // 2), 1), self.count - 1)
+        parts = [
+            (first, Batch(self.topic, self.partition, BatchBuilder(codec=codec, level=level), self.created_ms)) for first in (0, middle)
+        ]
+        for index, (_, timestamp_ms, key, value, headers) in enumerate(taken):
+            builder = parts[index >= middle][1].builder
+            assert builder is not None, "it was just begun"
+            builder.append(timestamp_ms, key, value, tuple(headers))
+        for first, part in parts:
+            assert part.builder is not None, "it was just begun"
+            part.count, part.size = part.builder.count, part.builder.size
+            part.producer_id, part.epoch, part.sequence = self.producer_id, self.epoch, self.sequence + first
+            part.last_error = self.last_error
+            part.when_done(self._part_done)
+        self.parts = parts
+        return [part for _, part in parts]
+
+    def _part_done(self) -> None:
+        if self.parts is not None and all(part.done for _, part in self.parts):
+            self.finish(error=next((part.error for _, part in self.parts if part.error is not None), None))
+            self.tell()
+
+    def finish(self, *, base_offset: int = -1, append_time_ms: int = -1, error: KafkaError | None = None) -> bool:
+        """Settle the outcome; False when it was settled before. `tell` tells whoever waits."""
+        if self.done:
+            return False
+        self.base_offset, self.append_time_ms, self.error = base_offset, append_time_ms, error
+        self.done = True
+        return True
+
+    def tell(self) -> None:
+        """Call back whoever waits for the outcome, in the order in which they came."""
+        assert self.done, "there is an outcome to tell"
+        self.told = True
+        self._call()
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call once the outcome is told: at once if it was, in the sender's thread otherwise."""
+        self._callbacks.append(callback)
+        if self.told:
+            self._call()
+
+    def forget_data(self) -> None:
+        """Nobody will send the batch again: let go of its bytes, while its promise is kept."""
+        self.data = None
+        for _, part in self.parts or ():
+            part.forget_data()
+
+    def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
+        """`when_done` for one record: (whom to call with its metadata or error, its index, its time)."""
+        self._callbacks.append(callback)
+        if self.told:
+            self._call()
+
+    def _call(self) -> None:
+        # A callback added while the other thread tells the outcome is popped by one of the two, never by both.
+        callbacks = self._callbacks
+        while callbacks:
+            try:
+                callback = callbacks.popleft()
+            except IndexError:
+                return
+            try:
+                if isinstance(callback, tuple):
+                    deliver, index, timestamp_ms = callback
+                    error = self.error_of(index)
+                    deliver(None if error is not None else self.outcome(index, timestamp_ms), error)
+                else:
+                    callback()
+            except Exception:
+                log.exception("a callback for records of %s-%s failed", self.topic, self.partition)
+
+    def part_of(self, index: int) -> tuple[Batch, int]:
+        """The batch that holds the record now, and its index there."""
+        if self.parts is None:
+            return self, index
+        first, part = self.parts[bisect_right(self.parts, index, key=lambda one: one[0]) - 1]
+        return part.part_of(index - first)
+
+    def error_of(self, index: int) -> KafkaError | None:
+        """Why the record with this index was not written; None when it was."""
+        batch, index = self.part_of(index)
+        if batch.error is None or not batch.refused:
+            return batch.error
+        said = batch.refused.get(index)
+        where = f"{batch.topic}-{batch.partition}"
+        if said is not None:
+            return InvalidRecord(f"{where}: {said}")
+        return InvalidRecord(
+            f"{where}: there is nothing wrong with this record, but with another of its batch; send it again: {batch.error}"
+        )
+
+    def outcome(self, index: int, timestamp_ms: int) -> RecordMetadata:
+        """Where the record with this index was written. Raises: the error that ended it."""
+        error = self.error_of(index)
+        if error is not None:
+            raise error
+        batch, index = self.part_of(index)
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+        return RecordMetadata(batch.topic, batch.partition, offset, batch.append_time_ms if batch.append_time_ms >= 0 else timestamp_ms)
+
+
+class Delivery(msgspec.Struct, gc=False, eq=False):
+    """The promise of one record, for asyncio: await it to get the `RecordMetadata`."""
+
+    # One is made for every record that is sent; a Struct takes a third of the time of a class with slots.
+    _batch: Batch
+    _index: int
+    _timestamp_ms: int
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._batch.done
+
+    def travels_with(self, other: Delivery) -> bool:
+        """Whether both records are in one batch, so that their outcome is known at one moment."""
+        return self._batch is other._batch
+
+    def nowhere(self) -> RecordMetadata:
+        """Metadata of a record that was not written: where it should have been."""
+        return RecordMetadata(self._batch.topic, self._batch.partition, -1, -1)
+
+    def add_delivery_callback(self, callback: DeliveryCallback) -> None:
+        """Call `callback(metadata, error)`, one of them None, when the outcome is known, in the thread of the sender; at once if it is."""
+        self._batch.when_delivered((callback, self._index, self._timestamp_ms))
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback(delivery)` when the outcome is known, in the thread of the sender; at once if it is known already."""
+        self._batch.when_done(lambda: callback(self))
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self._batch.done:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._batch.when_done(lambda: None if future.done() else future.set_result(None))
+            yield from future
+        return self._batch.outcome(self._index, self._timestamp_ms)
+
+
+class BlockingDelivery(Delivery, gc=False, eq=False):
+    """The promise of one record, for threads: `result()` waits for the `RecordMetadata`."""
+
+    def result(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> RecordMetadata:
+        """Wait for the outcome, at most `timeout` seconds, as futures of `concurrent.futures` have it, or `timeout_ms` milliseconds.
+
+        Raises: the KafkaError that ended it, TimeoutError when it is not known in time (the record is still on its way).
+        """
+        self._wait(wait_limit_ms(timeout, timeout_ms))
+        return self._batch.outcome(self._index, self._timestamp_ms)
+
+    def exception(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> KafkaError | None:
+        """Wait for the outcome as `result` does; None when the record was written. Raises: TimeoutError."""
+        self._wait(wait_limit_ms(timeout, timeout_ms))
+        return self._batch.error_of(self._index)
+
+    def _wait(self, timeout_ms: float | None) -> None:
+        if self._batch.done:
+            return
+        try:
+            wait_for_end(self._batch, None if timeout_ms is None else timeout_ms / 1000)
+        except Empty:
+            where = f"{self._batch.topic}-{self._batch.partition}"
+            raise TimeoutError(f"the record for {where} is not acknowledged after {timeout_ms:.0f} ms") from None
+
+
+def wait_for_end(batch: Batch, timeout_s: float | None = None) -> None:
+    """Until the batch's outcome is known. Raises: queue.Empty when it is not in time."""
+    bell: SimpleQueue[None] = SimpleQueue()
+    batch.when_done(partial(bell.put, None))
+    taken(bell, timeout_s)
+
+
+def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | None:
+    """How long to wait for an outcome, said in one of two units. Raises: TypeError."""
+    if timeout_s is not None and timeout_ms is not None:
+        raise TypeError("how long to wait is said once: timeout= is in seconds, timeout_ms= in milliseconds")
+    given = timeout_ms if timeout_s is None else timeout_s
+    if given is not None and not isinstance(given, int | float):
+        raise TypeError(f"a time to wait is a number, timeout= of seconds or timeout_ms= of milliseconds, not {given!r}")
+    return timeout_ms if timeout_s is None else timeout_s * 1000
+
+
+def failures(deliveries: Sequence[Delivery]) -> list[tuple[int, KafkaError]]:
+    """Wait for the outcome of all these, and give those that were not written: (index among them, error). Made for many at once: what is
+    next to each other is mostly in one batch.
+    """
+    failed: list[tuple[int, KafkaError]] = []
+    batch: Batch | None = None
+    for number, delivery in enumerate(deliveries):
+        if delivery._batch is not batch:
+            batch = delivery._batch
+            if not batch.done:
+                wait_for_end(batch)
+        if batch.error is not None or batch.parts is not None:
+            error = batch.error_of(delivery._index)
+            if error is not None:
+                failed.append((number, error))
+    return failed

@@ -1,0 +1,147 @@
+"""What a producer counts, under Kafka's names.
+
+Counted is by batch and by request, never by record. Averages, maxima and rates are of the last minute, as `moving` has it; totals are of
+all time.
+
+    producer-metrics          of the whole producer
+    producer-topic-metrics    by topic
+    producer-node-metrics     by broker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ottla.client.producer.batches import Batch
+from ottla.client.sampled_stats import Figures, Moving
+from ottla.records.batch import HEADER_SIZE
+
+
+class _Topic:
+    __slots__ = ("bytes", "compression", "errors", "records", "retries")
+
+    def __init__(self) -> None:
+        self.bytes = Moving()
+        self.compression = Moving()
+        self.errors = Moving()
+        self.records = Moving()
+        self.retries = Moving()
+
+    def figures(self, now_ms: float) -> Figures:
+        counted = {"byte": self.bytes, "record-send": self.records, "record-error": self.errors, "record-retry": self.retries}
+        found = {f"{name}-total": one.total for name, one in counted.items()}
+        found |= {f"{name}-rate": one.rate(now_ms) for name, one in counted.items()}
+        return {**found, "compression-rate": self.compression.average(now_ms)}
+
+
+class Standing(NamedTuple):
+    """What is not counted and can be seen at any time."""
+
+    buffer_total_bytes: int
+    buffer_used_bytes: int
+    requests_in_flight: int
+    connection_count: int
+    metadata_age_ms: float
+    batch_splits: int
+
+
+class ProducerMetrics:
+    """Told by the sender, on its loop, and by the faces."""
+
+    def __init__(self) -> None:
+        self._all = _Topic()
+        self._topics: dict[str, _Topic] = {}
+        self._nodes: dict[int, Moving] = {}
+        self._batch_size = Moving()
+        self._record_size = Moving()
+        self._queue_time = Moving()
+        self._records_per_request = Moving()
+        self._latency = Moving()
+        self._throttled = Moving()
+        self._requests = Moving()
+        self._responses = Moving()
+        #: Threads that wait for memory now, and how long all have waited.
+        self.waiting_threads = 0
+        self.buffer_wait_ns = 0
+        self.buffer_exhausted = 0
+        self.metadata_wait_ns = 0
+        self.flush_ns = 0
+
+    def _topic(self, name: str) -> _Topic:
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = _Topic()
+        return found
+
+    def sent(self, batches: Iterable[Batch], now_ms: float) -> None:
+        """A request went out."""
+        records = 0
+        for batch in batches:
+            size = len(batch.data or b"")
+            records += batch.count
+            for scope in (self._all, self._topic(batch.topic)):
+                scope.records.add(batch.count, now_ms)
+                scope.bytes.add(size, now_ms)
+                scope.compression.add(size / max(batch.size, 1), now_ms)
+            self._batch_size.add(size, now_ms)
+            self._record_size.add(batch.size - HEADER_SIZE, now_ms, max(batch.count, 1))
+            self._queue_time.add(now_ms - batch.created_ms, now_ms)
+        self._records_per_request.add(records, now_ms)
+        self._requests.add(1, now_ms)
+
+    def answered(self, node_id: int, latency_ms: float, throttle_ms: float, now_ms: float) -> None:
+        """A response came."""
+        self._responses.add(1, now_ms)
+        self._throttled.add(throttle_ms, now_ms)
+        for scope in (self._latency, self._nodes.setdefault(node_id, Moving())):
+            scope.add(latency_ms, now_ms)
+
+    def retried(self, batch: Batch, now_ms: float) -> None:
+        """A batch will be sent again."""
+        for scope in (self._all, self._topic(batch.topic)):
+            scope.retries.add(batch.count, now_ms)
+
+    def failed(self, batch: Batch, now_ms: float) -> None:
+        """A batch was given up."""
+        for scope in (self._all, self._topic(batch.topic)):
+            scope.errors.add(batch.count, now_ms)
+
+    def figures(self, standing: Standing, now_ms: float) -> dict[str, dict[str, float] | dict[str, Figures]]:
+        """Everything: the producer's own figures by name, those of topics and nodes by theirs first."""
+        nodes = {str(node): _of_latency(latency, now_ms) for node, latency in self._nodes.items()}
+        topics = {name: topic.figures(now_ms) for name, topic in self._topics.items()}
+        return {"producer-metrics": self._own(standing, now_ms), "producer-topic-metrics": topics, "producer-node-metrics": nodes}
+
+    def _own(self, standing: Standing, now_ms: float) -> Figures:
+        figures = self._all.figures(now_ms)
+        figures["compression-rate-avg"] = figures.pop("compression-rate")
+        figures["outgoing-byte-total"], figures["outgoing-byte-rate"] = figures.pop("byte-total"), figures.pop("byte-rate")
+        averages = {"batch-size": self._batch_size, "record-queue-time": self._queue_time, "produce-throttle-time": self._throttled}
+        for name, one in averages.items():
+            figures |= {f"{name}-avg": one.average(now_ms), f"{name}-max": one.greatest(now_ms)}
+        return {
+            **figures,
+            **_of_latency(self._latency, now_ms),
+            "record-size-avg": self._record_size.average(now_ms),
+            "records-per-request-avg": self._records_per_request.average(now_ms),
+            "request-total": self._requests.total,
+            "request-rate": self._requests.rate(now_ms),
+            "response-total": self._responses.total,
+            "response-rate": self._responses.rate(now_ms),
+            "requests-in-flight": standing.requests_in_flight,
+            "batch-split-total": standing.batch_splits,
+            "buffer-total-bytes": standing.buffer_total_bytes,
+            "buffer-available-bytes": max(standing.buffer_total_bytes - standing.buffer_used_bytes, 0),
+            "buffer-exhausted-total": self.buffer_exhausted,
+            "bufferpool-wait-time-ns-total": self.buffer_wait_ns,
+            "waiting-threads": self.waiting_threads,
+            "metadata-wait-time-ns-total": self.metadata_wait_ns,
+            "metadata-age": standing.metadata_age_ms / 1000,
+            "flush-time-ns-total": self.flush_ns,
+            "connection-count": standing.connection_count,
+        }
+
+
+def _of_latency(latency: Moving, now_ms: float) -> Figures:
+    return {"request-latency-avg": latency.average(now_ms), "request-latency-max": latency.greatest(now_ms)}

@@ -1,0 +1,398 @@
+"""The producer for asyncio: `send()` puts a record into the accumulator and gives a promise; the sender does the rest.
+
+    async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+        delivery = await producer.send("orders", b"value", key=b"key")   # is in a batch
+        metadata = await delivery                                        # is written
+
+`send()` itself waits only for metadata of a topic not seen before, and while `buffer_memory` is full; both together at most `max_block_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from random import Random
+from time import monotonic_ns, time_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from ottla.base.ids import TopicPartition
+from ottla.client.argument_validation import checked, topic_name, whole_number
+from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
+from ottla.client.interceptors import ProducerRecord
+from ottla.client.options import ProducerOptions, from_keywords
+from ottla.client.producer.accumulator import Accumulator, Bytes
+from ottla.client.producer.batches import Batch, Delivery, DeliveryCallback
+from ottla.client.producer.outgoing import Outgoing, never, plain_bytes, plain_headers, plain_place, plain_time
+from ottla.client.producer.sender import Sender
+from ottla.client.sync.loop_thread import FORKED, tell_of_forks
+from ottla.client.transport.event_loop import OneLoop
+from ottla.client.transport.network import Network, monotonic_ms
+from ottla.wire.errors import UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    from ottla.client.arrow.rows import TableColumns
+    from ottla.client.arrow.send import TableDelivery
+
+#: How long after partitions were added some broker may not know of them yet.
+ADDED_MS = 500
+Headers = Sequence[tuple[str, bytes | None]]
+T = TypeVar("T")
+log = logging.getLogger("ottla.client")
+
+
+@checked("send_batch", "partitions_for", "flush", "close")
+class Producer:
+    """Sends records. Settings are those of `ProducerOptions`, as keyword arguments; belongs to the loop in which it was started.
+
+    Raises: ConfigError for a setting that is unknown or makes no sense.
+    """
+
+    def __init__(
+        self,
+        *,
+        key_serializer: Any = None,
+        value_serializer: Any = None,
+        partitioner: Any = "default",
+        interceptors: Iterable[Any] = (),
+        rng: Random | None = None,
+        **settings: Any,
+    ) -> None:
+        self.options = from_keywords(ProducerOptions, settings)
+        self._rng = rng or Random()
+        self._outgoing = Outgoing(
+            self.options,
+            self._rng,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            partitioner=partitioner,
+            interceptors=interceptors,
+        )
+        self._choice = self._outgoing.choice
+        self._accumulator = Accumulator(self.options, self._rng, give=Delivery, clock_ns=time_ns)
+        #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
+        self._quickly: Callable[..., Delivery | None] = self._accumulator.open.put
+        if not self._outgoing.plain or self._choice is not None:
+            self._quickly = never
+        self._network: Network | None = None
+        self._sender: Sender | None = None
+        self._room: asyncio.Event | None = None
+        self._own = OneLoop("Producer")
+        self._closed = False
+        self._forked = False
+        tell_of_forks(self)
+
+    # -- life
+
+    async def start(self) -> Self:
+        """Begin to send; `send()` and `async with` do it too. No broker is contacted yet."""
+        self._begin()
+        return self
+
+    def _begin(self) -> Sender:
+        if self._forked:
+            raise RuntimeError(FORKED)
+        if self._closed:
+            raise AlreadyClosed("the producer is closed; make another one")
+        self._own.check()
+        if self._sender is None:
+            self._network = Network(self.options, rng=self._rng)
+            self._sender = Sender(self._network, self._accumulator, self.options, nullcontext())
+            self._room = asyncio.Event()
+            self._sender.settled = self._room.set
+        return self._sender
+
+    def forked(self) -> None:
+        """This is a child process now: nothing here will ever be sent."""
+        self._forked = True
+        self._quickly = never
+        self._accumulator.forget(AlreadyClosed(FORKED))
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not self._forked and self._sender is not None:
+            warnings.warn(f"a producer for {', '.join(self.options.bootstrap_servers)} was not closed", ResourceWarning, stacklevel=2)
+            tell_of_loss(self._accumulator.incomplete(), "its producer was thrown away without being closed")
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError."""
+        sender = self._begin()
+        waiting = self._accumulator.close_open()
+        sender.wake()
+        began_ns = monotonic_ns()
+        await all_done(waiting, timeout_ms)
+        sender.metrics.flush_ns += monotonic_ns() - began_ns
+
+    async def close(self, timeout_ms: float | None = None) -> None:
+        """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
+        if self._closed or self._forked:
+            return
+        sender, network = self._sender, self._network
+        if self._own.elsewhere():
+            self._closed = True
+            tell_of_loss(self._accumulator.incomplete(), "the event loop of their producer is gone")
+            raise self._own.wrong()
+        if sender is None or network is None:
+            self._closed = True
+            self._outgoing.close()
+            return
+        try:
+            await self.flush(timeout_ms)
+        except TimeoutError:
+            pass
+        finally:
+            self._closed = True
+            sender.close()
+            tell_of_loss(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
+            self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
+            self._accumulator.tell()
+            sender.settled()
+            await network.close()
+            self._outgoing.close()
+
+    # -- records
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> Delivery:
+        """Put a record on its way; await the `Delivery` to know where it was written.
+
+        Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given.
+        `on_delivery(metadata, error)`, one of them None, is called with the outcome.
+
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that is
+        not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
+        """
+        # Gives None after a fork, where the other way to ask raises.
+        if self._own.loop is not asyncio._get_running_loop():
+            self._begin()
+        if on_delivery is None:
+            try:
+                delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+            except (TypeError, OverflowError):
+                # What it was given is nothing for it; the long way says what.
+                delivery = None
+            if delivery is not None:
+                return delivery
+        elif not callable(on_delivery):
+            raise TypeError(f"on_delivery is a function of (metadata, error), not {on_delivery!r}")
+        record = self._outgoing.take(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
+        try:
+            delivery = await self._put(record)
+        except Exception as error:
+            self._outgoing.refused(record, error)
+            raise
+        self._outgoing.follow(delivery, on_delivery)
+        return delivery
+
+    async def _put(self, record: ProducerRecord) -> Delivery:
+        """Put a record into a batch, with everything that may need: metadata, a new batch, memory."""
+        sender = self._begin()
+        network = sender.network
+        topic, partition = plain_place(record.topic, record.partition)
+        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else plain_time(record.timestamp_ms)
+        value, key = plain_bytes("value", record.value), plain_bytes("key", record.key)
+        headers = plain_headers(record.headers)
+        info = network.cluster.topics.get(topic)
+        left_ms: float = self.options.max_block_ms
+        if info is None or (partition is not None and not 0 <= partition < len(info.partitions)):
+            began_ms = monotonic_ms()
+            await partitions_of(network, topic, partition, left_ms)
+            info = network.cluster.topics[topic]
+            waited_ms = monotonic_ms() - began_ms
+            left_ms -= waited_ms
+            sender.metrics.metadata_wait_ns += int(waited_ms * 1e6)
+        if partition is None and self._choice is not None:
+            partition = self._choice(topic, key, value, info)
+        accumulator = self._accumulator
+        given: Delivery | None = accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+        if given is not None:
+            return given
+
+        def attempt() -> Delivery | None:
+            added = accumulator.add(topic, partition, timestamp_ms, key, value, headers)
+            return added or accumulator.begin(topic, partition, timestamp_ms, key, value, headers, network.clock_ms(), info)  # type: ignore[no-any-return]
+
+        given = attempt()
+        if given is None:
+            given = await self._when_room(attempt, left_ms)
+        sender.wake()
+        # Give the sender its turn at each new batch; else a loop of sends fills the memory before anything leaves.
+        await asyncio.sleep(0)
+        return given
+
+    async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
+        """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
+
+        The `Delivery` is that of its first record. A bytearray is taken over and stamped in place with the producer's numbers; anything
+        else is copied. Records are not looked at: keys, times and partitions are as the batch has them.
+
+        Raises: what `send` raises; ValueError when it is not exactly one batch.
+        """
+        await self._partition_count(topic, partition)
+        data = batch if isinstance(batch, bytearray) else bytearray(batch)
+        return Delivery(await self._place(topic, partition, data), 0, int.from_bytes(data[27:35], "big", signed=True))
+
+    async def send_table(self, topic: str, table: Any, **columns: Unpack[TableColumns]) -> TableDelivery:
+        """Put the rows of an Arrow table on their way, column by column and without a Python object per row; await what it returns to know
+        where they were written.
+
+        `table` is a pyarrow Table, RecordBatch or reader, or anything that gives Arrow data: polars, pandas, DuckDB. Its columns are named
+        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=`, `timestamp_ms=`; `key_format=`, `value_format=` and `schema=`
+        say how they become bytes (`client.arrow_rows`, `client.arrow_values`). Waits while `buffer_memory` is full, at most `max_block_ms`
+        at a time. What it raises it raises before the row at fault; rows before it are on their way.
+
+        Raises: ValueError, TypeError for columns that are not there or do not fit; SerializationFailed; ImportError without pyarrow; what
+        `send` raises.
+        """
+        from ottla.client.arrow.rows import ANY, TableRows
+        from ottla.client.arrow.send import TableDelivery, batches_of_table, told_how_far
+
+        rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
+        count = await self._partition_count(topic, rows.partition)
+        delivery = TableDelivery(topic)
+        encoded = batches_of_table(rows, count, *self._accumulator.form)
+        with told_how_far(delivery):
+            # Encoding a batch takes long for a loop, compressed or not: it has its turns meanwhile.
+            while (one := await asyncio.to_thread(next, encoded, None)) is not None:
+                delivery.add(await self._place(topic, None if one.partition == ANY else one.partition, one.data), one.rows)
+        return delivery
+
+    async def _partition_count(self, topic: str, partition: int | None) -> int:
+        """How many partitions the topic has, once it has this one. Raises: MetadataTimedOut."""
+        network = self._begin().network
+        count = network.cluster.partition_count(topic_name(topic))
+        if count is None or (partition is not None and not 0 <= partition < count):
+            count = await partitions_of(network, topic, partition, self.options.max_block_ms)
+        return count
+
+    async def _place(self, topic: str, partition: int | None, data: bytearray) -> Batch:
+        """Put an encoded batch behind those of its partition, or of any, when there is memory for it."""
+        sender = self._begin()
+        network, accumulator = sender.network, self._accumulator
+        info = network.cluster.topics.get(topic)
+
+        def attempt() -> Batch | None:
+            return accumulator.append_batch(topic, partition, data, network.clock_ms(), info)
+
+        made = attempt()
+        if made is None:
+            made = await self._when_room(attempt, self.options.max_block_ms)
+        sender.wake()
+        return made
+
+    async def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions, in order. Raises: MetadataTimedOut."""
+        count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
+        return [TopicPartition(topic, partition) for partition in range(count)]
+
+    def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
+        """What the producer counts, under Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics`
+        by topic and broker, then by name. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """
+        return self._begin().figures()
+
+    async def _when_room(self, append: Callable[[], T | None], limit_ms: float) -> T:
+        assert self._room is not None and self._sender is not None, "send starts the producer"
+        metrics, began_ns = self._sender.metrics, monotonic_ns()
+        metrics.waiting_threads += 1
+        try:
+            async with asyncio.timeout(max(limit_ms, 0) / 1000):
+                while True:
+                    self._room.clear()
+                    self._sender.wake()
+                    await self._room.wait()
+                    if self._closed:
+                        raise AlreadyClosed("the producer is closed")
+                    added = append()
+                    if added is not None:
+                        return added
+        except TimeoutError:
+            metrics.buffer_exhausted += 1
+            raise buffer_exhausted(self._accumulator, self.options) from None
+        finally:
+            metrics.waiting_threads -= 1
+            metrics.buffer_wait_ns += monotonic_ns() - began_ns
+
+
+async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float, *, create: bool = True) -> int:
+    """Wait until the topic's partitions are known, and this one among them. `create`: brokers may create the topic.
+
+    Raises: UnknownTopicOrPartition when brokers say, and go on saying, that there are fewer partitions; MetadataTimedOut, or the error
+    that makes it pointless.
+    """
+    cluster, version, short_since_ms = network.cluster, network.cluster.version, float("inf")
+
+    def known() -> int | None:
+        nonlocal short_since_ms
+        count, now_ms = cluster.partition_count(topic), network.clock_ms()
+        if count is None:
+            fatal = cluster.fatal(topic) or cluster.deleted(topic, None, now_ms)
+            if fatal is not None:
+                raise fatal
+            return None
+        if partition is None or partition < count:
+            return count
+        if cluster.version > version:
+            short_since_ms = min(short_since_ms, now_ms)
+        if now_ms - short_since_ms >= ADDED_MS:
+            raise UnknownTopicOrPartition(f"topic {topic} has {count} partitions, counted from 0, no partition {partition}")
+        return None
+
+    if partition is not None:
+        whole_number("partition", partition)
+    network.cluster.want(topic, network.clock_ms(), create=create)
+    return await network.until(known, timeout_ms=timeout_ms, doing=lambda: network.cluster.why_not(topic, partition))
+
+
+def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> BufferExhausted:
+    """What to tell who waited in vain for memory."""
+    oldest = accumulator.oldest()
+    why = f"; {oldest.topic}-{oldest.partition} waits longest" if oldest else ""
+    last = f", its last error: {oldest.last_error}" if oldest and oldest.last_error else ""
+    return BufferExhausted(
+        f"no room for the record within {options.max_block_ms} ms: {accumulator.used_bytes} of {options.buffer_memory} bytes"
+        f" (buffer_memory) wait to be acknowledged{why}{last}"
+    )
+
+
+def tell_of_loss(batches: list[Batch], why: str) -> None:
+    """Log how many records nobody will try to send any more, if there are any."""
+    records = sum(batch.count if batch.builder is None else batch.builder.count for batch in batches)
+    if records:
+        where = ", ".join(sorted({f"{batch.topic}-{batch.partition}" for batch in batches})[:10])
+        last = next((f"; last error: {batch.last_error}" for batch in batches if batch.last_error is not None), "")
+        log.error("%d records for %s may be lost: %s%s", records, where, why, last)
+
+
+async def all_done(batches: list[Batch], timeout_ms: float | None) -> None:
+    """Wait until every batch has its outcome. Raises: TimeoutError."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            for batch in batches:
+                if not batch.told:
+                    future: asyncio.Future[None] = loop.create_future()
+                    batch.when_done(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
+                    await future
+    except TimeoutError:
+        left = sum(not batch.done for batch in batches)
+        raise TimeoutError(f"{left} batches have no outcome after {timeout_ms:.0f} ms") from None
+
+
+__all__ = ["MetadataTimedOut", "Producer"]

@@ -1,0 +1,340 @@
+"""The accumulator's postman: sends what it says is due, and brings back what the brokers answer.
+
+There is no task that waits: a *step* runs on the loop when something may have changed (records came, an answer, a connection, new
+metadata) or when the time comes that the last step computed. A step gives up what is too old, then drains batches into requests until
+nothing more may go.
+
+Calls into the accumulator are made under `lock`: a real one where another thread fills it, an idle one on a single loop. Compression
+happens outside of it, and so do the calls of those who wait for an outcome, who may send again.
+
+A broker that says it throttles us is left alone for that long (KIP-219).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from ottla.client.errors import METADATA_IS_STALE, BrokerIncompatible
+from ottla.client.options import ProducerOptions
+from ottla.client.producer.accumulator import Accumulator
+from ottla.client.producer.batches import Batch
+from ottla.client.producer.inflight import InFlight
+from ottla.client.producer.metrics import ProducerMetrics, Standing
+from ottla.client.sampled_stats import Figures
+from ottla.client.transport.backoff import Backoff
+from ottla.client.transport.cluster import NO_TOPIC_ID
+from ottla.client.transport.network import Network, Peer, failure
+from ottla.net.client_connection import LinkBroken
+from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, error_for
+from ottla.wire.messages import (
+    InitProducerIdRequest,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+INT32_MAX = 2**31 - 1
+#: The last version that names topics instead of giving their ids.
+NAMES_UNTIL = 12
+#: The first version whose brokers know zstd (KIP-110).
+ZSTD_SINCE = 7
+#: Since this version a broker that throttles answers at once and expects the client to wait (KIP-219).
+THROTTLED_BY_CLIENT_SINCE = 6
+_INFINITE = float("inf")
+
+
+class Sender:
+    """See the module. All methods run on the loop, but for `wake_from_thread`."""
+
+    def __init__(self, network: Network, accumulator: Accumulator, options: ProducerOptions, lock: AbstractContextManager[Any]) -> None:
+        self.network = network
+        self.accumulator = accumulator
+        self.lock = lock
+        #: Time of the next step if nothing happens before; a thread may read it to save a wake-up.
+        self.next_step_ms = float("-inf")
+        self.metrics = ProducerMetrics()
+        #: Called after each step in which batches got their outcome: memory is free again.
+        self.settled: Callable[[], None] = lambda: None
+        self._options = options
+        self._acks = -1 if options.acks == "all" else int(options.acks)
+        self._at_least = ZSTD_SINCE if options.compression_type == "zstd" else 0
+        self._loop = asyncio.get_running_loop()
+        self._in_flight = InFlight(options.max_in_flight_requests_per_connection)
+        self._scheduled: asyncio.Handle | None = None
+        self._soon = False
+        self._id_wanted_at_ms = float("-inf")
+        self._id_task: asyncio.Task[None] | None = None
+        self._id_refused: KafkaError | None = None
+        self._id_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, network.rng)
+        #: Version of the cluster's picture that the accumulator knows.
+        self._learned = network.cluster.version
+        #: By node: it asked not to be sent anything before.
+        self._muted_until_ms: dict[int, float] = {}
+        self._closed = False
+        network.changed = self.wake
+
+    # -- steps
+
+    def wake(self) -> None:
+        """Take a step in this turn of the loop."""
+        if not self._soon and not self._closed:
+            self._soon = True
+            if self._scheduled is not None:
+                self._scheduled.cancel()
+            self._scheduled = self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._soon = False
+        self._scheduled = None
+        if self._closed:
+            return
+        self.next_step_ms = _INFINITE
+        now_ms = self.network.clock_ms()
+        cluster = self.network.cluster
+        with self.lock:
+            if self._learned != cluster.version:
+                self._learned = cluster.version
+                self.accumulator.learned(cluster.topics)
+            next_ms = self.accumulator.expire(now_ms, cluster.trouble_with)
+        if self._options.enable_idempotence and self.accumulator.producer is None:
+            next_ms = min(next_ms, self._want_producer_id(now_ms))
+        next_ms = min(next_ms, self._drain(now_ms))
+        self._tell()
+        if not self._soon:
+            self.next_step_ms = next_ms
+            if next_ms < _INFINITE:
+                self._scheduled = self._loop.call_later(max(next_ms - now_ms, 0) / 1000, self._step)
+
+    def _tell(self) -> None:
+        now_ms = self.network.clock_ms()
+        for batch in self.accumulator.tell():
+            if batch.error is not None:
+                self.metrics.failed(batch, now_ms)
+        self.settled()
+
+    def figures(self) -> dict[str, dict[str, float] | dict[str, Figures]]:
+        """All metrics, as they are now."""
+        now_ms = self.network.clock_ms()
+        accumulator = self.accumulator
+        standing = Standing(
+            self._options.buffer_memory,
+            accumulator.used_bytes,
+            self._in_flight.total,
+            self.network.connections,
+            self.network.cluster.age_ms(now_ms),
+            accumulator.splits,
+        )
+        return self.metrics.figures(standing, now_ms)
+
+    def _drain(self, now_ms: float) -> float:
+        """Send all that may be sent; gives the time to look again."""
+        while True:
+            with self.lock:
+                drained = self.accumulator.drain(now_ms, self._leader, self._ready)
+            if not drained.requests:
+                break
+            for node_id, batches in drained.requests.items():
+                self._send(node_id, batches)
+        next_ms = drained.next_ms
+        if drained.leaderless:
+            self._ask_for_leaders(drained.leaderless, now_ms)
+        return min(next_ms, self.network.refresh_soon(), self._reconnect_ms(now_ms))
+
+    def _leader(self, topic: str, partition: int) -> int | None:
+        found = self.network.cluster.leader(topic, partition)
+        return None if found is None else found[0]
+
+    def _ready(self, node_id: int) -> bool:
+        if self._muted_until_ms.get(node_id, 0.0) > self.network.clock_ms():
+            return False
+        return self._in_flight.room(node_id) and self.network.ready(node_id) is not None
+
+    def _reconnect_ms(self, now_ms: float) -> float:
+        """When a broker that somebody waits for may be connected to, or sent to, again."""
+        times = [at_ms for node_id in self.network.cluster.brokers if (at_ms := self.network.retry_at_ms(node_id)) > now_ms]
+        times += [at_ms for at_ms in self._muted_until_ms.values() if at_ms > now_ms]
+        return min(times, default=_INFINITE)
+
+    def _ask_for_leaders(self, leaderless: list[tuple[str, int]], now_ms: float) -> None:
+        cluster = self.network.cluster
+        for topic, partition in leaderless:
+            cluster.want(topic, now_ms)
+            fatal = cluster.fatal(topic)
+            if fatal is not None:
+                with self.lock:
+                    self.accumulator.refuse(topic, fatal)
+            elif (deleted := cluster.deleted(topic, partition, now_ms)) is not None:
+                with self.lock:
+                    self.accumulator.refuse(topic, deleted, partition=partition)
+        cluster.invalidate()
+
+    # -- produce
+
+    def _send(self, node_id: int, batches: list[Batch]) -> None:
+        peer = self.network.ready(node_id)
+        assert peer is not None, "only connected brokers are drained for"
+        try:
+            # Java's range of versions does not name version 0 to 2 of brokers that advertise them for others' sake; ours neither.
+            at_most = NAMES_UNTIL if any(self.network.cluster.topic_id(batch.topic) == NO_TOPIC_ID for batch in batches) else 1000
+            version = peer.version(ProduceRequest, at_least=self._at_least, at_most=at_most)
+            request, expected = self._request(batches, by_id=version > NAMES_UNTIL)
+            self.metrics.sent(batches, now_ms := self.network.clock_ms())
+            if self._acks == 0:
+                peer.link.send(request, version)
+                self._outcomes([(batch, None, -1) for batch in batches])
+                return
+            answer = peer.link.request(request, version, timeout_ms=self._options.request_timeout_ms)
+        except LinkBroken as broken:
+            self._fail(batches, failure(broken))
+            return
+        except BrokerIncompatible as error:
+            self._fail(batches, error)
+            return
+        self._in_flight.sent(node_id)
+        answer.add_done_callback(partial(self._answered, peer, version, now_ms, expected))
+
+    def _request(self, batches: list[Batch], *, by_id: bool) -> tuple[ProduceRequest, dict[tuple[str | bytes, int], Batch]]:
+        topics: dict[str, TopicProduceData] = {}
+        cluster, now_ms = self.network.cluster, self.network.clock_ms()
+        expected: dict[tuple[str | bytes, int], Batch] = {}
+        for batch in batches:
+            name, topic_id = batch.topic, cluster.topic_id(batch.topic) if by_id else NO_TOPIC_ID
+            topic = topics.get(name)
+            if topic is None:
+                # A topic in use stays in the picture, however long it is in use.
+                cluster.want(name, now_ms)
+                topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
+            topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.seal()))
+            expected[topic_id if by_id else name, batch.partition] = batch
+        return ProduceRequest(acks=self._acks, timeout_ms=self._options.request_timeout_ms, topic_data=list(topics.values())), expected
+
+    def _answered(
+        self,
+        peer: Peer,
+        version: int,
+        sent_ms: float,
+        expected: dict[tuple[str | bytes, int], Batch],
+        answer: asyncio.Future[ProduceResponse],
+    ) -> None:
+        self._in_flight.answered(peer.node_id)
+        broken = answer.exception()
+        if broken is not None:
+            why = failure(broken) if isinstance(broken, LinkBroken) else UnknownServerError(str(broken))
+            self._fail(list(expected.values()), why)
+            return
+        response = answer.result()
+        now_ms = self.network.clock_ms()
+        self.metrics.answered(peer.node_id, now_ms - sent_ms, response.throttle_time_ms, now_ms)
+        if response.throttle_time_ms > 0 and version >= THROTTLED_BY_CLIENT_SINCE:
+            self._muted_until_ms[peer.node_id] = now_ms + response.throttle_time_ms
+        endpoints = [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
+        outcomes: list[tuple[Batch, KafkaError | None, int]] = []
+        for topic in response.responses:
+            for partition in topic.partition_responses:
+                batch = expected.pop((topic.name, partition.index), None) or expected.pop((topic.topic_id, partition.index), None)
+                if batch is None:
+                    continue
+                if not partition.error_code:
+                    batch.append_time_ms = partition.log_append_time_ms
+                    outcomes.append((batch, None, partition.base_offset))
+                    continue
+                if partition.record_errors:
+                    batch.refused = {one.batch_index: one.batch_index_error_message or "invalid" for one in partition.record_errors}
+                outcomes.append((batch, _refusal(batch, partition, peer), -1))
+                hint = partition.current_leader
+                self.network.cluster.hint(
+                    batch.topic, batch.partition, leader=hint.leader_id, leader_epoch=hint.leader_epoch, endpoints=endpoints
+                )
+        for batch in expected.values():
+            error = UnknownServerError(f"{peer.link.address} left {batch.topic}-{batch.partition} out of its answer")
+            outcomes += [(batch, error, -1)]
+        self._outcomes(outcomes)
+
+    def _fail(self, batches: list[Batch], error: KafkaError) -> None:
+        self._outcomes([(batch, error, -1) for batch in batches])
+
+    def _outcomes(self, outcomes: list[tuple[Batch, KafkaError | None, int]]) -> None:
+        now_ms = self.network.clock_ms()
+        with self.lock:
+            for batch, error, base_offset in outcomes:
+                if error is None:
+                    self.accumulator.succeeded(batch, base_offset, batch.append_time_ms)
+                    continue
+                if self.accumulator.failed(batch, error, now_ms) and batch.parts is None:
+                    self.metrics.retried(batch, now_ms)
+                if error.code in METADATA_IS_STALE:
+                    self.network.cluster.invalidate()
+        self._tell()
+        self.wake()
+
+    # -- the producer's id
+
+    def _want_producer_id(self, now_ms: float) -> float:
+        if self.accumulator.empty or self._id_task is not None:
+            return _INFINITE
+        if self._id_wanted_at_ms > now_ms:
+            return self._id_wanted_at_ms
+        self._id_task = self.network.spawn(self._fetch_producer_id())
+        return _INFINITE
+
+    async def _fetch_producer_id(self) -> None:
+        try:
+            response = await self.network.ask_any(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=INT32_MAX))
+            if response.error_code:
+                raise error_for(response.error_code)
+        except KafkaError as error:
+            if error.retriable:
+                self._id_wanted_at_ms = self.network.clock_ms() + self._id_backoff.failed()
+                oldest = self.accumulator.oldest()
+                if oldest is not None:
+                    oldest.last_error = error
+            else:
+                self._id_refused = error
+                with self.lock:
+                    self.accumulator.abandon(error)
+        else:
+            self._id_backoff.succeeded()
+            self.accumulator.producer = (response.producer_id, response.producer_epoch)
+        finally:
+            self._id_task = None
+            self.wake()
+
+    async def numbered(self, timeout_ms: float) -> tuple[int, int]:
+        """See `Producer.numbered`."""
+        deadline_ms = self.network.clock_ms() + timeout_ms
+        self._id_refused = None
+        while self.accumulator.producer is None:
+            if self._id_refused is not None:
+                raise self._id_refused
+            now_ms = self.network.clock_ms()
+            if now_ms >= deadline_ms:
+                raise RequestTimedOut(f"no broker gave the producer a number within {timeout_ms:.0f} ms")
+            if self._id_task is None and self._id_wanted_at_ms <= now_ms:
+                self._id_task = self.network.spawn(self._fetch_producer_id())
+            if self._id_task is None:
+                await asyncio.sleep((min(self._id_wanted_at_ms, deadline_ms) - now_ms) / 1000)
+            else:
+                await asyncio.wait([self._id_task], timeout=(deadline_ms - now_ms) / 1000)
+        return self.accumulator.producer
+
+    def close(self) -> None:
+        """No more steps."""
+        self._closed = True
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+
+
+def _refusal(batch: Batch, partition: PartitionProduceResponse, peer: Peer) -> KafkaError:
+    """The broker's error, with what it said about it."""
+    error = error_for(partition.error_code)
+    said = partition.error_message or ""
+    records = "; ".join(f"record {one.batch_index}: {one.batch_index_error_message}" for one in partition.record_errors[:3])
+    detail = "; ".join(part for part in (said, records) if part)
+    where = f"{batch.topic}-{batch.partition} at {peer.link.address}"
+    return error_for(partition.error_code, f"{where}: {detail or error}")

@@ -1,0 +1,1 @@
+"""Blocking clients: the asyncio clients on an event loop in a thread of its own."""

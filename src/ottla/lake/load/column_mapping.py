@@ -1,0 +1,413 @@
+"""What of a row is what of a record.
+
+    key          a column, as text; or a template: "{country}-{id}". Where one of its columns is null, there is no key
+    value        the row as a JSON object, of all columns or of those chosen; or one column as it is; a line as it is
+    headers      NAME=TEMPLATE, whose columns may be null and then make a header without a value; or a column of lists or maps
+    timestamp    a column: a time, ISO 8601 as text, or whole numbers of ms since 1970; null is now
+    partition    a column, or a number; null, or nothing said: the key decides, and without one the row's number
+
+Besides the columns, a template may name ``{_file}``, the file's name, and ``{_row}``, the number of the row in it, from 0. ``{{`` is a
+brace.
+
+Which rows are what is decided by the row and its number alone, so that whoever comes again decides the same.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array as numbers
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.base.options import suggestion
+from ottla.lake.load.inputs import CannotLoad
+from ottla.lake.load.readers import Bad
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE, ROW = "_file", "_row"
+_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
+#: Rows without key and partition that go to one partition before the next has its turn.
+TURN_ROWS = 1000
+
+
+class Template(NamedTuple):
+    """Texts and, as one-element tuples, names of columns."""
+
+    parts: tuple[str | tuple[str], ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns it takes from a file."""
+        return [part[0] for part in self.parts if isinstance(part, tuple) and part[0] not in (FILE, ROW)]
+
+
+def template(text: str) -> Template:
+    """Raises: CannotLoad for braces that are not closed or not opened."""
+    parts: list[str | tuple[str]] = []
+    at = 0
+    for found in _FIELD.finditer(text):
+        parts.append(text[at : found.start()])
+        if found[1] is not None:
+            parts.append((found[1],))
+        elif found[0] in ("{{", "}}"):
+            parts.append(found[0][0])
+        else:
+            raise CannotLoad(f"{text!r}: a brace stands alone at {found.start() + 1}; {{{{ and }}}} mean braces, {{column}} a column")
+        at = found.end()
+    parts.append(text[at:])
+    return Template(tuple(part for part in parts if part))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """See the module; what is not said is None or empty."""
+
+    key: Template | None = None
+    value: str | None = None
+    columns: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+    headers: tuple[tuple[str, Template | None], ...] = ()
+    #: A column of lists of (name, value), or of maps, instead.
+    headers_column: str | None = None
+    timestamp: str | None = None
+    partition: str | int | None = None
+    base64: tuple[str, ...] = ()
+    #: Bytes of a record that brokers take.
+    bytes_max: int = 1 << 20
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns that are named by more than the value."""
+        templates = [self.key, *(one for _, one in self.headers)]
+        named = [name for one in templates if one is not None for name in one.columns]
+        named += [name for name in (self.headers_column, self.timestamp, self.partition, self.value) if isinstance(name, str)]
+        return tuple(dict.fromkeys(named))
+
+    def check(self, columns: Mapping[str, str] | None, file: str) -> None:
+        """Raises: CannotLoad for a column that a file has not."""
+        if columns is None:
+            return
+        for name in (*self.needed, *(self.columns or ()), *self.without, *self.base64):
+            if name not in columns:
+                raise CannotLoad(f"{file}: there is no column {name!r}{suggestion(name, columns)}; there are {', '.join(columns)}")
+
+
+class Records(NamedTuple):
+    """Rows as they are sent: columns key, value, headers, timestamp, partition, of which all but the value may be missing."""
+
+    batch: pa.RecordBatch
+    #: Their numbers in the file, int64; not one after the other where some were bad.
+    rows: pa.Array
+    bad: list[Bad]
+
+
+def shaped(shape: Shape, batch: Any, whole: str | None, first_row: int, file: str) -> Records:
+    """The rows of ``batch``, of which the first has this number in its file. ``whole``: the column that is the value as it stands.
+
+    Raises: CannotLoad where a column cannot be what it is to be.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = _numbers(first_row, batch.num_rows)
+    own = _Own(file, first_row, batch.num_rows)
+    made: dict[str, Any] = {"value": _value(shape, batch, whole)}
+    bad = _Marks(batch.num_rows)
+    if shape.key is not None:
+        made["key"] = _filled(shape.key, batch, own)
+    if shape.headers:
+        made["headers"] = _headers(shape.headers, batch, own)
+    elif shape.headers_column is not None:
+        made["headers"] = _header_column(batch.column(shape.headers_column), shape.headers_column)
+    if shape.timestamp is not None:
+        made["timestamp"] = _times(batch.column(shape.timestamp), shape.timestamp, bad)
+    if isinstance(shape.partition, str):
+        made["partition"] = _partitions(batch.column(shape.partition), shape.partition, bad)
+    elif shape.partition is not None:
+        made["partition"] = pa.repeat(pa.scalar(shape.partition, pa.int32()), batch.num_rows)
+    sizes = pc.fill_null(pc.binary_length(made["value"]), 0)
+    if batch.num_rows and pc.max(sizes).as_py() > shape.bytes_max - 1024:
+        bad.add(
+            pc.greater(sizes, shape.bytes_max - 1024),
+            lambda row: f"{sizes[row].as_py():,} bytes are more than a record may have (-X max.request.size)",
+        )
+    records = pa.RecordBatch.from_arrays(list(made.values()), names=list(made))
+    if not bad.found:
+        return Records(records, rows, [])
+    kept = pa.array([number not in bad.found for number in range(batch.num_rows)])
+    told = [Bad(row, None, why, _told(made["value"][row].as_py())) for row, why in sorted(bad.found.items())]
+    return Records(records.filter(kept), rows.filter(kept), told)
+
+
+def _told(value: Any) -> bytes:
+    return b"" if value is None else value if isinstance(value, bytes) else str(value).encode()
+
+
+def _numbers(first: int, count: int) -> Any:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers("q", range(first, first + count)))])
+
+
+class _Own:
+    """The columns that every file has."""
+
+    def __init__(self, file: str, first_row: int, count: int) -> None:
+        self._file, self._first_row, self._count = file, first_row, count
+
+    def column(self, name: str) -> Any:
+        import pyarrow as pa
+
+        if name == FILE:
+            return pa.repeat(pa.scalar(PurePath(self._file).name), self._count)
+        return _numbers(self._first_row, self._count).cast(pa.string())
+
+
+class _Marks:
+    """Rows that make no record, with the first reason of each."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.found: dict[int, str] = {}
+
+    def add(self, mask: Any, why: Any) -> None:
+        import pyarrow.compute as pc
+
+        for row in pc.indices_nonzero(mask).to_pylist():
+            self.found.setdefault(row, why(row))
+
+
+def _value(shape: Shape, batch: Any, whole: str | None) -> Any:
+    import pyarrow as pa
+
+    from ottla.client.arrow.columns import as_binary, is_bytes
+    from ottla.client.arrow.json import NotJson, json_texts
+
+    one = shape.value or whole
+    try:
+        if one is not None:
+            column = _coded(batch.column(one), one, shape.base64)
+            return as_binary(column) if is_bytes(column.type) or pa.types.is_null(column.type) else json_texts(column)
+        names = [name for name in shape.columns or batch.schema.names if name not in shape.without]
+        if not names:
+            raise CannotLoad("no columns are left for the value")
+        columns = [_coded(batch.column(name), name, shape.base64) for name in names]
+        return json_texts(pa.StructArray.from_arrays(columns, names=names))
+    except NotJson as error:
+        raise CannotLoad(f"{error}; --base64 COLUMN writes them so") from None
+
+
+def _coded(column: Any, name: str, base64: Sequence[str]) -> Any:
+    """Binary in base64 where that is asked for."""
+    import pyarrow as pa
+
+    from ottla.client.arrow.columns import is_bytes, plain
+
+    if name not in base64:
+        return column
+    column = plain(column)
+    if not is_bytes(column.type):
+        raise CannotLoad(f"--base64 is for bytes, and column {name} is {column.type}")
+    cast = column.cast(pa.large_binary())
+    return pa.array([None if one is None else b64encode(one).decode() for one in cast.to_pylist()], pa.string())
+
+
+def _text(batch: Any, own: _Own, name: str) -> Any:
+    """A column as text or bytes."""
+    import pyarrow as pa
+
+    from ottla.client.arrow.columns import as_binary, is_bytes, plain
+    from ottla.client.arrow.json import json_texts
+
+    if name in (FILE, ROW) and name not in batch.schema.names:
+        return own.column(name)
+    column = plain(batch.column(name))
+    if is_bytes(column.type) or pa.types.is_null(column.type):
+        return as_binary(column)
+    return json_texts(column) if pa.types.is_nested(column.type) else column.cast(pa.string())
+
+
+def _filled(given: Template, batch: Any, own: _Own) -> Any:
+    """The template for each row; null where one of its columns is."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if len(given.parts) == 1 and isinstance(given.parts[0], tuple):
+        return _text(batch, own, given.parts[0][0])
+    if not any(isinstance(part, tuple) for part in given.parts):
+        return pa.repeat(pa.scalar("".join(str(part) for part in given.parts)), batch.num_rows)
+    pieces = [
+        pa.scalar(part.encode(), pa.large_binary()) if isinstance(part, str) else _text(batch, own, part[0]).cast(pa.large_binary())
+        for part in given.parts
+    ]
+    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.large_binary()))
+
+
+def _headers(given: Sequence[tuple[str, Template | None]], batch: Any, own: _Own) -> Any:
+    """A column of lists of (name, value)."""
+    import pyarrow as pa
+
+    from ottla.client.arrow.columns import headers_type
+
+    rows, count = batch.num_rows, len(given)
+    values = [pa.nulls(rows, pa.binary()) if one is None else _filled(one, batch, own).cast(pa.binary()) for _, one in given]
+    names = [pa.repeat(pa.scalar(name), rows) for name, _ in given]
+    order = _interleaved(rows, count)
+    kind = headers_type()
+    fields = [kind.value_type.field(index) for index in range(2)]
+    pairs = pa.StructArray.from_arrays([pa.concat_arrays(names).take(order), pa.concat_arrays(values).take(order)], fields=fields)
+    ends = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(numbers("i", range(0, (rows + 1) * count, count)))])
+    return pa.ListArray.from_arrays(ends, pairs, type=kind)
+
+
+def _header_column(column: Any, name: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ottla.client.arrow.columns import headers_type, is_headers
+
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), headers_type())
+    if not is_headers(column.type):
+        raise CannotLoad(f"headers are lists of (name, value) or maps of text to bytes, and column {name} is {column.type}")
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    if not pa.types.is_map(column.type):
+        names = [column.type.value_type.field(index).name for index in range(2)]
+        column = column.cast(pa.list_(pa.struct([(names[0], pa.string()), (names[1], pa.binary())])))
+        kind = headers_type()
+        pairs = pa.StructArray.from_arrays(column.values.flatten(), fields=list(kind.value_type))
+        made = pa.ListArray.from_arrays(column.offsets, pairs, type=kind)
+        return made if not column.null_count else pc.if_else(column.is_valid(), made, pa.scalar(None, kind))
+    return column.cast(kind).cast(headers_type())
+
+
+@lru_cache(maxsize=4)
+def _interleaved(rows: int, count: int) -> Any:
+    """Row by row out of ``count`` columns that stand one behind the other."""
+    import pyarrow as pa
+
+    order = numbers("i", bytes(4 * rows * count))
+    for index in range(count):
+        order[index::count] = numbers("i", range(index * rows, (index + 1) * rows))
+    return pa.Array.from_buffers(pa.int32(), rows * count, [None, pa.py_buffer(order)])
+
+
+_WHOLE = r"^[ ]*-?[0-9]{1,18}[ ]*$"
+
+
+def _times(column: Any, name: str, bad: _Marks) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ottla.client.arrow.columns import is_bytes, plain
+
+    column = plain(column)
+    kind, ms = column.type, pa.timestamp("ms", "UTC")
+    if pa.types.is_integer(kind):
+        return column.cast(pa.int64()).cast(ms)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        times = column.cast(pa.timestamp("ms", kind.tz if pa.types.is_timestamp(kind) else None), safe=False)
+        return times.cast(ms)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), ms)
+    if not is_bytes(kind):
+        raise CannotLoad(f"the timestamp is a time, text in ISO 8601, or whole numbers of ms, and column {name} is {kind}")
+    words = column.cast(pa.string())
+    if pc.all(pc.match_substring_regex(words, _WHOLE)).as_py():
+        return pc.utf8_trim_whitespace(words).cast(pa.int64()).cast(ms)
+    try:
+        return _iso(words).cast(ms)
+    except pa.ArrowInvalid:
+        times = [_one_time(word) for word in words.to_pylist()]
+        wrong = pa.array([isinstance(one, str) for one in times])
+        bad.add(wrong, lambda row: f"column {name}: {words[row].as_py()!r} is no time, such as 2026-01-31T12:00:00Z")
+        return pa.array([None if isinstance(one, str) else one for one in times], pa.int64()).cast(ms)
+
+
+def _iso(words: Any) -> Any:
+    """Raises: ArrowInvalid unless all are times of one kind, with a zone or without."""
+    import pyarrow as pa
+
+    try:
+        return words.cast(pa.timestamp("us")).cast(pa.timestamp("ms"), safe=False)
+    except pa.ArrowInvalid:
+        return words.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("ms", "UTC"), safe=False)
+
+
+def _one_time(word: str | None) -> int | str | None:
+    """Milliseconds of one time, which is in UTC if it names no zone; the word itself if it is none."""
+    from datetime import UTC, datetime
+
+    if word is None or not word.strip():
+        return None
+    if re.fullmatch(_WHOLE, word):
+        return int(word)
+    try:
+        found = datetime.fromisoformat(word.strip())
+    except ValueError:
+        return word
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _partitions(column: Any, name: str, bad: _Marks) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ottla.client.arrow.columns import is_bytes, plain
+
+    column = plain(column)
+    if is_bytes(column.type):
+        column = column.cast(pa.string())
+        column = pc.if_else(pc.equal(column, ""), None, column)
+    try:
+        found = column.cast(pa.int32())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if not is_bytes(column.type):
+            raise CannotLoad(f"a partition is a whole number, and column {name} is {column.type}") from None
+        words = column.to_pylist()
+        bad.add(
+            pa.array([word is not None and not word.isdecimal() for word in words]),
+            lambda row: f"column {name}: {words[row]!r} is no partition",
+        )
+        found = pa.array([int(word) if word is not None and word.isdecimal() else None for word in words], pa.int64()).cast(pa.int32())
+    bad.add(pc.fill_null(pc.less(found, 0), False), lambda row: f"column {name}: {found[row].as_py()} is no partition")
+    return found
+
+
+def placed(records: Records, partitions: int, bad: list[Bad] | None = None) -> Any:
+    """The partition of each row in a topic of so many, int32: its own, its key's, or that whose turn it is.
+
+    Raises: CannotLoad for a partition that the topic has not.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ottla.client.arrow.columns import as_binary, binary_column
+    from ottla.records.build import partitions_of_keys
+
+    batch, count = records.batch, records.batch.num_rows
+    names = batch.schema.names
+    if partitions == 1 and "partition" not in names:
+        return pa.repeat(pa.scalar(0, pa.int32()), count)
+    found = batch.column("partition") if "partition" in names else None
+    if found is not None and found.null_count < count and pc.max(found).as_py() >= partitions:
+        row = records.rows[pc.index(found, pc.max(found)).as_py()].as_py()
+        raise CannotLoad(f"row {row} is for partition {pc.max(found).as_py()}, and the topic has {partitions}")
+    if found is not None and not found.null_count:
+        return found
+    if "key" in names and (keys := as_binary(batch.column("key"))).null_count < count:
+        hashed = partitions_of_keys(binary_column(keys), partitions, first=0, last=count)
+        by_key = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(hashed)])
+        by_key = pc.if_else(keys.is_valid(), by_key, pa.scalar(None, pa.int32())) if keys.null_count else by_key
+        found = by_key if found is None else pc.coalesce(found, by_key)
+        if not found.null_count:
+            return found
+    turn = pc.divide(records.rows, TURN_ROWS)
+    turn = pc.subtract(turn, pc.multiply(pc.divide(turn, partitions), partitions)).cast(pa.int32())
+    return turn if found is None else pc.coalesce(found, turn)

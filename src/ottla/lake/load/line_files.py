@@ -1,0 +1,135 @@
+"""Files of lines: csv, JSON lines, text. They are read in blocks of whole lines, and each block is parsed at once by compiled code.
+
+A block that cannot be parsed is looked at again line by line, so that the line at fault is found, and the others are not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from ottla.base.units import MiB
+from ottla.lake.load.inputs import CannotLoad, Input
+from ottla.lake.load.readers import LINE, PORTION_BYTES, How, Reader, Rows
+
+#: A line longer than that is taken for a mistake: a quote that is not closed, a file of another kind.
+LINE_MAX_BYTES = 64 * MiB
+BOM = b"\xef\xbb\xbf"
+
+
+class LineSource:
+    """Bytes that come in pieces. ``tell`` gives how many bytes of the file were read, where they are not those that came."""
+
+    def __init__(self, stream: BinaryIO | Any, tell: Callable[[], int] | None = None, *, limit: int | None = None) -> None:
+        self._read = getattr(stream, "read1", stream.read)
+        self._tell = tell
+        #: Bytes to read at most: what is written into the file from now on is for the next time.
+        self._limit = limit
+        self._came = 0
+
+    @property
+    def done(self) -> int:
+        return self._came if self._tell is None else self._tell()
+
+    def pieces(self) -> Iterator[bytes]:
+        while piece := self._read(PORTION_BYTES if self._limit is None else min(PORTION_BYTES, self._limit - self._came)):
+            self._came += len(piece)
+            yield piece
+
+
+def open_lines(given: Input, how: How, source: LineSource) -> Reader:
+    """Raises: CannotLoad, OSError, ArrowInvalid."""
+    if given.format in ("csv", "tsv"):
+        from ottla.lake.load.csv import CsvReader
+
+        return CsvReader(source, how, "," if given.format == "csv" else "\t")
+    if given.format == "json":
+        from ottla.lake.load.json import JsonReader
+
+        return JsonReader(source, how)
+    return TextReader(source)
+
+
+def blocks(source: LineSource, quote: bytes | None = None) -> Iterator[tuple[int, bytes]]:
+    """(number of the first line, whole lines). Where there are quotes, lines within them are parts of the field.
+
+    The last line ends with or without an end of line. Raises: CannotLoad for a line longer than `LINE_MAX_BYTES`.
+    """
+    number, held, began = 1, b"", False
+    for piece in source.pieces():
+        if not began:
+            piece, began = piece.removeprefix(BOM), True
+        held += piece
+        end = _last_end(held, quote)
+        if end < 0:
+            if len(held) > LINE_MAX_BYTES:
+                raise CannotLoad(f"line {number} is longer than 64 MiB{', or has a quote that is not closed' if quote else ''}")
+            continue
+        yield number, held[: end + 1]
+        number += held.count(b"\n", 0, end + 1)
+        held = held[end + 1 :]
+    if held and quote is not None and held.count(quote) % 2:
+        raise CannotLoad(f"a quote is opened and not closed, in line {number} or later; where quotes mean nothing, say --quote none")
+    if held:
+        yield number, held
+
+
+def _last_end(held: bytes, quote: bytes | None) -> int:
+    """Where the last whole line ends; -1: nowhere."""
+    end = held.rfind(b"\n")
+    if quote is None or end < 0:
+        return end
+    odd = held.count(quote, 0, end) % 2
+    while odd and end >= 0:
+        before = held.rfind(b"\n", 0, end)
+        odd ^= held.count(quote, max(before, 0), end) % 2
+        end = before
+    return end
+
+
+def records(first_line: int, block: bytes, quote: bytes | None) -> list[tuple[int, bytes]]:
+    """The lines of a block with their numbers, put together where quotes are open at their end; without empty ones."""
+    found: list[tuple[int, bytes]] = []
+    parts: list[bytes] = []
+    open_quotes = 0
+    for number, line in enumerate(block.split(b"\n"), first_line):
+        parts.append(line)
+        open_quotes += 0 if quote is None else line.count(quote)
+        if open_quotes % 2 == 0:
+            whole = b"\n".join(parts).removesuffix(b"\r")
+            if whole:
+                found.append((number - len(parts) + 1, whole))
+            parts, open_quotes = [], 0
+    if parts and any(parts):
+        found.append((first_line + block.count(b"\n") - len(parts) + 1, b"\n".join(parts)))
+    return found
+
+
+def lines_of(block: bytes) -> Any:
+    """The lines of a block as a column of bytes, without their ends."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if b"\r\n" in block:
+        block = block.replace(b"\r\n", b"\n")
+    block = block.removesuffix(b"\n")
+    ends = pa.array([0, len(block)], pa.int64()).buffers()[1]
+    whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(block)])
+    return pc.split_pattern(whole, b"\n").flatten()
+
+
+class TextReader:
+    """Each line is a value, whatever bytes it is of; an empty one, too."""
+
+    columns = {LINE: "text"}
+    value: str | None = LINE
+    skipped = 0
+
+    def __init__(self, source: LineSource) -> None:
+        self._source = source
+
+    def portions(self, skip: int) -> Iterator[Rows]:
+        import pyarrow as pa
+
+        for _, block in blocks(self._source):
+            yield Rows(pa.RecordBatch.from_arrays([lines_of(block)], [LINE]), [], self._source.done)

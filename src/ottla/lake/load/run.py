@@ -1,0 +1,107 @@
+"""Several files into a topic, one after the other, each from where the journal and the log say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ottla.base.ids import TopicPartition
+from ottla.lake.load.column_mapping import Shape
+from ottla.lake.load.file_load import FileLoad, Target, Watch
+from ottla.lake.load.inputs import Input
+from ottla.lake.load.load_journal import Journal
+from ottla.lake.load.log_tail import Tail, tail
+from ottla.lake.load.plan import Planned
+from ottla.lake.load.readers import How
+
+if TYPE_CHECKING:
+    from ottla.client.sync.consumer import Consumer
+    from ottla.client.sync.producer import Producer
+
+
+class FileWatch(Watch):
+    """Who is told how the files go."""
+
+    def begins(self, planned: Planned, tail: Tail | None) -> None:
+        """A file is begun; ``tail`` is what a process before this one had written of it."""
+
+    def ended(self, given: Input, done: bool) -> None:
+        """A file is at its end, or left for this time."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a run did."""
+
+    files: int = 0
+    #: Written in this run; left out because a process before had written them; made no record.
+    written: int = 0
+    found: int = 0
+    bad: int = 0
+    #: The limit was reached before the end of the files.
+    limited: bool = False
+    #: The file that is being loaded.
+    current: FileLoad | None = field(default=None, repr=False)
+
+    @property
+    def written_now(self) -> int:
+        """Written so far, those of the current file included."""
+        return self.written + (0 if self.current is None else self.current.outcome.written)
+
+
+def load_files(
+    files: list[Planned],
+    producer: Producer,
+    consumer: Callable[[], Consumer],
+    topic: str,
+    shape: Shape,
+    how: How,
+    watch: FileWatch,
+    totals: Totals,
+    *,
+    journal: Journal | None = None,
+    limit: int | None = None,
+    portion: int | None = None,
+) -> None:
+    """Loads the files; ``totals`` is kept up to date. ``portion``: records that are sent together at most, to keep to a rate.
+
+    ``consumer`` is asked for only where there is a journal. Raises: BadRow, CannotLoad, KafkaError, OSError.
+    """
+    partitions = len(producer.partitions_for(topic))
+    target = Target(producer, topic, partitions, {})
+    if journal is not None:
+        with consumer() as ends:
+            target.ends = {
+                tp.partition: end for tp, end in ends.end_offsets([TopicPartition(topic, one) for one in range(partitions)]).items()
+            }
+    for planned in files:
+        found = _tail(planned, topic, consumer)
+        watch.begins(planned, found)
+        left = None if limit is None else limit - totals.written
+        totals.current = FileLoad(
+            target, planned.given, shape, how, watch, journal=journal, entry=planned.entry, tail=found, limit=left, portion=portion
+        )
+        try:
+            done = totals.current.run().done
+        finally:
+            outcome = totals.current.outcome
+            totals.current = None
+            totals.written, totals.found, totals.bad = (
+                totals.written + outcome.written,
+                totals.found + outcome.found,
+                totals.bad + outcome.bad,
+            )
+        watch.ended(planned.given, done)
+        if not done:
+            totals.limited = True
+            return
+        totals.files += 1
+
+
+def _tail(planned: Planned, topic: str, consumer: Callable[[], Consumer]) -> Tail | None:
+    entry = planned.entry
+    if entry is None or not entry.writers:
+        return None
+    with consumer() as reading:
+        return tail(reading, topic, {int(partition): offset for partition, offset in entry.offsets.items()}, entry.writers)

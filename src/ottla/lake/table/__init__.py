@@ -1,0 +1,1 @@
+"""Tables in sync with topics: Delta and Parquet."""

@@ -1,0 +1,411 @@
+"""Delta tables by Arrow and the package deltalake: one transaction per batch, and each row once.
+
+Each transaction carries (application, batch id) as an application transaction of the Delta protocol, so a batch that is run again after a
+crash is recognised. Of two processes that write the same batch at the same time one wins, and the other raises `Overtaken`: each looks at
+the table once, and Delta refuses a transaction of an application that has committed since.
+
+    mode       the table's rows                                   a batch that it has
+    append     are added to                                       is left out
+    merge      are replaced where the keys are the same           is merged again, and comes to the same unless its rows have changed
+    replace    become those of the batch                          likewise; batches before it are left out
+
+Columns may come later (`evolve`, `evolution`): new ones are added and null in rows before, narrower types go into wider ones. Delta's files
+hold what they were written with, so a type becomes wider only by writing the table anew, which `evolve` does when it is told to.
+
+Many small transactions leave many small files: `compact` joins them; `vacuum` removes those that no reader of the last days needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.base.units import MiB
+from ottla.lake.table.schema_evolution import Change, Evolution, evolution
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What files are joined to: large enough that a scan is not slowed down by opening them.
+FILE_BYTES = 128 * MiB
+#: Files that are in no version of the last so many hours are removed; readers of older versions fail. Delta's own default is a week.
+VACUUM_HOURS = 168
+#: How often a transaction is tried anew that others overtook without touching the same batch.
+TRIES = 10
+#: Ends the name of the application whose version is no batch, but a number made of what the last one holds.
+CONTENT = "/content"
+
+
+#: What to do about rows of a batch that have the same keys.
+ONE_PER_KEY = "merge needs one row for each: group by the keys, for the newest with max_by(struct(*), _offset) say"
+
+
+class RepeatedKeys(ValueError):
+    """Rows to merge have the same keys: which of them is meant cannot be told."""
+
+
+class TableMismatch(ValueError):
+    """The table is there, with other columns."""
+
+
+class Overtaken(Exception):
+    """Another process has written to the table as the same application, or changed it under this transaction. Nothing was written."""
+
+
+def needed_delta() -> Any:
+    """The package deltalake. Raises: ImportError that says how to get it."""
+    try:
+        import deltalake
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"Delta tables need {error.name or 'deltalake'}: pip install 'ottla[lake]'") from None
+    return deltalake
+
+
+def committed(path: str, application: str, batch_id: int, content: int | None = None) -> bool:
+    """Whether the table at `path` holds this batch already, and where `content` is told, with this content."""
+    return holds(opened(path), application, batch_id, content)
+
+
+def holds(table: Any, application: str, batch_id: int, content: int | None = None) -> bool:
+    """The same of a table that was looked at, at that time."""
+    version = None if table is None else table.transaction_version(application)
+    if version is None or version < batch_id:
+        return False
+    return content is None or version > batch_id or table.transaction_version(f"{application}{CONTENT}") == content
+
+
+def opened(path: str) -> Any:
+    """The table, or None where there is none."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+
+
+def create(
+    path: str, schema: Any, *, partition_by: Sequence[str] = (), settings: Mapping[str, str] | None = None, description: str | None = None
+) -> Any:
+    """The table, made where there is none: of these columns, in directories by those of `partition_by`, with `delta.*` settings.
+
+    `schema` is Delta's or Arrow's.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        DeltaTable.create(
+            path,
+            schema=_delta_schema(schema),
+            mode="ignore",
+            partition_by=list(partition_by) or None,
+            configuration=dict(settings or {}),
+            raise_if_key_not_exists=False,
+            description=description,
+        )
+    except DeltaError:
+        # Another process may have made it at the same moment.
+        if opened(path) is None:
+            raise
+    return DeltaTable(path)
+
+
+def ensure(path: str, schema: Any, *, partition_by: Sequence[str] = ()) -> None:
+    """Creates the table where there is none. Raises: TableMismatch when one is there with other columns."""
+    table = opened(path)
+    if table is None:
+        create(path, schema, partition_by=partition_by)
+        return
+    _same_columns(path, table, _delta_schema(schema))
+
+
+def _same_columns(path: str, table: Any, schema: Any) -> None:
+    there, wanted = ({field.name: str(field.type) for field in one.fields} for one in (table.schema(), schema))
+    if there != wanted:
+        raise TableMismatch(f"the table at {path} has the columns {there} and the results have {wanted}; write to another path")
+
+
+def schema_of_arrow(schema: pa.Schema) -> Any:
+    """Delta's schema of an Arrow table. Every column may be null: what a query never leaves empty today, it may tomorrow."""
+    from deltalake import Schema
+
+    return Schema.from_arrow(_nullable(schema))
+
+
+def _delta_schema(schema: Any) -> Any:
+    from deltalake import Schema
+
+    return schema if isinstance(schema, Schema) else schema_of_arrow(schema)
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def arrow_schema(table: Any) -> pa.Schema:
+    """Arrow's schema of a Delta table."""
+    import pyarrow as pa
+
+    return pa.schema(table.schema().to_arrow())
+
+
+# ---------------------------------------------------------------------------------------------------------------- columns that change
+
+
+def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite: bool = False) -> list[Change]:
+    """Makes the table at `path` hold rows of `schema` (Delta's or Arrow's), and tells what it changed; creates it where there is none.
+
+    New columns and members of structs are added, in one transaction that touches no file. With `rewrite`, columns whose type has to become
+    wider do so by writing the whole table anew. Raises: TableMismatch for what cannot be; Overtaken where others wrote meanwhile.
+    """
+    from deltalake.exceptions import CommitFailedError
+
+    schema = _delta_schema(schema)
+    for left in reversed(range(TRIES)):
+        try:
+            return _evolved(path, schema, partition_by, rewrite=rewrite)
+        except CommitFailedError as error:
+            # Others may have added the same columns: what is to be done shows anew.
+            if not left:
+                raise Overtaken(f"others change the columns of {path} all the time: {error}") from error
+    raise AssertionError("the last try returns or raises")
+
+
+def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[Change]:
+    table = opened(path)
+    if table is None:
+        create(path, schema, partition_by=partition_by)
+        return []
+    change = evolution_of(table, schema)
+    if change.refused or (change.wider and not rewrite):
+        raise TableMismatch(_refusal(path, change))
+    if change.wider:
+        _write_anew(table, change)
+        table = opened(path)
+    if change.added:
+        from deltalake import write_deltalake
+
+        write_deltalake(table, _arrow_of(change.schema).empty_table(), mode="append", schema_mode="merge")
+    return change.added + change.wider
+
+
+def evolution_of(table: Any, schema: Any) -> Evolution:
+    """What becomes of a table's columns when rows of `schema` come."""
+    return evolution(json.loads(table.schema().to_json()), json.loads(_delta_schema(schema).to_json()))
+
+
+def _refusal(path: str, change: Evolution) -> str:
+    story = "; ".join(str(one) for one in (*change.refused, *change.wider))
+    todo = "cast the column to the type that the table has, give it another name, or write to another path"
+    if not change.refused:
+        todo += ". Files that are there hold the narrower type, so it takes writing the table anew to make it wider"
+    return f"the table at {path} has {story}: {todo}"
+
+
+def _arrow_of(schema: dict[str, Any]) -> pa.Schema:
+    import pyarrow as pa
+    from deltalake import Schema
+
+    return pa.schema(Schema.from_json(json.dumps(schema)).to_arrow())
+
+
+def _write_anew(table: Any, change: Evolution) -> None:
+    """All rows in the wider types, as one transaction. Raises: TableMismatch for a value that the wider type cannot hold exactly."""
+    import pyarrow as pa
+    from deltalake import CommitProperties, write_deltalake
+    from deltalake.exceptions import CommitFailedError
+
+    rows = pa.RecordBatchReader.from_stream(table.scan())
+    wanted = _arrow_of(_widened(json.loads(table.schema().to_json()), change))
+    target = pa.schema([wanted.field(name) for name in rows.schema.names])
+
+    def cast() -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            yield from pa.Table.from_batches([batch]).cast(target).to_batches()
+
+    properties = CommitProperties(max_commit_retries=0)
+    try:
+        write_deltalake(
+            table,
+            pa.RecordBatchReader.from_batches(target, cast()),
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=table.metadata().partition_columns or None,
+            commit_properties=properties,
+        )
+    except CommitFailedError as error:
+        raise Overtaken(f"others wrote to {table.table_uri} while it was written anew: {error}") from error
+    except Exception as error:
+        # What the reader raises comes back as a plain Exception, with its text.
+        if "ArrowInvalid" in str(error) or "not in range" in str(error) or "truncated" in str(error):
+            raise TableMismatch(f"the table at {table.table_uri} holds values that do not fit {change.wider[0]}: {error}") from error
+        raise
+
+
+def _widened(there: dict[str, Any], change: Evolution) -> dict[str, Any]:
+    """The columns that the table has, in the types that they get; those that are only added come afterwards."""
+    types = {field["name"]: field["type"] for field in change.schema["fields"]}
+    return {**there, "fields": [{**one, "type": _only(types[one["name"]], one["type"])} for one in there["fields"]]}
+
+
+def _only(wide: Any, there: Any) -> Any:
+    """`wide` without the members that `there` does not have."""
+    if not isinstance(there, dict):
+        return wide
+    match there["type"]:
+        case "struct":
+            types = {field["name"]: field["type"] for field in wide["fields"]}
+            return {**there, "fields": [{**one, "type": _only(types[one["name"]], one["type"])} for one in there["fields"]]}
+        case "array":
+            return {**there, "elementType": _only(wide["elementType"], there["elementType"])}
+        case "map":
+            return {**there, "valueType": _only(wide["valueType"], there["valueType"])}
+    return wide
+
+
+# ---------------------------------------------------------------------------------------------------------------- transactions
+
+
+def write(
+    path: str,
+    table: pa.Table,
+    *,
+    mode: str,
+    keys: tuple[str, ...],
+    application: str,
+    batch_id: int,
+    evolving: bool = False,
+    partition_by: Sequence[str] = (),
+) -> bool:
+    """One transaction with the rows of `table`; False when the batch is there already and the table is not to change for it.
+
+    `evolving`: columns that the table does not have are added first, and `table` may lack some that it has.
+
+    Raises: TableMismatch, Overtaken, RepeatedKeys.
+    """
+    there = opened(path)
+    again = mode != "append"
+    if holds(there, application, batch_id + again):
+        return False
+    if mode == "merge":
+        _refuse_repeated(table, keys)
+    table = table.cast(_nullable(table.schema))
+    if evolving:
+        evolve(path, table.schema, partition_by=partition_by)
+    else:
+        ensure(path, schema_of_arrow(table.schema), partition_by=partition_by)
+    properties = commit_properties_of(application, batch_id)
+
+    def once(there: Any) -> None:
+        if mode == "merge":
+            merging = merger(there, table, keys, properties, evolving=evolving)
+            merging.when_matched_update_all().when_not_matched_insert_all().execute()
+        else:
+            append(there, table, properties, overwrite=mode == "replace")
+
+    return transact(path, application, batch_id, once, again=again)
+
+
+def _refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
+    import pyarrow.compute as pc
+
+    counts = table.group_by(list(keys)).aggregate([([], "count_all")])
+    repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).slice(0, 1).to_pylist()
+    if repeated:
+        row = ", ".join(f"{key} = {repeated[0][key]!r}" for key in keys)
+        raise RepeatedKeys(f"a batch has {repeated[0]['count_all']} rows with {row}; {ONE_PER_KEY}")
+
+
+def transact(path: str, application: str, batch_id: int, once: Callable[[Any], None], *, again: bool = False) -> bool:
+    """`once(table)` in one look at the table: False when it holds the batch already, or with `again` a later one. Tried anew where others,
+    who do not write this application's batches, came first. Raises: Overtaken.
+    """
+    from deltalake.exceptions import CommitFailedError
+
+    for left in reversed(range(TRIES)):
+        there = opened(path)
+        if holds(there, application, batch_id + again):
+            return False
+        try:
+            once(there)
+            return True
+        except CommitFailedError as error:
+            if "oncurrent transaction failed" in str(error) or not left:
+                raise Overtaken(f"another process has written to {path} as {application}, or changes it all the time: {error}") from error
+    raise AssertionError("the last try returns or raises")
+
+
+def append(there: Any, table: pa.Table, properties: Any, *, overwrite: bool = False) -> None:
+    """The rows as one transaction on the version of the table that was looked at. Columns that `table` does not have are null."""
+    from deltalake import write_deltalake
+
+    write_deltalake(
+        there,
+        table,
+        mode="overwrite" if overwrite else "append",
+        schema_mode="merge",
+        target_file_size=FILE_BYTES,
+        commit_properties=properties,
+    )
+
+
+def merger(there: Any, table: pa.Table, keys: Sequence[str], properties: Any, *, evolving: bool = False) -> Any:
+    """A merge of rows `s` into the table `t` by keys, where null is a key like others: said in words that make it a hash join."""
+    same = " AND ".join(f"(t.`{key}` IS NOT DISTINCT FROM s.`{key}`)" for key in keys)
+    return there.merge(
+        table, predicate=same, source_alias="s", target_alias="t", merge_schema=evolving, streamed_exec=False, commit_properties=properties
+    )
+
+
+def commit_properties_of(application: str, batch_id: int, *, content: int | None = None, **metadata: str) -> Any:
+    """What a commit carries: the batch of its application, and its content where another run of it may have another (64 bits);
+    `metadata` is shown in the table's history.
+    """
+    versions = {application: batch_id} if content is None else {application: batch_id, f"{application}{CONTENT}": content}
+    return commit_properties(versions, metadata)
+
+
+def commit_properties(versions: Mapping[str, int], metadata: Mapping[str, str] | None = None) -> Any:
+    """What a commit carries: the version of each application."""
+    from deltalake import CommitProperties, Transaction
+
+    transactions = [Transaction(app_id=application, version=version) for application, version in versions.items()]
+    return CommitProperties(custom_metadata=dict(metadata or {}) or None, app_transactions=transactions)
+
+
+# ---------------------------------------------------------------------------------------------------------------- upkeep
+
+
+class Compacted(NamedTuple):
+    """So many files became so many."""
+
+    removed: int
+    added: int
+
+
+def compact(path: str, *, target_bytes: int = FILE_BYTES, partitions: Mapping[str, str] | None = None) -> Compacted:
+    """Joins small files of each partition to files of about `target_bytes`; the rows stay the same, and so does what readers see.
+
+    `partitions` chooses some, by column and value. (0, 0) where others changed the same files first: there is always a next time.
+    """
+    from deltalake.exceptions import CommitFailedError
+
+    chosen = None if partitions is None else [(column, "=", value) for column, value in partitions.items()]
+    try:
+        done = opened(path).optimize.compact(partition_filters=chosen, target_size=target_bytes)
+    except CommitFailedError:
+        return Compacted(0, 0)
+    return Compacted(done["numFilesRemoved"], done["numFilesAdded"])
+
+
+def vacuum(path: str, *, retention_hours: int = VACUUM_HOURS, dry_run: bool = False) -> list[str]:
+    """Removes files that no version of the last `retention_hours` has, and returns their names; also those of writers that were killed.
+
+    Less than a week also removes what slow writers have not committed yet, and what readers still read: at your own risk.
+    """
+    removed: list[str] = opened(path).vacuum(
+        retention_hours=retention_hours, dry_run=dry_run, enforce_retention_duration=retention_hours >= VACUUM_HOURS, full=True
+    )
+    return removed

@@ -1,0 +1,173 @@
+"""JSON into columns of which some are known and others show: nothing that can be read is lost, and known columns keep their types.
+
+Arrow parses a whole portion at once and fails as a whole. Then each text is held against the known columns by a decoder made for them, and
+those that do not fit are left out; where the others disagree about a field that is new, the portion is halved, and what shows in the first
+half is known in the second.
+"""
+
+from __future__ import annotations
+
+import keyword
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from ottla.client.arrow.json import Decoded, parsed_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def json_rows(texts: pa.Array, known: pa.StructType, *, widens: bool = False) -> Decoded:
+    """Objects as a struct of the known fields and of those that show; null, and bad, where a text is no object that fits.
+
+    `widens`: known whole numbers become double where some have fractions.
+    """
+    import pyarrow as pa
+
+    if texts.null_count == len(texts):
+        return Decoded(pa.nulls(len(texts), known))
+    try:
+        return _parsed(texts, known)
+    except pa.ArrowInvalid as error:
+        return _sorted_out(texts, known, str(error), widens=widens)
+
+
+def _parsed(texts: Any, known: Any) -> Decoded:
+    """Raises: ArrowInvalid."""
+    import pyarrow as pa
+
+    found = parsed_json(texts, known, more=True)
+    if not pa.types.is_struct(found.type):
+        raise pa.ArrowInvalid("values are no objects")
+    wanted = solid(found.type) or pa.struct([])
+    if wanted != found.type:
+        found = parsed_json(texts, wanted) if wanted.num_fields else pa.nulls(len(texts), wanted)
+    return Decoded(found)
+
+
+def _sorted_out(texts: Any, known: Any, why: str, *, widens: bool) -> Decoded:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    reasons = _reasons(texts, known)
+    mask = pa.array([reason is not None for reason in reasons])
+    first = next((reason for reason in reasons if reason is not None), why)
+    if widens and (wide := _wider(texts.filter(mask), known)) != known:
+        return json_rows(texts, wide)
+    sound = pc.if_else(mask, pa.scalar(None, texts.type), texts)
+    try:
+        found = _parsed(sound, known).array if sound.null_count < len(sound) else pa.nulls(len(texts), known)
+        return Decoded(found, mask, first)
+    except pa.ArrowInvalid as error:
+        if len(texts) == 1:
+            return Decoded(pa.nulls(1, known), pa.array([True]), str(error))
+    half = len(texts) // 2
+    left = json_rows(sound.slice(0, half), known, widens=widens)
+    right = json_rows(sound.slice(half), left.array.type, widens=widens)
+    return _joined(sound, half, left, right, mask, first)
+
+
+def _joined(sound: Any, half: int, left: Decoded, right: Decoded, mask: Any, why: str) -> Decoded:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = left.array
+    if array.type != right.array.type:
+        texts = sound.slice(0, half)
+        texts = texts if left.bad is None else pc.if_else(left.bad, pa.scalar(None, texts.type), texts)
+        kind = right.array.type
+        array = parsed_json(texts, kind) if texts.null_count < len(texts) and kind.num_fields else pa.nulls(half, kind)
+    bad = [pa.repeat(pa.scalar(False), len(one.array)) if one.bad is None else one.bad for one in (left, right)]
+    return Decoded(pa.concat_arrays([array, right.array]), pc.or_(mask, pa.concat_arrays(bad)), why or left.why or right.why)
+
+
+def _reasons(texts: Any, known: Any) -> list[str | None]:
+    """What keeps each text from being an object with the known fields; None: nothing."""
+    decode = msgspec.json.Decoder(_fit(known)).decode
+    found: list[str | None] = []
+    for text in texts.to_pylist():
+        try:
+            if text is not None:
+                text.decode()
+                decode(text)
+            found.append(None)
+        except (UnicodeDecodeError, msgspec.MsgspecError) as error:
+            found.append(str(error))
+    return found
+
+
+def _fit(kind: Any) -> Any:
+    """What msgspec calls a type, so far as it can tell."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_boolean(kind):
+        return bool
+    if types.is_integer(kind):
+        most = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)]
+    if types.is_floating(kind):
+        return float
+    if types.is_string(kind):
+        return str
+    if types.is_list(kind):
+        return list[_fit(kind.value_type) | None]  # type: ignore[misc]
+    if types.is_struct(kind):
+        names = {f"f{place}": field for place, field in enumerate(kind)}
+        assert not any(keyword.iskeyword(name) for name in names), "names are made here"
+        fields = [(name, _optional(_fit(field.type)), None) for name, field in names.items()]
+        return msgspec.defstruct("Row", fields, rename={name: field.name for name, field in names.items()})
+    return Any
+
+
+def _optional(kind: Any) -> Any:
+    return kind if kind is Any else kind | None
+
+
+def _wider(texts: Any, known: Any) -> Any:
+    """The known fields, with whole numbers made double where these texts have fractions in them."""
+    import pyarrow as pa
+
+    kind = known
+    for text in texts.to_pylist():
+        try:
+            shown = parsed_json(pa.array([text], texts.type), None).type
+        except pa.ArrowInvalid:
+            continue
+        if pa.types.is_struct(shown):
+            kind = _widened(kind, shown)
+    return kind
+
+
+def _widened(kind: Any, shown: Any) -> Any:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_int64(kind) and types.is_floating(shown):
+        return pa.float64()
+    if types.is_struct(kind) and types.is_struct(shown):
+        there = {field.name: field.type for field in shown}
+        return pa.struct([field.with_type(_widened(field.type, there.get(field.name, pa.null()))) for field in kind])
+    if types.is_list(kind) and types.is_list(shown):
+        return pa.list_(kind.value_field.with_type(_widened(kind.value_type, shown.value_type)))
+    return kind
+
+
+def solid(kind: pa.DataType) -> pa.DataType | None:
+    """The type without members of which nothing but null is known, and with text for what only looks like a time; None: nothing is left."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_null(kind):
+        return None
+    if types.is_timestamp(kind) and kind.unit == "s" and kind.tz is None:
+        return pa.string()
+    if types.is_struct(kind):
+        fields = [(field, solid(field.type)) for field in kind]
+        kept = [field.with_type(inner) for field, inner in fields if inner is not None]
+        return pa.struct(kept) if kept else None
+    if types.is_list(kind):
+        item = solid(kind.value_type)
+        return None if item is None else pa.list_(pa.field("element", item))
+    return kind

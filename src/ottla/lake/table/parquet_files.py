@@ -1,0 +1,288 @@
+"""Parquet files of a table in the making: rows go into row groups, groups into files of about 128 MB, and nobody knows the files until the
+table's log does.
+
+Rows wait until they are enough for a group, so memory is that of a group per file that is open; with a directory per day there may be
+several, and the largest gives way when all together wait for too much. A file is on disk before it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ottla.base.units import MiB
+from ottla.lake.table.delta import FILE_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Rows of a group wait as Arrow; compressed they are some MB, which readers can skip or read at once.
+GROUP_BYTES, GROUP_ROWS = 32 * MiB, 256 * 1024
+WAITING_BYTES = 128 * MiB
+OPEN_MAX = 32
+#: Text of statistics is cut by readers anyway; longer ones say nothing.
+TEXT_MAX = 32
+#: What the system says of a disk that is full, in the errors of every library.
+FULL = "No space left on device"
+AGAIN = "free some space and start it again: it goes on where it stopped"
+
+
+@dataclass(slots=True)
+class DataFile:
+    """A file that is whole, on disk and not yet known."""
+
+    #: Below the table's directory, with / between.
+    name: str
+    size: int
+    rows: int
+    #: Values of the columns that are directories.
+    partition: dict[str, str]
+    #: Delta's, of the columns that have an order.
+    stats: dict[str, Any]
+
+    def add_action(self) -> Any:
+        """The file as Delta's log tells it."""
+        from deltalake.transaction import AddAction
+
+        partition: Any = dict(self.partition)
+        return AddAction(self.name, self.size, partition, time.time_ns() // 1_000_000, True, json.dumps(self.stats))
+
+
+@dataclass(slots=True)
+class _Open:
+    name: str
+    path: Path
+    writer: Any
+    sink: Any
+    rows: int = 0
+    waiting: list[Any] = field(default_factory=list)
+    waiting_bytes: int = 0
+    waiting_rows: int = 0
+
+
+class Files:
+    """See the module. `suffix` is added to the names on disk; `date_column`, if any, becomes directories."""
+
+    def __init__(
+        self, directory: Path, schema: pa.Schema, *, date_column: str | None = None, suffix: str = "", file_bytes: int = FILE_BYTES
+    ) -> None:
+        import pyarrow as pa
+
+        self._directory = directory
+        self._date_column = date_column
+        self._suffix = suffix
+        self._file_bytes = file_bytes
+        self.schema = schema
+        self._in_files = pa.schema([one for one in schema if one.name != date_column])
+        self._open: dict[str | None, _Open] = {}
+        self._done: list[DataFile] = []
+        self.rows = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, so far."""
+        return sum(one.size for one in self._done) + sum(int(one.sink.tell()) for one in self._open.values())
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of rows in memory."""
+        return sum(one.waiting_bytes for one in self._open.values())
+
+    def write(self, table: pa.Table) -> None:
+        """Adds rows; columns that they do not have are null. Raises: ArrowInvalid when a value does not fit its column; OSError."""
+        if not table.num_rows:
+            return
+        table = aligned(table, self.schema)
+        self.rows += table.num_rows
+        if self._date_column is None:
+            self._add(None, table)
+        else:
+            import pyarrow.compute as pc
+
+            days = table.column(self._date_column)
+            table = table.select(self._in_files.names)
+            for day in pc.unique(days).to_pylist():
+                chosen = table if pc.all(pc.equal(days, day)).as_py() else table.filter(pc.equal(days, day))
+                self._add(day.isoformat(), chosen)
+        while self.waiting_bytes > WAITING_BYTES:
+            self._group(max(self._open.values(), key=lambda one: one.waiting_bytes))
+
+    def _add(self, day: str | None, table: pa.Table) -> None:
+        one = self._open.get(day)
+        if one is None:
+            if len(self._open) >= OPEN_MAX:
+                self._close(max(self._open, key=lambda day: self._open[day].sink.tell()))
+            one = self._open[day] = self._opened(day)
+        one.waiting.append(table)
+        one.waiting_bytes += table.nbytes
+        one.waiting_rows += table.num_rows
+        if one.waiting_bytes >= GROUP_BYTES or one.waiting_rows >= GROUP_ROWS:
+            self._group(one)
+        if one.sink.tell() >= self._file_bytes:
+            self._close(day)
+
+    def _opened(self, day: str | None) -> _Open:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        name = f"part-{uuid.uuid4()}.zstd.parquet"
+        if day is not None:
+            name = f"{self._date_column}={day}/{name}"
+        path = self._directory / (name + self._suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sink = pa.OSFile(str(path), "wb")
+        try:
+            with naming(path):
+                writer = pq.ParquetWriter(sink, self._in_files, compression="zstd", coerce_timestamps="us")
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return _Open(name, path, writer, sink)
+
+    def _group(self, one: _Open) -> None:
+        import pyarrow as pa
+
+        if one.waiting:
+            with naming(one.path):
+                one.writer.write_table(pa.concat_tables(one.waiting), row_group_size=GROUP_ROWS)
+            one.rows += one.waiting_rows
+        one.waiting, one.waiting_bytes, one.waiting_rows = [], 0, 0
+
+    def _close(self, day: str | None) -> None:
+        import pyarrow.parquet as pq
+
+        one = self._open[day]
+        self._group(one)
+        with naming(one.path):
+            one.writer.close()
+            one.sink.close()
+            on_disk(one.path)
+        del self._open[day]
+        partition = {} if day is None else {self._date_column or "": day}
+        self._done.append(DataFile(one.name, one.path.stat().st_size, one.rows, partition, stats_of(pq.read_metadata(one.path))))
+
+    def finish(self) -> list[DataFile]:
+        """All files, whole and on disk."""
+        for day in list(self._open):
+            self._close(day)
+        done, self._done, self.rows = self._done, [], 0
+        return done
+
+    def abandon(self) -> None:
+        """Removes what was written since the last `finish`."""
+        for one in self._open.values():
+            one.sink.close()
+            one.path.unlink(missing_ok=True)
+        for done in self._done:
+            (self._directory / (done.name + self._suffix)).unlink(missing_ok=True)
+        self._open, self._done, self.rows = {}, [], 0
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What Arrow tells of a file that it cannot write, with the name of the file and without what it says besides. Raises: OSError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
+def aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with the columns of a schema, in its order and types; null where they have none. Raises: ArrowInvalid."""
+    import pyarrow as pa
+
+    columns = [
+        _typed(table.column(one.name), one.type) if one.name in table.column_names else pa.nulls(len(table), one.type) for one in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _typed(column: Any, kind: Any) -> Any:
+    import pyarrow as pa
+
+    if column.type == kind:
+        return column
+    return pa.chunked_array([_array(chunk, kind) for chunk in column.chunks], kind)
+
+
+def _array(array: Any, kind: Any) -> Any:
+    """An array in a type that has all of its members, and perhaps more."""
+    import pyarrow as pa
+
+    types = pa.types
+    if array.type == kind or pa.types.is_null(array.type):
+        return array if array.type == kind else pa.nulls(len(array), kind)
+    if types.is_struct(kind) and types.is_struct(array.type):
+        there = {one.name: place for place, one in enumerate(array.type)}
+        members = [_array(array.field(there[one.name]), one.type) if one.name in there else pa.nulls(len(array), one.type) for one in kind]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null() if array.null_count else None)
+    if types.is_list(kind) and types.is_list(array.type):
+        ends, mask = array.offsets, array.is_null() if array.null_count else None
+        if array.offset and mask is not None:
+            # Arrow takes no mask beside offsets that begin elsewhere.
+            array = pa.concat_arrays([array])
+            ends = array.offsets
+        return pa.ListArray.from_arrays(ends, _array(array.values, kind.value_type), type=kind, mask=mask)
+    return array.cast(kind)
+
+
+def on_disk(path: Path) -> None:
+    """What the file holds, and that it is there, survive a crash of the machine."""
+    for one in (path, path.parent):
+        descriptor = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def stats_of(metadata: Any) -> dict[str, Any]:
+    """Delta's statistics of a file, of its Parquet metadata: rows, and least, greatest and nulls of columns that are no part of another."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for place in range(metadata.num_columns):
+        name = metadata.schema.column(place).path
+        if "." in name:
+            continue
+        found = [metadata.row_group(group).column(place).statistics for group in range(metadata.num_row_groups)]
+        if not found or any(one is None or not one.has_null_count for one in found):
+            continue
+        nulls[name] = sum(one.null_count for one in found)
+        with_bounds = [one for one in found if one.has_min_max]
+        if len(with_bounds) < sum(1 for one in found if one.num_values):
+            continue
+        bounds = [(_bound(one.min, up=False), _bound(one.max, up=True)) for one in with_bounds]
+        if bounds and all(low is not None and high is not None for low, high in bounds):
+            least[name], most[name] = min(low for low, _ in bounds), max(high for _, high in bounds)
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+def _bound(value: Any, *, up: bool) -> Any:
+    """A value as statistics have it: a time in milliseconds, outwards. None: none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return None
+        value = value.astimezone(UTC)
+        if up and value.microsecond % 1000:
+            value += timedelta(milliseconds=1)
+        return f"{value:%Y-%m-%dT%H:%M:%S}.{value.microsecond // 1000:03}Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value if len(value) <= TEXT_MAX else None
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    return value if isinstance(value, int) else None

@@ -1,0 +1,89 @@
+"""How a table stands: its version, rows, files and columns, and the topic and offsets it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ottla.lake.table.delta import needed_delta, opened
+from ottla.lake.table.parquet_target import read_manifest
+from ottla.lake.table.schema import Form
+from ottla.lake.table.target import FORM, TOPIC, TOPIC_ID, NotOurs
+
+
+@dataclass(slots=True)
+class TableStatus:
+    """See the module."""
+
+    kind: str
+    topic: str
+    topic_id: str
+    form: Form
+    version: int
+    rows: int
+    files: int
+    bytes: int
+    #: Name and type.
+    columns: list[tuple[str, str]]
+    #: The next offset by partition.
+    offsets: dict[int, int]
+
+
+def status(directory: Path) -> TableStatus:
+    """Raises: NotOurs where there is no table of a topic; ImportError."""
+    needed_delta()
+    table = opened(str(directory))
+    if table is not None:
+        return _delta(directory, table)
+    if (directory / "_ottla" / "manifest.json").exists():
+        found = read_manifest(directory)
+        columns = [(field["name"], str(field["type"])) for field in found.schema["fields"]]
+        rows, size = sum(one.rows for one in found.files), sum(one.size for one in found.files)
+        offsets = {int(partition): offset for partition, offset in found.offsets.items()}
+        return TableStatus(
+            "parquet", found.topic, found.topic_id, found.form, found.version, rows, len(found.files), size, columns, offsets
+        )
+    raise NotOurs(f"there is no table at {directory}")
+
+
+def _delta(directory: Path, table: Any) -> TableStatus:
+    import pyarrow as pa
+
+    settings = table.metadata().configuration
+    if FORM not in settings:
+        raise NotOurs(f"the table at {directory} was not made from a topic")
+    files = pa.table(table.get_add_actions(flatten=True))
+    rows, size = (sum(value or 0 for value in files.column(name).to_pylist()) for name in ("num_records", "size_bytes"))
+    columns = [(field.name, _type(field.type)) for field in table.schema().fields]
+    form = msgspec.json.decode(settings[FORM], type=Form)
+    topic = settings[TOPIC]
+    return TableStatus(
+        "delta", topic, settings.get(TOPIC_ID, ""), form, table.version(), rows, files.num_rows, size, columns, _offsets(table, topic)
+    )
+
+
+def _type(kind: Any) -> str:
+    from ottla.lake.table.schema_evolution import shown
+
+    return shown(msgspec.json.decode(kind.to_json()))
+
+
+def _offsets(table: Any, topic: str) -> dict[int, int]:
+    """Partitions count from 0; a part of a topic may leave some out, as many as there are at most in between."""
+    found: dict[int, int] = {}
+    missing, partition = 0, 0
+    while missing <= GAP_MAX:
+        offset = table.transaction_version(f"ottla/{topic}/{partition}")
+        if offset is None:
+            missing += 1
+        else:
+            found[partition], missing = offset, 0
+        partition += 1
+    return found
+
+
+#: Partitions that a part of a topic leaves out one after the other.
+GAP_MAX = 1000

@@ -1,0 +1,271 @@
+"""What a partition remembers of each idempotent producer: the last five batches, and the transaction it has open. Source: KIP-98.
+
+Sequence numbers count a producer's records in this partition, from 0 in each epoch, and wrap from 2147483647 to 0.
+
+==========================================  ====================================================
+a batch comes from a client                 the log
+==========================================  ====================================================
+producer not known here                     takes it, whatever its sequence: its state may have expired
+exactly one of the last five batches        answers with the offset it got then
+epoch below the one known                   refuses: StaleProducerEpoch
+epoch above the one known                   takes it if its sequence is 0
+same epoch, sequence follows the last one   takes it
+same epoch, any other sequence              refuses: OutOfOrderSequence
+outside a transaction while one is open     refuses: InvalidTransactionState
+no sequence (-1): a coordinator's batch     looks at the epoch alone
+==========================================  ====================================================
+
+The state is a function of the batches in the log. A snapshot of it is written when a segment begins and at a clean stop; recovery takes
+the newest one that is whole and replays the headers behind it. A snapshot holds only the last batch of each producer, as Kafka's do.
+
+Transactions, on the line of offsets::
+
+    5 t1      8 t2     12 abort t1    15 | high watermark 14
+    `- open: LSO 5     `- t1 is decided, and once the high watermark has passed its marker (13 > 12): LSO 8, where t2 began
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+
+from ottla.base.ids import NO_OFFSET, Offset, ProducerId
+from ottla.base.units import MINUTE_MS
+from ottla.log.errors import InvalidTransactionState, OutOfOrderSequence, StaleCoordinatorEpoch, StaleProducerEpoch
+from ottla.log.transaction_index import AbortedTransaction
+from ottla.records.batch import BatchHeader
+
+BATCHES_KEPT = 5
+NO_EPOCH = -1
+NO_SEQUENCE = -1
+_SEQUENCES = 1 << 31
+#: A PastBatch in memory: there may be hundreds of thousands of producers, and a tuple of numbers takes eight times as much.
+_PAST = Struct("<iqiq")
+#: By how much the clock may have been set back between two batches without the order of last use being wrong.
+_CLOCK_SLACK_MS = MINUTE_MS
+
+
+class PastBatch(NamedTuple):
+    """A batch that was appended. ``offset_delta`` is its number of records less one."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        if self.last_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.last_sequence - self.offset_delta) % _SEQUENCES
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Duplicate(msgspec.Struct, gc=False):
+    """A batch came again; this is where it lies. ``timestamp_ms`` is its largest: the append time, where that is what batches carry."""
+
+    base_offset: Offset
+    last_offset: Offset
+    timestamp_ms: int
+
+
+class Producer(msgspec.Struct, gc=False):
+    """One producer as this partition knows it: about 450 bytes with five batches."""
+
+    #: -1 until a batch or marker told it.
+    epoch: int = NO_EPOCH
+    coordinator_epoch: int = -1
+    #: Of its last batch or marker.
+    timestamp_ms: int = -1
+    #: First offset of its open transaction; -1 without one.
+    transaction_from: int = NO_OFFSET
+    #: By our clock; decides on expiry, so that a producer that sends old timestamps keeps its state. -1 until known.
+    seen_ms: int = -1
+    #: ``batches``, packed.
+    packed: bytes = b""
+
+    @property
+    def batches(self) -> list[PastBatch]:
+        """The last batches, newest last; all of the present epoch."""
+        return [PastBatch(*fields) for fields in _PAST.iter_unpack(self.packed)]
+
+    @property
+    def last_sequence(self) -> int | None:
+        """That of the newest batch; None without one."""
+        return _PAST.unpack_from(self.packed, len(self.packed) - _PAST.size)[0] if self.packed else None
+
+    def remember(self, batch: PastBatch) -> None:
+        """One more batch; the oldest goes where there are too many."""
+        self.packed = self.packed[-(BATCHES_KEPT - 1) * _PAST.size :] + _PAST.pack(*batch)
+
+    def replace_batches(self, batches: Iterable[PastBatch]) -> None:
+        """These, of which the newest are kept, and no others."""
+        self.packed = b"".join(_PAST.pack(*batch) for batch in batches)[-BATCHES_KEPT * _PAST.size :]
+
+    def enter(self, epoch: int) -> None:
+        """A newer epoch starts its sequences anew."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.packed = b""
+
+
+class Producers:
+    """All producers of one log."""
+
+    __slots__ = ("_decided", "_open", "by_id", "end_offset", "snapshot_offset")
+
+    def __init__(self) -> None:
+        #: In the order of last use, silent for longest first.
+        self.by_id: dict[int, Producer] = {}
+        #: Batches below this offset are accounted for.
+        self.end_offset = Offset(0)
+        #: Offset of the newest snapshot file; -1 without one.
+        self.snapshot_offset = NO_OFFSET
+        #: First offset -> producer id of each open transaction, in the order of offsets.
+        self._open: dict[int, int] = {}
+        #: First offset -> offset of the marker, of transactions decided above the high watermark as last told.
+        self._decided: dict[int, int] = {}
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """Whether a client's batch may be appended; a Duplicate when it has been already.
+
+        Raises: StaleProducerEpoch, OutOfOrderSequence, InvalidTransactionState.
+        """
+        producer = self.by_id.get(header.producer_id)
+        if producer is None:
+            return None
+        epoch, first = header.producer_epoch, header.base_sequence
+        if first != NO_SEQUENCE and epoch == producer.epoch and first != _next(producer):
+            last = header.last_sequence
+            for past in producer.batches:
+                if past.last_sequence == last and past.first_sequence == first:
+                    return Duplicate(Offset(past.first_offset), Offset(past.last_offset), past.timestamp_ms)
+        if epoch < producer.epoch:
+            raise StaleProducerEpoch(f"producer {header.producer_id} writes with epoch {epoch}, {producer.epoch} is known")
+        if first != NO_SEQUENCE:
+            self._check_sequence(producer, header)
+        if producer.transaction_from != NO_OFFSET and not header.is_transactional:
+            raise InvalidTransactionState(
+                f"producer {header.producer_id} has a transaction open since offset {producer.transaction_from} and writes outside of it"
+            )
+        return None
+
+    def _check_sequence(self, producer: Producer, header: BatchHeader) -> None:
+        first = header.base_sequence
+        if header.producer_epoch != producer.epoch:
+            expected = first if producer.epoch == NO_EPOCH else 0
+        else:
+            after = _next(producer)
+            expected = after if after is not None else first if producer.epoch == NO_EPOCH else 0
+        if first != expected:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {first} came where {expected} is due"
+            )
+
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        """Whether a transaction marker may be appended. Raises: StaleProducerEpoch, StaleCoordinatorEpoch."""
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            return
+        if producer_epoch < producer.epoch:
+            raise StaleProducerEpoch(f"marker for producer {producer_id} has epoch {producer_epoch}, {producer.epoch} is known")
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise StaleCoordinatorEpoch(
+                f"marker for producer {producer_id} has coordinator epoch {coordinator_epoch}, {producer.coordinator_epoch} is known"
+            )
+
+    def data_appended(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """A batch with a producer id, no marker, was appended at ``base_offset``."""
+        producer = self._used(header.producer_id)
+        producer.enter(header.producer_epoch)
+        delta = header.last_offset_delta
+        producer.remember(PastBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        producer.timestamp_ms = header.max_timestamp
+        producer.seen_ms = now_ms
+        if header.is_transactional and producer.transaction_from == NO_OFFSET:
+            producer.transaction_from = base_offset
+            self._open[base_offset] = header.producer_id
+
+    def _used(self, producer_id: int) -> Producer:
+        """The producer, or a new one, as the last in the order of use."""
+        producer = self.by_id.pop(producer_id, None)
+        if producer is None:
+            producer = Producer()
+        self.by_id[producer_id] = producer
+        return producer
+
+    def marker_appended(
+        self, header: BatchHeader, offset: int, *, commit: bool, coordinator_epoch: int, timestamp_ms: int, now_ms: int
+    ) -> AbortedTransaction | None:
+        """A transaction marker was appended; what it adds to the transaction index: something only if it aborts a transaction with data."""
+        producer = self._used(header.producer_id)
+        producer.enter(header.producer_epoch)
+        producer.coordinator_epoch = coordinator_epoch
+        producer.timestamp_ms = timestamp_ms
+        producer.seen_ms = now_ms
+        first = producer.transaction_from
+        if first == NO_OFFSET:
+            return None
+        producer.transaction_from = NO_OFFSET
+        self._open.pop(first, None)
+        self._decided[first] = offset
+        if commit:
+            return None
+        stable = next(iter(self._open), offset + 1)
+        return AbortedTransaction(ProducerId(header.producer_id), Offset(first), Offset(offset), Offset(stable))
+
+    def last_stable_offset(self, high_watermark: int) -> Offset:
+        """Up to here no transaction is undecided, nor decided by a marker that could still be lost. At most the high watermark."""
+        if self._decided:
+            for first, marker in list(self._decided.items()):
+                if marker < high_watermark:
+                    del self._decided[first]
+        stable = high_watermark
+        for first in self._decided:
+            stable = min(stable, first)
+        for first in self._open:
+            return Offset(min(stable, first))
+        return Offset(stable)
+
+    @property
+    def open_transactions(self) -> dict[int, int]:
+        """First offset -> producer id, oldest first."""
+        return dict(self._open)
+
+    def expire(self, now_ms: int, after_ms: int) -> int:
+        """Forgets producers that were silent for ``after_ms`` and have no transaction open; how many. Source: KIP-98."""
+        gone = []
+        for producer_id, producer in self.by_id.items():
+            if now_ms - producer.seen_ms + _CLOCK_SLACK_MS < after_ms:
+                break
+            if producer.transaction_from == NO_OFFSET and now_ms - producer.seen_ms >= after_ms:
+                gone.append(producer_id)
+        return self._forget(gone)
+
+    def forget_oldest(self, count: int) -> int:
+        """Forgets those that were silent for longest and have no transaction open; how many."""
+        idle = (producer_id for producer_id, producer in self.by_id.items() if producer.transaction_from == NO_OFFSET)
+        return self._forget(list(islice(idle, count)))
+
+    def _forget(self, gone: list[int]) -> int:
+        for producer_id in gone:
+            del self.by_id[producer_id]
+        return len(gone)
+
+    def restore(self, producers: dict[int, Producer], offset: int) -> None:
+        """Begins anew with the state that a snapshot tells for ``offset``."""
+        self.by_id = producers
+        self._decided = {}
+        self._open = dict(sorted((p.transaction_from, pid) for pid, p in producers.items() if p.transaction_from != NO_OFFSET))
+        self.end_offset = Offset(offset)
+
+
+def _next(producer: Producer) -> int | None:
+    """The sequence that follows the producer's last batch; None without one."""
+    last = producer.last_sequence
+    return None if last is None else (last + 1) % _SEQUENCES

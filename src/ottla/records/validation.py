@@ -1,0 +1,109 @@
+"""What a broker asks of a batch before it stores it, in Kafka's order: format, length, checksum, header, then every record.
+
+The records of an uncompressed batch are walked where they are; of a compressed one the payload is decompressed for the walk, within
+a limit, and thrown away: the stored bytes are always those the client sent.
+
+The client's timestamps are for the caller to judge, since it knows the topic's settings: ``examine_batch`` tells the least and the
+greatest, ``timestamps_outside`` names the records that break a range. Kafka also replaces a declared maximum timestamp that is not
+the records' own (``batch.stamp_max_timestamp``). Source: LogValidator, KIP-467 (errors per record).
+"""
+
+from typing import NamedTuple
+
+from ottla.records.batch import (
+    ATTRIBUTES_AT,
+    CODEC_BITS,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    RESERVED_BITS,
+    BatchHeader,
+    parse_header,
+)
+from ottla.records.checksum import Buffer, crc32c
+from ottla.records.codec import check_records, keyless_records, records_outside
+from ottla.records.compression import Codec, decompress
+from ottla.records.decompressed_size import lz4_blocks_are_linked
+from ottla.records.errors import CorruptBatch, InvalidBatch
+
+#: A batch can hold a million faulty records; a client needs to see some of them.
+RECORD_ERRORS_MAX = 1000
+#: What only brokers write, and what nobody does.
+FORBIDDEN_BITS = CONTROL_BIT | DELETE_HORIZON_BIT | RESERVED_BITS
+
+
+class Examination(NamedTuple):
+    """A batch that passed, and what its records say."""
+
+    header: BatchHeader
+    #: Greatest timestamp of the records, ms; -1 when none has one. What the header's field should be.
+    max_timestamp: int
+    #: Place of the first record with it; -1 when none has a timestamp.
+    index_of_max_timestamp: int
+    #: Least timestamp of the records that have one (are not -1); -1 when none has.
+    min_timestamp: int
+
+
+def check_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> BatchHeader:
+    """The header of the one batch that ``buffer`` is, which a client may have written as it stands. See ``examine_batch``."""
+    return examine_batch(buffer, max_decompressed=max_decompressed, ratio_max=ratio_max, require_keys=require_keys).header
+
+
+def examine_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> Examination:
+    """Checks that ``buffer`` is exactly one batch as a client may write it.
+
+    Args:
+        max_decompressed: the most bytes its records may have once decompressed.
+        ratio_max: see ``compression.decompress``.
+        require_keys: refuse records without a key, as compacted topics do.
+
+    Raises: UnsupportedMagic, CorruptBatch (length, checksum), UnsupportedCodec, InvalidBatch (all else; ``record_errors`` says
+    which records).
+    """
+    header = parse_header(buffer)
+    _, batch_length, _, _, crc, attributes, last_offset_delta, base_timestamp, _, producer_id, _, base_sequence, count = header
+    if batch_length + LOG_OVERHEAD != len(buffer):
+        if batch_length + LOG_OVERHEAD < len(buffer):
+            raise InvalidBatch(f"{len(buffer)} bytes hold more than one batch of {header.size}")
+        raise CorruptBatch(f"batch of {header.size} bytes is cut short at {len(buffer)}")
+    if crc32c(memoryview(buffer)[ATTRIBUTES_AT:]) != crc:
+        raise CorruptBatch(f"checksum of the batch is not the {crc:#010x} it declares")
+    if count <= 0 or last_offset_delta != count - 1:
+        raise InvalidBatch(f"batch declares {count} records and a last offset delta of {last_offset_delta}")
+    if attributes & FORBIDDEN_BITS:
+        if attributes & CONTROL_BIT:
+            raise InvalidBatch("clients may not write control batches")
+        raise InvalidBatch(f"batch sets attributes {attributes & 0xFFFF:#06x}, which clients may not")
+    if producer_id >= 0 and base_sequence < 0:
+        raise InvalidBatch(f"batch of producer {producer_id} has sequence {base_sequence}")
+    records, position = (_payload(buffer, header, max_decompressed, ratio_max)) if attributes & CODEC_BITS else (buffer, HEADER_SIZE)
+    least, greatest, index_of_greatest, keyless = check_records(records, position, len(records), count, base_timestamp)
+    if require_keys and keyless:
+        indexes = keyless_records(records, position, len(records), count, RECORD_ERRORS_MAX)
+        sentence = "a compacted topic takes no record without a key"
+        raise InvalidBatch(f"{keyless} records have no key: {sentence}", [(index, sentence) for index in indexes])
+    return tuple.__new__(Examination, (header, greatest, index_of_greatest, least))
+
+
+def timestamps_outside(
+    buffer: Buffer, *, low_ms: int, high_ms: int, max_decompressed: int, ratio_max: int | None = None
+) -> list[tuple[int, int]]:
+    """(index, timestamp) of the records of a checked batch whose timestamp is neither -1 nor in ``[low_ms, high_ms]``.
+
+    At most ``RECORD_ERRORS_MAX`` of them.
+    """
+    header = parse_header(buffer)
+    records, position = _payload(buffer, header, max_decompressed, ratio_max)
+    return records_outside(records, position, len(records), header.count, header.base_timestamp, low_ms, high_ms, RECORD_ERRORS_MAX)
+
+
+def _payload(buffer: Buffer, header: BatchHeader, max_decompressed: int, ratio_max: int | None) -> tuple[Buffer, int]:
+    """(buffer that holds the records to its end, where they begin in it)."""
+    codec = header.codec
+    if codec is Codec.NONE:
+        return buffer, HEADER_SIZE
+    with memoryview(buffer) as view, view[HEADER_SIZE:] as payload:
+        if codec is Codec.LZ4 and lz4_blocks_are_linked(payload):
+            raise InvalidBatch("LZ4 frame has linked blocks, which Java clients cannot read")
+        return decompress(codec, payload, limit_bytes=max_decompressed, ratio_max=ratio_max), 0

@@ -1,0 +1,118 @@
+"""Compactions and scrubs in threads of their own, compactions and scrubs each below a common limit of bytes per second.
+
+The work touches only files that nobody else writes, through a ``RealDisk`` of its own: descriptors that the log's owner keeps stay the
+owner's. It goes piece by piece, and between two pieces it rests: as long as the limit demands, and always long enough for the event loop to
+have its turn. A broker that stops, or no longer wants the result, ends it there.
+"""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from errno import ENOSPC
+
+from ottla.base.ports import Disk
+from ottla.broker import effects, events
+from ottla.log import scrub
+from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.errors import CorruptLog
+from ottla.log.scrub import Scrubbed
+from ottla.server.disk import RealDisk
+from ottla.server.metrics import Counters
+
+#: The broker says how many compactions are under way; this is only more than that.
+THREADS_MAX = 64
+DESCRIPTORS_MAX = 64
+REST_S = 0.0005
+
+
+class Throttle:
+    """Spreads bytes over time for all who share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: When all bytes so far are paid for.
+        self._paid_at_s = 0.0
+
+    def pause_s(self, size: int, bytes_per_second: float) -> float:
+        """How long to rest after ``size`` bytes."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._paid_at_s = max(self._paid_at_s, now_s) + size / max(bytes_per_second, 1.0)
+            return self._paid_at_s - now_s
+
+
+class Cleaners:
+    """The compactions of one broker."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._threads: ThreadPoolExecutor | None = None
+        self._throttle = Throttle()
+        self._scrub_throttle = Throttle()
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Compactions under way end soon."""
+        self._stopping.set()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+    async def clean(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
+        """Carries out a compaction. Raises: OSError when the directory failed."""
+        if self._stopping.is_set():
+            return events.Cleaned(partition=effect.partition)
+        done = await asyncio.get_running_loop().run_in_executor(self._pool(), self._work, effect, disk)
+        if done.result is not None:
+            self._counters.compactions += 1
+            self._counters.compaction_read_bytes += done.result.read_bytes
+            self._counters.compaction_written_bytes += done.result.written_bytes
+        return done
+
+    async def scrub(self, effect: effects.Scrub, disk: Disk) -> events.Scrubbed:
+        """Carries out a scrub. Raises: OSError when the directory failed."""
+        if self._stopping.is_set():
+            return events.Scrubbed(partition=effect.partition)
+        done = await asyncio.get_running_loop().run_in_executor(self._pool(), self._scrub, effect, disk.root)
+        if done.result is not None:
+            self._counters.scrubbed_bytes += done.result.read_bytes
+            self._counters.scrub_damages += len(done.result.damages)
+        return done
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="ottla-cleaner")
+        return self._threads
+
+    def _scrub(self, effect: effects.Scrub, root: str) -> events.Scrubbed:
+        try:
+            for step in scrub.carry_out(RealDisk(root, descriptors_max=DESCRIPTORS_MAX), effect.plan):
+                if isinstance(step, Scrubbed):
+                    return events.Scrubbed(partition=effect.partition, result=step)
+                if self._stopping.wait(max(self._scrub_throttle.pause_s(step, effect.bytes_per_second), REST_S)):
+                    break
+        except FileNotFoundError:
+            # The segment was removed meanwhile.
+            pass
+        return events.Scrubbed(partition=effect.partition)
+
+    def _work(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
+        try:
+            return events.Cleaned(partition=effect.partition, result=self._carry_out(effect, disk.root))
+        except CorruptLog as error:
+            return events.Cleaned(partition=effect.partition, damage=str(error))
+        except FileNotFoundError:
+            # The partition was removed meanwhile.
+            return events.Cleaned(partition=effect.partition)
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+            return events.Cleaned(partition=effect.partition)
+
+    def _carry_out(self, effect: effects.Clean, root: str) -> Cleaned | None:
+        for step in carry_out(RealDisk(root, descriptors_max=DESCRIPTORS_MAX), effect.plan):
+            if isinstance(step, Cleaned):
+                return step
+            if self._stopping.wait(max(self._throttle.pause_s(step, effect.bytes_per_second), REST_S)):
+                break
+        return None

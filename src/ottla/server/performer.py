@@ -1,0 +1,423 @@
+"""Does what a broker asks for. What may wait for a disk runs in threads; its outcome is heard as an event.
+
+A log directory in which a file operation failed is not touched again.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from errno import ENOSPC
+from functools import partial
+from typing import Any
+
+from ottla.base.ids import ConnectionId
+from ottla.base.ports import Disk, Store, StoreResult
+from ottla.broker import effects, events
+from ottla.log.flush import Slice
+from ottla.net.server_connection import Connection
+from ottla.server.environment import Cleaning
+from ottla.server.flusher import Flusher, Marks
+from ottla.server.metrics import Counters
+from ottla.server.peer_requests import Peers
+from ottla.wire.framing import encode_response
+from ottla.wire.messages.fetch import FetchResponse, PartitionData
+
+log = logging.getLogger("ottla.server")
+
+SYNC_FILE_RANGE_WRITE = 2
+SPACE_INTERVAL_S = 1.0
+
+
+class Performer:
+    """The hands of one broker."""
+
+    def __init__(
+        self,
+        *,
+        disks: Mapping[str, Disk],
+        session: Store,
+        executor: Executor,
+        threads: int,
+        cleaners: Cleaning,
+        peers: Peers,
+        counters: Counters,
+        halted: Callable[[str], None],
+        crashed: Callable[[BaseException], None],
+    ) -> None:
+        """``disks`` by root. ``threads`` is how many files of one group are synced at once; 0: on the loop. ``halted`` ends the process in
+        order.
+        """
+        #: Connections that made a request, while they are open.
+        self.connections: dict[ConnectionId, Connection] = {}
+        #: Who waits for the answer to a request that came from a broker of this process, by its connection id.
+        self.peer_waits: dict[ConnectionId, Callable[[Any], None]] = {}
+        #: Where outcomes are told; set once, by whoever makes the shell.
+        self.hear: Callable[[events.Event], None]
+        self._disks = disks
+        self._session = session
+        self._executor = executor
+        self._peers = peers
+        self._counters = counters
+        self._halted = halted
+        self._crashed = crashed
+        self._loop = asyncio.get_running_loop()
+        #: Directories of which nothing more is asked.
+        self._failed: set[str] = set()
+        #: By log directory.
+        self.flushers = {
+            root: Flusher(
+                disk,
+                executor=executor,
+                lanes=threads,
+                counters=counters,
+                done=self._flushed,
+                failed=partial(self._flush_failed, root),
+            )
+            for root, disk in disks.items()
+        }
+        #: By log directory: changes of files that are carried out one after the other. There while one is under way.
+        self._changes: dict[str, deque[Callable[[], Awaitable[None]]]] = {}
+        #: By log directory: the last of them, while it waits and replaces small files, by path. More files can still join it.
+        self._replacing: dict[str, dict[str, bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._measuring: asyncio.TimerHandle | None = None
+        self._cleaners = cleaners
+        self._stopped = False
+        #: How each kind of effect is performed.
+        self.acts = self._table()
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            effects.Respond: self.respond,
+            effects.Release: self._release,
+            effects.Close: self._close,
+            effects.Settle: self._settle,
+            effects.Flush: self._flush,
+            effects.StartWriteback: self._start_writeback,
+            effects.ReadLog: self._read_log,
+            effects.ChangeLogs: self._change_logs,
+            effects.Remove: self._remove,
+            effects.ReplaceFiles: self._replace_files,
+            effects.Clean: self._clean,
+            effects.Scrub: self._scrub,
+            effects.StoreSubmit: self._store_submit,
+            effects.Ask: self._ask,
+            effects.Warn: self._warn,
+            effects.Halt: self._halt,
+        }
+
+    async def idle(self) -> None:
+        """Returns when nothing is under way in threads, nor what followed from it."""
+        while True:
+            for flusher in self.flushers.values():
+                await flusher.rest()
+            if not self._tasks:
+                return
+            await asyncio.wait(self._tasks)
+
+    def stop(self) -> None:
+        """Nothing new is begun by the clock, nor by what comes in."""
+        self._stopped = True
+        self._cleaners.stop()
+        if self._measuring is not None:
+            self._measuring.cancel()
+
+    def close(self) -> None:
+        """Ends its threads; to be called when it is idle."""
+        for flusher in self.flushers.values():
+            flusher.close()
+
+    # Answers.
+
+    def respond(self, effect: effects.Respond) -> None:
+        """Encode an answer and hand it to its connection. Raises: what encoding raises."""
+        connection = self.connections.get(effect.connection)
+        if connection is not None:
+            connection.respond(encode_response(effect.message, effect.api_version, effect.correlation_id), effect.ticket)
+        else:
+            self._answer_peer(effect.connection, effect.message)
+
+    def _release(self, effect: effects.Release) -> None:
+        connection = self.connections.get(effect.connection)
+        if connection is not None:
+            connection.release(effect.ticket)
+        else:
+            self._answer_peer(effect.connection, None)
+
+    def _close(self, effect: effects.Close) -> None:
+        self.hang_up(effect.connection, "refused", effect.reason)
+
+    def hang_up(self, number: ConnectionId, kind: str, detail: str) -> None:
+        """Closes a connection, or tells the broker that asked that there is no answer."""
+        connection = self.connections.get(number)
+        if connection is not None:
+            connection.close(kind, detail)
+        else:
+            self._answer_peer(number, None)
+
+    def _answer_peer(self, number: ConnectionId, message: Any) -> None:
+        answered = self.peer_waits.pop(number, None)
+        if answered is None:
+            return
+        found = [data for topic in message.responses for data in topic.partitions] if isinstance(message, FetchResponse) else []
+        slices = [data for data in found if isinstance(data.records, Slice)]
+        if slices:
+            self._begin(self._answer_follower(answered, message, slices))
+        else:
+            answered(message)
+
+    async def _answer_follower(self, answered: Callable[[Any], None], message: FetchResponse, slices: list[PartitionData]) -> None:
+        """A follower of this process gets bytes, not parts of files; reading them may have to wait for the disk."""
+        try:
+            await self._in_thread(_read_slices, slices)
+        except OSError as error:
+            # Of a removed partition, or of a directory that a write or a flush will find failed; the follower asks again.
+            log.warning("a follower could not be answered: %s", error)
+            answered(None)
+        else:
+            answered(message)
+
+    # Log directories.
+
+    def _settle(self, effect: effects.Settle) -> None:
+        # In the turn after the next one: in that, answers of the last flush leave, and what clients then send is still served by this one.
+        self._loop.call_soon(self._loop.call_soon, self._settled)
+
+    def _settled(self) -> None:
+        if not self._stopped:
+            self.hear(events.Settled())
+
+    def _flush(self, effect: effects.Flush) -> None:
+        if effect.directory not in self._failed:
+            self.flushers[effect.directory].flush(effect.plans)
+
+    def _flush_failed(self, directory: str, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self._directory_failed(directory, error)
+        else:
+            self._crashed(error)
+
+    def _flushed(self, marks: Marks) -> None:
+        self.hear(events.Flushed(marks=marks))
+
+    def _start_writeback(self, effect: effects.StartWriteback) -> None:
+        fileno = getattr(effect.file, "fileno", None)
+        if fileno is None or effect.directory in self._failed:
+            return
+        try:
+            descriptor = os.dup(fileno())
+        except OSError:
+            # It is a hint; whoever next reads or writes the file meets the error.
+            return
+        self._executor.submit(_write_back, descriptor, effect.position, effect.size)
+
+    def _read_log(self, effect: effects.ReadLog) -> None:
+        if effect.directory not in self._failed:
+            self._begin(self._read(effect))
+
+    async def _read(self, effect: effects.ReadLog) -> None:
+        try:
+            data: bytes | None = await self._in_thread(effect.slice.read)
+        except FileNotFoundError:
+            # The partition was removed meanwhile.
+            data = None
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+            return
+        self.hear(events.LogRead(ticket=effect.ticket, data=data))
+
+    def _remove(self, effect: effects.Remove) -> None:
+        if effect.directory not in self._failed:
+            disk = self._disks[effect.directory]
+            self._begin(self._act(effect.directory, partial(_remove_all, disk, effect.paths)))
+
+    def _replace_files(self, effect: effects.ReplaceFiles) -> None:
+        waiting = self._replacing.get(effect.directory)
+        if waiting is not None:
+            waiting.update(effect.files)
+            return
+        files = dict(effect.files)
+        self._in_turn(effect.directory, partial(self._replace, effect.directory, files))
+        self._replacing[effect.directory] = files
+
+    async def _replace(self, directory: str, files: dict[str, bytes]) -> None:
+        if self._replacing.get(directory) is files:
+            del self._replacing[directory]
+        await self._act(directory, partial(_replace_all, self._disks[directory], files))
+
+    def _change_logs(self, effect: effects.ChangeLogs) -> None:
+        # Checkpoints that are asked for later say more than those of this change, so they must not join others before it.
+        self._replacing.pop(effect.directory, None)
+        self._in_turn(effect.directory, partial(self._carry_out_changes, effect))
+
+    async def _carry_out_changes(self, effect: effects.ChangeLogs) -> None:
+        try:
+            refused = await self._in_thread(effect.changes.carry_out, self._disks[effect.directory])
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+        else:
+            self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
+
+    def _in_turn(self, directory: str, change: Callable[[], Awaitable[None]]) -> None:
+        waiting = self._changes.get(directory)
+        if waiting is not None:
+            waiting.append(change)
+        else:
+            self._changes[directory] = deque((change,))
+            self._begin(self._take_turns(directory))
+
+    async def _take_turns(self, directory: str) -> None:
+        waiting = self._changes[directory]
+        while waiting and directory not in self._failed:
+            await waiting.popleft()()
+        del self._changes[directory]
+        self._replacing.pop(directory, None)
+
+    def _clean(self, effect: effects.Clean) -> None:
+        if effect.directory not in self._failed:
+            self._begin(self._compact(effect))
+
+    async def _compact(self, effect: effects.Clean) -> None:
+        try:
+            cleaned = await self._cleaners.clean(effect, self._disks[effect.directory])
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+            cleaned = events.Cleaned(partition=effect.partition)
+        self.hear(cleaned)
+
+    def _scrub(self, effect: effects.Scrub) -> None:
+        if effect.directory not in self._failed:
+            self._begin(self._scrub_segment(effect))
+
+    async def _scrub_segment(self, effect: effects.Scrub) -> None:
+        try:
+            scrubbed = await self._cleaners.scrub(effect, self._disks[effect.directory])
+        except OSError as error:
+            self._directory_failed(effect.directory, error)
+            scrubbed = events.Scrubbed(partition=effect.partition)
+        self.hear(scrubbed)
+
+    async def _act(self, directory: str, act: Callable[[], None]) -> None:
+        try:
+            await self._in_thread(act)
+        except OSError as error:
+            self._directory_failed(directory, error)
+
+    def _directory_failed(self, directory: str, error: OSError) -> None:
+        if directory not in self._failed:
+            self._failed.add(directory)
+            self.hear(events.DirectoryFailed(directory=directory, reason=str(error)))
+
+    def measure(self) -> None:
+        """Tells how much room there is, now; then again and again, from a thread."""
+        for directory, disk in self._disks.items():
+            try:
+                self._measured(directory, _space(disk))
+            except OSError as error:
+                self._directory_failed(directory, error)
+        self._measuring = self._loop.call_later(SPACE_INTERVAL_S, self._measure_again)
+
+    def _measure_again(self) -> None:
+        self._begin(self._measure())
+        self._measuring = self._loop.call_later(SPACE_INTERVAL_S, self._measure_again)
+
+    async def _measure(self) -> None:
+        for directory, disk in self._disks.items():
+            if directory not in self._failed:
+                try:
+                    self._measured(directory, await self._in_thread(_space, disk))
+                except OSError as error:
+                    self._directory_failed(directory, error)
+
+    def _measured(self, directory: str, space: tuple[int, int]) -> None:
+        self.hear(events.SpaceMeasured(directory=directory, free_bytes=space[0], total_bytes=space[1]))
+
+    # The store, other brokers, the process.
+
+    def _store_submit(self, effect: effects.StoreSubmit) -> None:
+        ticket = effect.ticket
+
+        def done(result: StoreResult) -> None:
+            self.hear(events.StoreAnswered(ticket=ticket, result=result))
+
+        self._session.submit(effect.ops, done)
+
+    def _ask(self, effect: effects.Ask) -> None:
+        def answered(message: Any) -> None:
+            self._loop.call_soon(self._peer_answered, effect.ticket, message)
+
+        self._peers.ask(effect.broker, effect.message, effect.api_version, answered)
+
+    def _peer_answered(self, ticket: int, message: Any) -> None:
+        self.hear(events.PeerAnswered(ticket=ticket, message=message))
+
+    def _warn(self, effect: effects.Warn) -> None:
+        log.warning("%s", effect.message)
+
+    def _halt(self, effect: effects.Halt) -> None:
+        self._halted(effect.reason)
+
+    # Threads.
+
+    def _in_thread(self, act: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return self._loop.run_in_executor(self._executor, act, *args)
+
+    def _begin(self, work: Any) -> None:
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crashed(error)
+
+
+def _read_slices(found: list[PartitionData]) -> None:
+    for data in found:
+        assert isinstance(data.records, Slice), "only parts of files are read"
+        data.records = data.records.read()
+
+
+def _remove_all(disk: Disk, paths: Iterable[str]) -> None:
+    for path in paths:
+        disk.remove_tree(path)
+
+
+def _replace_all(disk: Disk, files: Mapping[str, bytes]) -> None:
+    """A full disk keeps the old files, which are still true. Raises: OSError."""
+    for path, data in files.items():
+        try:
+            disk.replace_file(path, data)
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+
+
+def _space(disk: Disk) -> tuple[int, int]:
+    return disk.free_bytes(), disk.total_bytes()
+
+
+def _write_back(descriptor: int, position: int, size: int) -> None:
+    """Has the kernel begin to write; waits only for room in the device's queue. Closes the descriptor."""
+    try:
+        if _SYNC_FILE_RANGE is not None:
+            _SYNC_FILE_RANGE(descriptor, position, size, SYNC_FILE_RANGE_WRITE)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Linux's call, which Python does not offer; None where there is none."""
+    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+        found.restype = ctypes.c_int
+    return found
+
+
+_SYNC_FILE_RANGE = _sync_file_range()

@@ -1,0 +1,94 @@
+"""What a process is to run: its data directory, its settings, its brokers, and where each of them listens."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ottla.base.options import ConfigError
+from ottla.base.paths import NotLocal, local_path
+from ottla.broker.metadata.configs import ServerOptions, Settings
+from ottla.net.connection_context import DUPLICATES_MAX, Limits
+from ottla.net.listener import bound_socket
+from ottla.server.addresses import Address, address_text, listener_text, only_listener
+from ottla.server.data_directory import CannotStart
+
+#: Descriptors kept for everything that is neither a connection nor a log file.
+SPARE_DESCRIPTORS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run. ``texts`` are settings by Kafka's names; those of one broker are made from them."""
+
+    data_dir: Path
+    texts: dict[str, str] = field(default_factory=dict)
+    brokers: int = 1
+
+    def options(self) -> ServerOptions:
+        """Those that hold for the whole process. Raises: ConfigError."""
+        return Settings(self.texts).options
+
+    def listen(self) -> list[Address]:
+        """Where each broker listens: on ports in a row, or each on a free one. Raises: ConfigError."""
+        host, port = only_listener(self.options().listeners, name="listeners")
+        if port and port + self.brokers > 65536:
+            raise ConfigError("listeners", f"{self.brokers} brokers from port {port} on need ports above 65535")
+        return [(host, port + number if port else 0) for number in range(self.brokers)]
+
+    def broker_texts(self, number: int, address: Address) -> dict[str, str]:
+        """Settings of the ``number``-th broker, which listens at ``address``. Raises: ConfigError."""
+        options = self.options()
+        texts = {**self.texts, "broker.id": str(options.broker_id + number), "listeners": listener_text(address)}
+        texts["log.dirs"] = ",".join(map(str, self.log_dirs(number)))
+        if options.advertised_listeners:
+            host, port = only_listener(options.advertised_listeners, name="advertised.listeners")
+            texts["advertised.listeners"] = listener_text((host, port + number if port else address[1]))
+        return texts
+
+    def log_dirs(self, number: int) -> list[Path]:
+        """The log directories of the ``number``-th broker. Raises: ConfigError."""
+        options = self.options()
+        name = f"broker-{options.broker_id + number}"
+        if not options.log_dirs:
+            return [self.data_dir / name]
+        try:
+            roots = [Path(local_path(path)) for path in options.log_dirs]
+        except NotLocal as error:
+            raise ConfigError("log.dirs", str(error)) from None
+        return [root / name if self.brokers > 1 else root for root in roots]
+
+
+class Bound:
+    """The socket of a broker, and its settings, which follow from where it listens."""
+
+    def __init__(self, plan: Plan, number: int, address: Address) -> None:
+        """Raises: ConfigError, CannotStart."""
+        try:
+            self.socket = bound_socket(*address)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CannotStart(f"cannot listen on {address_text(address)}: {reason}; choose another --listen HOST:PORT") from None
+        try:
+            #: Where it listens, and where it says it does.
+            self.address: Address = (address[0] or "0.0.0.0", self.socket.getsockname()[1])
+            self.settings = Settings(plan.broker_texts(number, self.address))
+            told = self.settings.options.advertised_listeners
+            self.advertised = only_listener(told, name="advertised.listeners") if told else self.address
+        except BaseException:
+            self.socket.close()
+            raise
+
+
+def limits(options: ServerOptions, descriptors: int) -> Limits:
+    """What the options allow; of connections, no more than there are descriptors for, beside those of log files."""
+    return Limits(
+        frame_bytes_max=options.socket_request_max_bytes,
+        first_frame_bytes_max=min(options.first_request_max_bytes, options.socket_request_max_bytes),
+        request_memory_bytes=options.queued_max_request_bytes,
+        connections_max=min(options.max_connections, max(descriptors // 2 - DUPLICATES_MAX - SPARE_DESCRIPTORS, 16)),
+        connections_per_host_max=options.max_connections_per_ip,
+        idle_ms=options.connections_max_idle_ms,
+        read_timeout_ms=options.request_read_timeout_ms,
+        write_buffer_bytes_max=options.write_buffer_max_bytes,
+        write_timeout_ms=options.write_timeout_ms,
+        answer_bytes_max=options.answers_max_bytes,
+    )

@@ -1,0 +1,190 @@
+"""Settings as Kafka's users write them: ``server.properties`` files, and names that mean something to Kafka alone.
+
+A file that starts a stock Kafka starts Ottla too. Names that have no meaning here are dropped, each with a line that says why; those
+whose loss would weaken what the operator asked for, such as encryption or access control, are refused. Whatever an option of
+ours declares is never looked up here.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from ottla.base.options import ConfigError
+from ottla.broker.metadata.configs import SPECS_BY_NAME
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+
+#: Other spellings of our options.
+ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
+
+_ASYNC = "there are no network threads: one event loop serves all connections"
+_KRAFT = "the controller is part of every broker"
+_TRANSACTIONS = "this version has no transactions"
+_REPLICATION = "this version does not have it"
+_QUOTAS = "this version has no quotas"
+_JVM = "it concerns Java's metrics"
+_KERNEL = "the kernel sizes socket buffers itself"
+_TIERED = "this version has no tiered storage"
+_ASSIGNED = "group.consumer.assignment.interval.ms is every group's"
+_SHARE = "this version has no share groups"
+
+#: Names, or beginnings of names that end in a dot, dropped with a warning: why.
+MEANINGLESS = {
+    "zookeeper.max.in.flight.requests": "requests to the store are not held back",
+    "zookeeper.metadata.migration.enable": "the store is ZooKeeper, or embedded",
+    "num.network.threads": _ASYNC,
+    "background.threads": _ASYNC,
+    "queued.max.requests": _ASYNC,
+    "socket.send.buffer.bytes": _KERNEL,
+    "socket.receive.buffer.bytes": _KERNEL,
+    "socket.listen.backlog.size": "as many new connections wait as the kernel allows, up to 1024",
+    "socket.connection.setup.": "brokers talk over their one listener, with times of their own",
+    "early.start.listeners": "brokers have one listener each, for clients and brokers",
+    "process.roles": _KRAFT,
+    "controller.": _KRAFT,
+    "metadata.": _KRAFT,
+    "inter.broker.listener.name": "brokers have one listener each, for clients and brokers",
+    "inter.broker.protocol.version": "there is one version",
+    "log.message.format.version": "there is one record format",
+    "log.message.downconversion.enable": "there is one record format",
+    "log.flush.scheduler.interval.ms": "flushes are not polled for",
+    "log.flush.start.offset.checkpoint.interval.ms": "all checkpoints are written together: log.flush.offset.checkpoint.interval.ms",
+    "log.preallocate": "segments are never preallocated",
+    "num.replica.alter.log.dirs.threads": "replicas stay in the directory that they were created in",
+    "replication.quota.": "the rate of throttled replicas is measured without windows",
+    "replica.": _REPLICATION,
+    "follower.": _REPLICATION,
+    "leader.": _REPLICATION,
+    "unclean.leader.election.interval.ms": _REPLICATION,
+    "broker.heartbeat.interval.ms": _KRAFT,
+    "broker.session.timeout.ms": _KRAFT,
+    "broker.id.generation.enable": "broker.id says the number",
+    "reserved.broker.max.id": "broker.id says the number",
+    "initial.broker.registration.timeout.ms": _KRAFT,
+    "offsets.": "offsets are committed as all records are, at once and on every in-sync replica",
+    "group.consumer.min.assignment.interval.ms": _ASSIGNED,
+    "group.consumer.max.assignment.interval.ms": _ASSIGNED,
+    "group.coordinator.": "groups of both protocols are coordinated on the broker's one event loop",
+    "group.share.": _SHARE,
+    "share.": _SHARE,
+    "group.streams.": "this version has no streams groups",
+    "add.partitions.to.txn.": _TRANSACTIONS,
+    "transaction.": _TRANSACTIONS,
+    "transactional.": _TRANSACTIONS,
+    "quota.": _QUOTAS,
+    "client.quota.": _QUOTAS,
+    "alter.": _QUOTAS,
+    "metric.": _JVM,
+    "metrics.": _JVM,
+    "kafka.metrics.": _JVM,
+    "auto.include.jmx.reporter": _JVM,
+    "telemetry.": _JVM,
+    "confluent.": "it is Confluent's",
+    "remote.": _TIERED,
+    "log.local.": _TIERED,
+    "request.timeout.ms": "brokers talk over their one listener, and give a controller 30 s to answer",
+    "connection.failed.authentication.delay.ms": "this version has no authentication",
+    "controlled.shutdown.": "a stop hands nothing over before the broker is gone",
+    "fetch.purgatory.purge.interval.requests": "what waits is dropped when it is over",
+    "producer.purgatory.purge.interval.requests": "what waits is dropped when it is over",
+    "delete.records.purgatory.purge.interval.requests": "what waits is dropped when it is over",
+    "eligible.leader.replicas.enable": _REPLICATION,
+    "unstable.": "nothing here is unstable",
+}
+
+#: Names that are refused, since going on without them would give less than was asked for.
+REFUSED = {
+    "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
+    "zookeeper.clientCnxnSocket": "Java classes cannot be loaded here; leave the setting out",
+    "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
+    "ssl.": "this version has no TLS; put it behind a TLS proxy or leave the setting out",
+    "sasl.": "this version has no authentication; leave the setting out",
+    "listener.name.": "this version has plaintext listeners only; leave the setting out",
+    "security.": "this version has no TLS or authentication; leave the setting out",
+    "principal.builder.class": "this version has no authentication; leave the setting out",
+    "authorizer.class.name": "this version has no access control; leave the setting out",
+    "super.users": "this version has no access control; leave the setting out",
+    "allow.everyone.if.no.acl.found": "this version has no access control; leave the setting out",
+    "delegation.token.": "this version has no authentication; leave the setting out",
+    "connections.max.reauth.ms": "this version has no authentication; leave the setting out",
+    "create.topic.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
+    "alter.config.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
+    "config.providers": "values are taken as they stand; write them out",
+    "config.providers.": "values are taken as they stand; write them out",
+    "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
+    "max.connections.per.ip.overrides": "there is one limit for all addresses, max.connections.per.ip",
+    "max.connection.creation.rate": "the rate of new connections is not limited here; leave the setting out",
+}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Names and values of a file in Java's properties format: comments, continued lines and escapes; the last of equal names wins."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        match = re.match(r"((?:[^\\=:\s]|\\.)*)\s*[=:]?\s*(.*)", line, re.DOTALL)
+        assert match is not None, "every part of the pattern may be empty"
+        found[_unescaped(match[1])] = _unescaped(match[2])
+    return found
+
+
+def _logical_lines(text: str) -> Iterable[str]:
+    line = ""
+    for raw in text.splitlines():
+        part = raw.lstrip()
+        if not line and (not part or part[0] in "#!"):
+            continue
+        if (len(part) - len(part.rstrip("\\"))) % 2:
+            line += part[:-1]
+            continue
+        yield line + part
+        line = ""
+    if line:
+        yield line
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1][1:], 16)) if len(found[1]) > 1 else _ESCAPES.get(found[1], found[1]), text)
+
+
+def adopted(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The settings that mean something here, and a line about each that does not. Raises: ConfigError for one that is refused."""
+    kept: dict[str, str] = {}
+    warnings: list[str] = []
+    controller_names = {name.strip() for name in given.get("controller.listener.names", "").split(",") if name.strip()}
+    for written, value in given.items():
+        name = ALIASES.get(written, written)
+        if name in SPECS_BY_NAME:
+            kept[name] = value
+        elif name == "listener.security.protocol.map":
+            _refuse_protocols(value, controller_names)
+        elif (reason := _reason(name, REFUSED)) is not None:
+            raise ConfigError(name, reason)
+        elif (reason := _reason(name, MEANINGLESS)) is not None:
+            warnings.append(f"ignoring {name}: {reason}")
+        else:
+            kept[name] = value
+    for name in ("listeners", "advertised.listeners"):
+        if name in kept and controller_names:
+            addresses = [part.strip() for part in kept[name].split(",")]
+            kept[name] = ",".join(address for address in addresses if address.partition("://")[0] not in controller_names)
+    return kept, warnings
+
+
+def _refuse_protocols(mapping: str, controller_names: set[str]) -> None:
+    for pair in filter(None, (part.strip() for part in mapping.split(","))):
+        listener, _, protocol = pair.partition(":")
+        # Names of listeners that no address uses do no harm: Kafka's own sample file maps SSL:SSL.
+        if protocol != "PLAINTEXT" and listener != protocol and listener not in controller_names:
+            raise ConfigError("listener.security.protocol.map", f"listener {listener} asks for {protocol}; this version has PLAINTEXT only")
+
+
+def _reason(name: str, table: Mapping[str, str]) -> str | None:
+    """By the whole name, or by the longest beginning of it that the table holds."""
+    if name in table:
+        return table[name]
+    parts = name.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        found = table.get(".".join(parts[:count]) + ".")
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,123 @@
+"""Users of a simulated cluster: they look for the leader of their partition, and ask another broker when they were wrong.
+
+A user knows what the store says, as if it had just asked for metadata: mostly it goes to the leader, often to somebody else. Who reads
+says of which leader epoch it has heard, so that a leader that is none any more cannot lead it astray.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker.apis.k02_list_offsets import LATEST
+from ottla.sim.checkers.cluster import LatestNeverFalls
+from ottla.sim.client_connection import RETRY_MS, Caller
+from ottla.sim.clients import Consumer
+from ottla.sim.cluster_machine import ClusterMachine
+from ottla.sim.network import Connection, Network
+from ottla.sim.world import World
+from ottla.store.layout import PartitionState
+from ottla.wire import errors
+from ottla.wire.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+#: How often a user goes where its request belongs.
+WELL_INFORMED = 0.8
+#: How often a user who was answered well looks for another broker all the same.
+RESTLESS = 0.1
+
+
+class Entrance:
+    """Where users connect: mostly to the broker that ``belongs`` names, often to any. Is a ``Host``."""
+
+    def __init__(self, rng: Random, machines: Mapping[BrokerId, ClusterMachine], belongs: Callable[[], int]) -> None:
+        """``belongs``: -1 for any broker."""
+        self._rng = rng
+        self._machines = machines
+        self._belongs = belongs
+        self._taken: dict[int, ClusterMachine] = {}
+        #: Who took the last connection.
+        self.last = BrokerId(-1)
+
+    def accept(self, connection: Connection) -> bool:
+        machine = self._rng.choice(list(self._machines.values()))
+        if self._rng.random() < WELL_INFORMED:
+            machine = self._machines.get(BrokerId(self._belongs()), machine)
+        self._taken[connection.number] = machine
+        self.last = machine.broker_id
+        return machine.accept(connection)
+
+    def receive(self, connection: Connection, frame: bytearray) -> None:
+        self._taken[connection.number].receive(connection, frame)
+
+    def hung_up(self, connection: Connection) -> None:
+        self._taken.pop(connection.number).hung_up(connection)
+
+
+class Reader(Consumer):
+    """A consumer that looks for another broker after an error, and now and then without one; and goes to the replica that it is sent to."""
+
+    #: Where it was sent; -1 for the leader.
+    near = -1
+
+    def _answered(self, response: Any) -> None:
+        data = response.responses[0].partitions[0] if response.responses else None
+        if data is None or data.error_code:
+            self.near = -1
+            self._caller.hang_up()
+        elif data.preferred_read_replica >= 0:
+            self.near = data.preferred_read_replica
+            self._caller.hang_up()
+        elif self._rng.random() < RESTLESS:
+            self._caller.hang_up()
+        super()._answered(response)
+
+
+class Lister:
+    """Asks where a partition ends, for ever, the leader of the epoch that it has heard of."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        host: Entrance,
+        partition: TopicPartition,
+        state: Callable[[], PartitionState | None],
+        checker: LatestNeverFalls,
+        leader_of: Callable[[TopicPartition, int], int | None],
+    ) -> None:
+        """``host`` is nobody else's; ``leader_of`` tells who leads, or led, in an epoch."""
+        self._host = host
+        self._leader_of = leader_of
+        self._world = world
+        self._rng = world.rng(f"lister {partition}")
+        self._partition = partition
+        self._state = state
+        self._checker = checker
+        self._caller = Caller(world, network, host, "lister", self._again)
+        world.after(self._rng.randint(0, 500), self._ask)
+
+    def _again(self) -> None:
+        self._world.after(RETRY_MS, self._ask)
+
+    def _ask(self) -> None:
+        state = self._state()
+        epoch = state.leader_epoch if state is not None else -1
+        wish = ListOffsetsPartition(partition_index=self._partition.partition, current_leader_epoch=epoch, timestamp=LATEST)
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self._partition.topic, partitions=[wish])])
+        told = self._checker.highest(self._partition)
+
+        def answered(response: Any) -> None:
+            answer = response.topics[0].partitions[0]
+            if answer.error_code == errors.NONE:
+                self._checker.told(self._partition, answer.offset, asked_at=told)
+                if epoch >= 0 and self._leader_of(self._partition, epoch) != asked:
+                    self._checker.wrong(self._partition, epoch, asked)
+            if answer.error_code != errors.NONE or self._rng.random() < RESTLESS:
+                # Who hangs up begins again.
+                self._caller.hang_up()
+            else:
+                self._world.after(self._world.unhurried(self._rng.choice((20, 100, 500))), self._ask)
+
+        if not self._caller.call(request, 2, answered):
+            self._again()
+        asked = self._host.last

@@ -1,0 +1,131 @@
+"""The stage that is a cluster: groups whose offsets have three copies, and coordinators that move with the leaders of their partitions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker.coordinator import partition_for
+from ottla.broker.node import Node
+from ottla.sim.cluster_clients import Entrance
+from ottla.sim.cluster_faults import ClusterFaults
+from ottla.sim.cluster_machine import ClusterMachine, wake_all
+from ottla.sim.cluster_observer import Witness
+from ottla.sim.links import Links
+from ottla.sim.machine import Performer
+from ottla.sim.network import Host, Network
+from ottla.sim.world import World
+from ottla.store import layout
+from ottla.store.memory import MemoryStore
+
+OFFSETS = "__consumer_offsets"
+SETTINGS = {"replica.lag.time.max.ms": "1000", "replica.fetch.wait.max.ms": "200", "controlled.shutdown.retry.backoff.ms": "300"}
+#: How often a broker is away when users come, and how often somebody looks whether they can.
+ONE_AWAY, LOOK_MS = 0.25, 5
+
+
+class Brokers:
+    """See the module's theory. Is a ``Stage``."""
+
+    replicas = 3
+
+    def __init__(
+        self, world: World, network: Network, texts: Mapping[str, str], performer: Performer | None, count: int, topic: str
+    ) -> None:
+        self._world = world
+        self._network = network
+        self._topic = topic
+        self._rng = world.rng("brokers")
+        self._links = Links(world)
+        self.store = MemoryStore()
+        self.machines: dict[BrokerId, ClusterMachine] = {}
+        texts = {**texts, **SETTINGS, "min.insync.replicas": "2"}
+        for number in range(1, count + 1):
+            ClusterMachine(world, self.store, texts, self.machines, self._links, performer, broker_id=number)
+        wake_all(self.store, self.machines)
+        self.brokers: Sequence[int] = list(self.machines)
+        self.witness = Witness(self.machines, self.store, lambda name: name == topic)
+
+    def faults(self, kinds: Sequence[str], more: Mapping[str, Callable[[], None]]) -> ClusterFaults:
+        """What befalls this cluster."""
+        return ClusterFaults(
+            self._world, self.machines, self.store, self._links, self._network, kinds, more, at_rest=lambda: not self._restless()
+        )
+
+    def host(self, broker: int) -> Host:
+        return self.machines[BrokerId(broker)]
+
+    def anyone(self) -> int:
+        return self._rng.choice(self.brokers)
+
+    def entrance(self, partition: int) -> Host:
+        where = TopicPartition(self._topic, partition)
+        return Entrance(self._rng, self.machines, lambda: self.leader_of(where))
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        state = self.witness.state(partition)
+        return state.leader if state is not None and state.leader >= 0 else self.anyone()
+
+    def coordinator_of(self, group: str) -> int:
+        node = self.store.tree.nodes.get(layout.topic(OFFSETS))
+        if node is None:
+            return self.anyone()
+        return self.leader_of(TopicPartition(OFFSETS, partition_for(group, len(layout.decode_topic(node.data).replicas))))
+
+    def readable(self, positions: Mapping[int, int], rng: Random) -> tuple[int, dict[int, int]]:
+        leader = self.leader_of(TopicPartition(self._topic, rng.choice(sorted(positions))))
+        led = {number: at for number, at in positions.items() if self.leader_of(TopicPartition(self._topic, number)) == leader}
+        return leader, led or dict(positions)
+
+    def leads(self, broker: int, partition: int) -> bool:
+        state = self.witness.state(TopicPartition(self._topic, partition))
+        return state is not None and state.leader == broker
+
+    def node(self, broker: int) -> Node | None:
+        return self.machines[BrokerId(broker)].node
+
+    def start(self) -> None:
+        for machine in self.machines.values():
+            machine.start()
+        if self._world.rng("away").random() < ONE_AWAY:
+            self._world.after(LOOK_MS, self._one_goes)
+
+    def _one_goes(self) -> None:
+        """Once users can come, and before they look for coordinators: so the offsets' topic begins with fewer copies."""
+        if layout.topic(self._topic) not in self.store.tree.nodes:
+            self._world.after(LOOK_MS, self._one_goes)
+            return
+        rng = self._world.rng("away")
+        machine = self.machines[BrokerId(rng.choice(self.brokers))]
+        machine.stop()
+        self._world.after(rng.choice((1_000, 3_000, 6_000)), lambda: None if machine.node is not None else machine.start())
+
+    def ready(self) -> bool:
+        return all(machine.node is not None and machine.node.ready for machine in self.machines.values()) and not self._restless()
+
+    def last_look(self, look: Callable[[Node], None]) -> None:
+        for machine in self.machines.values():
+            machine.last_look = look
+
+    def power_cut(self) -> None:
+        for machine in self.machines.values():
+            machine.power_cut()
+        for machine in self.machines.values():
+            machine.start()
+
+    def problems(self) -> list[str]:
+        return self.witness.problems
+
+    def _restless(self) -> bool:
+        """Whether a partition has no leader, or a replica that is not in sync, or not there."""
+        for path in self.store.tree.nodes:
+            partition = layout.partition_state_of(path)
+            state = self.witness.state(partition) if partition is not None else None
+            if partition is not None and state is not None:
+                copies = len(self.witness.replicas(partition))
+                # If brokers were down when it was created, copies of __consumer_offsets are added when they are back.
+                if state.leader < 0 or len(state.isr) != copies or (partition.topic == OFFSETS and copies < self.replicas):
+                    return True
+                # Until the store gives up a dead broker's session, its ISRs look as if it were there.
+                if any((node := self.node(broker)) is None or node.epoch != state.registration_of(broker) for broker in state.isr):
+                    return True
+        return False

@@ -1,0 +1,176 @@
+"""Who sees what no user sees: every broker after each step that may have changed something, and each change of the store.
+
+It tells the checkers of ``checkers/cluster.py`` what changed, and is the ``Cluster`` that they look at.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.ports import Op
+from ottla.broker import events
+from ottla.broker.node import PEER
+from ottla.broker.replica.follower import Follower
+from ottla.broker.replica.leader import Leader
+from ottla.sim.checkers.cluster import (
+    ClusterChecker,
+    CommittedIsSpread,
+    CopiesAgree,
+    EpochsRise,
+    IsrHoldsCommitted,
+    MarksOnlyRise,
+    NobodyLeadsUnheard,
+    OneControllerPerEpoch,
+    OneLeaderPerEpoch,
+)
+from ottla.sim.cluster_machine import ClusterMachine
+from ottla.store import layout
+from ottla.store.layout import PartitionState
+from ottla.store.memory import MemoryStore
+
+#: After these a broker may lead other partitions, or know of other high watermarks; and after what other brokers ask.
+TELLING = frozenset(
+    (
+        events.Flushed,
+        events.LogsChanged,
+        events.PeerAnswered,
+        events.Scrubbed,
+        events.StoreChanged,
+        events.StoreAnswered,
+        events.SessionChanged,
+    )
+)
+#: What only the controller writes.
+CONTROLLED = (layout.TOPICS + "/", layout.CONFIG + "/", layout.CONTROLLER_EPOCH)
+
+
+class Seen:
+    """A replica when it was looked at last."""
+
+    __slots__ = ("epoch", "high_watermark", "replica")
+
+    def __init__(self, replica: Leader | Follower) -> None:
+        self.replica = replica
+        self.epoch = -1
+        self.high_watermark = 0
+
+
+class Witness:
+    """See the module's theory."""
+
+    def __init__(self, machines: Mapping[BrokerId, ClusterMachine], store: MemoryStore, follows: Callable[[str], bool]) -> None:
+        """``follows``: whether the batches of a topic stay as they are."""
+        self._machines = machines
+        self._store = store
+        #: By broker and partition.
+        self._seen: dict[BrokerId, dict[TopicPartition, Seen]] = {broker: {} for broker in machines}
+        #: States as decoded, with what they were decoded from.
+        self._states: dict[TopicPartition, tuple[bytes, PartitionState]] = {}
+        leaders = OneLeaderPerEpoch(self)
+        #: By partition and epoch.
+        self.leader_of = leaders.leader_of
+        self.checkers: list[ClusterChecker] = [
+            leaders,
+            EpochsRise(self),
+            OneControllerPerEpoch(self),
+            MarksOnlyRise(self),
+            CommittedIsSpread(self),
+            NobodyLeadsUnheard(self),
+            IsrHoldsCommitted(self),
+            CopiesAgree(self, follows),
+        ]
+        for machine in machines.values():
+            machine.stepped = self.stepped
+            machine.submits = self.submits
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for checker in self.checkers for problem in checker.problems]
+
+    # The cluster as it is.
+
+    def state(self, partition: TopicPartition) -> PartitionState | None:
+        node = self._store.tree.nodes.get(layout.partition_state(*partition))
+        if node is None:
+            return None
+        data, state = self._states.get(partition, (b"", None))
+        if data is not node.data or state is None:
+            state = layout.decode_partition_state(node.data)
+            self._states[partition] = (node.data, state)
+        return state
+
+    def replicas(self, partition: TopicPartition) -> tuple[int, ...]:
+        """All that are assigned, also those that a move adds or removes."""
+        node = self._store.tree.nodes.get(layout.topic(partition.topic))
+        return layout.decode_topic(node.data).replicas.get(partition.partition, ()) if node is not None else ()
+
+    def registration(self, broker: int) -> int | None:
+        node, machine = self._store.tree.nodes.get(layout.broker(broker)), self._machines.get(BrokerId(broker))
+        running = machine.node.epoch if machine is not None and machine.node is not None else None
+        return running if node is not None and node.created_zxid == running else None
+
+    def replica(self, broker: int, partition: TopicPartition) -> Leader | Follower | None:
+        machine = self._machines.get(BrokerId(broker))
+        return machine.node.partitions.replica(partition) if machine is not None and machine.node is not None else None
+
+    def is_rotten(self, broker: int, partition: TopicPartition) -> bool:
+        machine = self._machines.get(BrokerId(broker))
+        return machine is not None and partition in machine.rotten
+
+    # What happens.
+
+    def stepped(self, machine: ClusterMachine, event: events.Event) -> None:
+        """A broker took something in."""
+        kind = type(event)
+        if kind not in TELLING and (kind is not events.RequestArrived or event.client_id != PEER):  # type: ignore[attr-defined]
+            return
+        assert machine.node is not None, "it has just stepped"
+        if isinstance(event, events.SessionChanged):
+            machine.heard = event.state == "connected"
+        if not machine.heard:
+            for checker in self.checkers:
+                checker.unheard(machine.broker_id, len(machine.node.partitions.leaders), controls=machine.node.controller.active)
+        partitions, seen = machine.node.partitions, self._seen[machine.broker_id]
+        for partition, leader in partitions.leaders.items():
+            known = seen.get(partition)
+            if known is None or known.replica is not leader:
+                known = seen[partition] = Seen(leader)
+            if known.epoch != leader.epoch:
+                known.epoch = leader.epoch
+                for checker in self.checkers:
+                    checker.led(machine.broker_id, leader)
+            if known.high_watermark != leader.high_watermark:
+                self._moved(machine.broker_id, known)
+        for partition, follower in partitions.followers.items():
+            known = seen.get(partition)
+            if known is None or known.replica is not follower:
+                known = seen[partition] = Seen(follower)
+            if known.high_watermark != follower.high_watermark:
+                self._moved(machine.broker_id, known)
+
+    def _moved(self, broker: BrokerId, known: Seen) -> None:
+        before, known.high_watermark = known.high_watermark, known.replica.high_watermark
+        for checker in self.checkers:
+            checker.moved(broker, known.replica, before)
+
+    def submits(self, machine: ClusterMachine, ops: Sequence[Op], carry_out: Callable[[], None]) -> None:
+        """A broker asks something of the store."""
+        partitions = [tp for op in ops if op.kind in ("create", "set") and (tp := layout.partition_state_of(op.path)) is not None]
+        before = {partition: self.state(partition) for partition in partitions}
+        zxid = self._store.tree.zxid
+        carry_out()
+        if self._store.tree.zxid == zxid:
+            return
+        if any(op.kind != "check" and op.path.startswith(CONTROLLED) for op in ops):
+            epoch = layout.decode_controller_epoch(self._store.tree.nodes[layout.CONTROLLER_EPOCH].data)
+            for checker in self.checkers:
+                checker.wrote(machine.broker_id, epoch)
+        for op in ops:
+            topic = layout.topic_of(op.path) if op.kind == "delete" else None
+            if topic is not None:
+                for checker in self.checkers:
+                    checker.gone(topic)
+        for partition, former in before.items():
+            state = self.state(partition)
+            if state is not None:
+                for checker in self.checkers:
+                    checker.state_written(partition, former, state)

@@ -1,0 +1,201 @@
+"""Where a story of groups is told: on one broker, or on a cluster. What the story needs to know of either.
+
+Members and other users of groups know which broker coordinates a group, or leads a partition, from what the store says, as if they had just
+asked; between that and the broker's own belief there is room enough for errors.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Protocol
+
+from ottla.base.ids import TopicPartition
+from ottla.broker.coordinator import State
+from ottla.broker.groups.classic.group import ClassicGroup
+from ottla.broker.groups.consumer.service import ServedConsumerGroup
+from ottla.broker.node import Node
+from ottla.broker.replica.leader import Leader
+from ottla.log.log import Log
+from ottla.sim.client_connection import Caller
+from ottla.sim.clients import TOPIC
+from ottla.sim.machine import Machine
+from ottla.sim.network import Host, Network
+from ottla.sim.world import World
+from ottla.store import layout
+from ottla.store.memory import MemoryStore
+
+
+class Stage(Protocol):
+    """Brokers by number; of those that only one broker has, this is always the same one."""
+
+    store: MemoryStore
+    #: Copies of each partition.
+    replicas: int
+
+    @property
+    def brokers(self) -> Sequence[int]: ...
+
+    def host(self, broker: int) -> Host: ...
+
+    def anyone(self) -> int: ...
+
+    def entrance(self, partition: int) -> Host:
+        """Where users go who want the leader of a partition; -1 for anybody."""
+        ...
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        """As the store says; anybody while there is none."""
+        ...
+
+    def coordinator_of(self, group: str) -> int:
+        """As the store says; anybody while there is none."""
+        ...
+
+    def readable(self, positions: Mapping[int, int], rng: Random) -> tuple[int, dict[int, int]]:
+        """A broker to read from, and which of these partitions it leads."""
+        ...
+
+    def leads(self, broker: int, partition: int) -> bool:
+        """Whether what a broker says of a partition of the story's topic counts."""
+        ...
+
+    def node(self, broker: int) -> Node | None:
+        """None while it is down."""
+        ...
+
+    def start(self) -> None: ...
+
+    def ready(self) -> bool:
+        """Whether all brokers serve."""
+        ...
+
+    def last_look(self, look: Callable[[Node], None]) -> None:
+        """Have each process looked at that is about to end."""
+        ...
+
+    def power_cut(self) -> None:
+        """The power goes everywhere, once, and comes back."""
+        ...
+
+    def problems(self) -> list[str]:
+        """What the stage has seen that must not be."""
+        ...
+
+
+class Callers:
+    """A user's connections, one to each broker that it needs."""
+
+    def __init__(self, world: World, network: Network, stage: Stage, name: str) -> None:
+        self._world = world
+        self._network = network
+        self._stage = stage
+        self._name = name
+        self._callers: dict[int, Caller] = {}
+
+    def to(self, broker: int) -> Caller:
+        found = self._callers.get(broker)
+        if found is None:
+            found = self._callers[broker] = Caller(self._world, self._network, self._stage.host(broker), self._name)
+        return found
+
+    def hang_up(self) -> None:
+        for caller in self._callers.values():
+            caller.hang_up()
+
+
+class OneBroker:
+    """A stage with one broker, number 1."""
+
+    replicas = 1
+    brokers = (1,)
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.store = machine.store
+
+    def host(self, broker: int) -> Host:
+        return self._machine
+
+    def anyone(self) -> int:
+        return 1
+
+    def entrance(self, partition: int) -> Host:
+        return self._machine
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        return 1
+
+    def coordinator_of(self, group: str) -> int:
+        return 1
+
+    def readable(self, positions: Mapping[int, int], rng: Random) -> tuple[int, dict[int, int]]:
+        return 1, dict(positions)
+
+    def leads(self, broker: int, partition: int) -> bool:
+        return True
+
+    def node(self, broker: int) -> Node | None:
+        return self._machine.node
+
+    def start(self) -> None:
+        self._machine.start()
+
+    def ready(self) -> bool:
+        return self._machine.node is not None and self._machine.node.ready
+
+    def last_look(self, look: Callable[[Node], None]) -> None:
+        self._machine.last_look = look
+
+    def power_cut(self) -> None:
+        self._machine.power_cut()
+        self._machine.start()
+
+    def problems(self) -> list[str]:
+        return []
+
+
+class Scene:
+    """What a stage shows of the story's topic and groups at this moment."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        #: As decoded last, with what from.
+        self._topic: tuple[bytes, layout.TopicAssignment] | None = None
+
+    def topic(self) -> layout.TopicAssignment | None:
+        node = self._stage.store.tree.nodes.get(layout.topic(TOPIC))
+        if node is None:
+            return None
+        if self._topic is None or self._topic[0] is not node.data:
+            self._topic = node.data, layout.decode_topic(node.data)
+        return self._topic[1]
+
+    def _leaders(self) -> Iterator[Leader]:
+        topic = self.topic()
+        for number in topic.replicas if topic is not None else ():
+            partition = TopicPartition(TOPIC, number)
+            node = self._stage.node(self._stage.leader_of(partition))
+            leader = node.partitions.leaders.get(partition) if node is not None else None
+            if leader is not None:
+                yield leader
+
+    def ends(self) -> dict[int, int]:
+        """The high watermark of each partition that is led."""
+        return {leader.partition.partition: leader.high_watermark for leader in self._leaders()}
+
+    def logs(self) -> dict[int, Log]:
+        return {leader.partition.partition: leader.log for leader in self._leaders()}
+
+    def takes(self, group_id: str, member_id: str, epoch: int) -> bool | None:
+        """Whether the group's coordinator would take a commit from a member now; None when there is no coordinator."""
+        node = self._stage.node(self._stage.coordinator_of(group_id))
+        number = node.groups.partition_of(group_id) if node is not None else None
+        shard = node.groups.shards.get(number) if node is not None and number is not None else None
+        if shard is None or shard.state is not State.ACTIVE:
+            return None
+        group = shard.machine.by_id.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return member_id in group.members.by_id and group.generation == epoch
+        if isinstance(group, ServedConsumerGroup):
+            found = group.told.members.get(member_id)
+            return found is not None and found.epoch == epoch
+        return False

@@ -1,0 +1,400 @@
+"""Simulated members of consumer groups: the client's own membership machines, driven by a user who polls, reads, commits and dies.
+
+The user's program is written as one generator, ``Member._program``: what it waits for it yields, as a function that takes what to call when
+it is there. Nothing of a dead member happens any more; of a paused one it happens later. A member lives once: who comes back is another
+``Member``, with the same instance id if it is a static one.
+
+What is real: ``client.membership``, ``client.reconciliation``, the messages of ``client.commits``, frames. What is simulated: the loop
+around them (``client.group``, ``client.rebalance``), sockets, and the user.
+"""
+
+from collections.abc import Callable, Generator
+from random import Random
+from typing import Any, Protocol, TypeAlias
+
+from ottla.base.ids import TopicPartition
+from ottla.client.errors import ConnectionFailed
+from ottla.client.group import commits
+from ottla.client.group.assignors import assignors_from
+from ottla.client.group.classic_membership import Membership
+from ottla.client.group.commits import OffsetAndMetadata
+from ottla.client.group.consumer_membership import Reconciliation
+from ottla.client.group.coordinator_search import COORDINATOR_MOVED, Call, Change, Kind
+from ottla.client.options import ConsumerOptions
+from ottla.client.transport.cluster import Cluster
+from ottla.records.errors import RecordsError
+from ottla.sim.client_connection import KEYS, RETRY_MS, VERSIONS, Caller
+from ottla.sim.group_environment import Callers, Stage
+from ottla.sim.network import Network
+from ottla.sim.record_decoding import decoded
+from ottla.sim.world import Gate, World
+from ottla.wire import errors
+from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGroupRequest, SyncGroupRequest
+
+COMMIT, OFFSETS, FETCH = 8, 9, 1
+#: Chance that a user works so long on what it polled that it is taken for stuck.
+STUCK = 0.003
+#: Errors of a commit after which it is not known whether it was written.
+UNCLEAR = frozenset((*COORDINATOR_MOVED, errors.UnknownServerError.code, errors.RequestTimedOut.code))
+#: What a user waits for: a function that takes whom to tell.
+Wait: TypeAlias = Callable[[Callable[[Any], None]], None]
+Program: TypeAlias = Generator[Wait, Any, Any]
+
+
+class GroupListener(Protocol):
+    """What a story of groups hears from members. ``who`` is a member that is or was."""
+
+    topic: str
+    #: The faults are over, and users behave.
+    calm: bool
+
+    @property
+    def partitions(self) -> int:
+        """How many the topic has now."""
+        ...
+
+    def topic_id(self) -> bytes: ...
+
+    def assigned(self, who: "Member", partitions: list[int]) -> None: ...
+
+    def released(self, who: "Member", partitions: list[int], *, lost: bool) -> None: ...
+
+    def began(self, who: "Member", partition: int, offset: int) -> None: ...
+
+    def delivered(self, who: "Member", partition: int, offset: int, value: bytes) -> None: ...
+
+    def commit_sent(self, group: str, who: tuple[str, int] | None, offsets: dict[int, int]) -> Any: ...
+
+    def commit_answered(self, ticket: Any, partition: int, outcome: str) -> None:
+        """``outcome`` is acknowledged, refused or unclear."""
+
+    def fetch_sent(self, group: str) -> Any: ...
+
+    def fetch_answered(self, ticket: Any, offsets: dict[int, int]) -> None: ...
+
+    def synced(self, who: "Member", asked_ms: int, generation: int) -> None: ...
+
+    def died(self, who: "Member") -> None: ...
+
+    def ended(self, who: "Member") -> None:
+        """Its program is over. It has died, too."""
+        ...
+
+    def complaint(self, text: str) -> None: ...
+
+
+class Member:
+    """One life of one member of a group."""
+
+    def __init__(
+        self, world: World, network: Network, stage: Stage, history: GroupListener, options: ConsumerOptions, *, name: str, rng: Random
+    ) -> None:
+        self.name = name
+        self.group = options.group_id
+        self.options = options
+        self._world = world
+        self._history = history
+        self._rng = rng
+        self._cluster = Cluster(max_age_ms=60_000)
+        self.machine: Membership | Reconciliation
+        if options.group_protocol == "consumer":
+            self.machine = Reconciliation(options, rng, lambda topic: history.topic_id(), lambda: {history.topic_id(): history.topic})
+        else:
+            made = assignors_from(list(options.partition_assignment_strategy))
+            self.machine = Membership(options, made, rng, lambda topic: history.partitions)
+        self._stage = stage
+        #: Connections to coordinators, and those for all else, by broker.
+        self._coordinating = Callers(world, network, stage, name)
+        self._fetching = Callers(world, network, stage, name)
+        self.dead = False
+        self._leaving = False
+        self._gate = Gate(world)
+        #: When the membership machine is to be asked next; what was planned for another time is void.
+        self._step_at_ms = float("inf")
+        #: Requests to the coordinator that may be answered late: nothing behind them is late meanwhile.
+        self._patience_ms: dict[Call, float] = {}
+        #: Next offset to read, for partitions whose committed offset is known.
+        self.positions: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self.machine.subscribe([history.topic])
+        self._life: Program = self._program()
+        self._go_on(None)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # What befalls it.
+
+    def kill(self) -> None:
+        """The process ends; nobody is told."""
+        if not self.dead:
+            self.dead = True
+            self._world.note(f"{self.name} dies")
+            self._history.died(self)
+            for callers in (self._coordinating, self._fetching):
+                callers.hang_up()
+
+    def pause(self, duration_ms: int) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
+        self._world.note(f"{self.name} pauses for {duration_ms}")
+        self._gate.shut(duration_ms)
+
+    def leave(self) -> None:
+        """The user closes its consumer, when it polls next."""
+        self._leaving = True
+
+    @property
+    def owned(self) -> list[int]:
+        """Partitions that the user reads."""
+        return [] if self.dead else [tp.partition for tp in self.machine.owned]
+
+    # Time.
+
+    def _awake(self, act: Callable[[], None]) -> None:
+        """Do it unless it is dead; later, while it is paused."""
+
+        def heard() -> None:
+            if not self.dead:
+                act()
+
+        self._gate.enter(heard)
+
+    def _sleep(self, duration_ms: int) -> Wait:
+        return lambda resume: self._world.after(duration_ms, lambda: self._awake(lambda: resume(None)))
+
+    def _go_on(self, found: Any) -> None:
+        """Let the user's program run until it waits again."""
+        try:
+            wait = self._life.send(found)
+        except StopIteration:
+            self.kill()
+            self._history.ended(self)
+        else:
+            wait(self._go_on)
+
+    def _ask(self, caller: Caller, message: Any, key: int, timeout_ms: int) -> Wait:
+        """The answer to a request; None when it is lost."""
+
+        def wait(resume: Callable[[Any], None]) -> None:
+            def answered(response: Any) -> None:
+                self._awake(lambda: resume(response))
+
+            def lost() -> None:
+                self._awake(lambda: resume(None))
+
+            if not caller.call(message, key, answered, lost=lost, timeout_ms=timeout_ms):
+                self._world.after(RETRY_MS, lost)
+
+        return wait
+
+    @property
+    def _coordinator(self) -> Caller:
+        """To whom it takes for its coordinator."""
+        place = self.machine.coordinator.place
+        return self._coordinating.to(place.node_id if place is not None else self._stage.anyone())
+
+    # The membership machine's postman.
+
+    def _pump(self) -> None:
+        now_ms = self._world.now_ms
+        for call in self.machine.step(now_ms):
+            self._carry(call)
+        at_ms = self.machine.next_ms(now_ms)
+        if at_ms != self._step_at_ms:
+            self._step_at_ms = at_ms
+            if at_ms != float("inf"):
+                self._world.after(int(at_ms - now_ms) + 1, lambda: self._awake(lambda: self._due(at_ms)))
+
+    def _due(self, at_ms: float) -> None:
+        if at_ms == self._step_at_ms:
+            self._step_at_ms = float("inf")
+            self._pump()
+
+    def _carry(self, call: Call) -> None:
+        key = KEYS[call.request]
+        caller = self._coordinator if call.to_coordinator else self._fetching.to(self._stage.anyone())
+        if call.request in (JoinGroupRequest, SyncGroupRequest):
+            self._patience_ms[call] = call.timeout_ms
+
+        def answered(response: Any) -> None:
+            self._patience_ms.pop(call, None)
+            self.machine.answered(call, response, self._world.now_ms)
+            if call.request is SyncGroupRequest and not response.error_code:
+                self._history.synced(self, asked_ms, message.generation_id)
+            self._pump()
+
+        def lost() -> None:
+            self._patience_ms.pop(call, None)
+            self.machine.failed(call, ConnectionFailed("simulated"), self._world.now_ms)
+            self._pump()
+
+        asked_ms = self._world.now_ms
+        message = call.build(VERSIONS[key])
+        timeout_ms = int(max([call.timeout_ms, *self._patience_ms.values()]) if call.to_coordinator else call.timeout_ms)
+        sent = caller.call(
+            message, key, lambda response: self._awake(lambda: answered(response)), lost=lambda: self._awake(lost), timeout_ms=timeout_ms
+        )
+        if not sent:
+            self._world.after(RETRY_MS, lambda: self._awake(lost))
+
+    # The user.
+
+    def _program(self) -> Program:
+        """Poll, work, commit now and then; until the user leaves, or hears of an error that it can do nothing about."""
+        machine, rng = self.machine, self._rng
+        yield self._sleep(rng.randint(0, 300))
+        while not self._leaving:
+            machine.poll_began()
+            self._pump()
+            yield from self._attend()
+            error = machine.error()
+            if error is not None:
+                self._world.note(f"{self.name} is told: {type(error).__name__}")
+                return
+            yield from self._find_positions()
+            found = yield from self._fetch()
+            for partition, offset, value in found:
+                self._history.delivered(self, partition, offset, value)
+                self.positions[partition] = offset + 1
+            machine.poll_ended(self._world.now_ms)
+            self._pump()
+            if rng.random() < 0.3:
+                yield from self._commit(patient=False)
+            stuck = rng.random() < STUCK and not self._history.calm
+            yield self._sleep(int(self.options.max_poll_interval_ms * 1.3) if stuck else rng.choice((0, 1, 10, 50)))
+        yield from self._close()
+
+    def _close(self) -> Program:
+        yield from self._commit(patient=True)
+        self._history.released(self, self.owned, lost=False)
+        call = self.machine.leave("the user closed the consumer")
+        if call is not None:
+            yield self._ask(self._coordinator, call.build(VERSIONS[KEYS[call.request]]), KEYS[call.request], int(call.timeout_ms))
+
+    def _attend(self) -> Program:
+        """Partitions that come and go."""
+        while (change := self.machine.change()) is not None:
+            if change.kind is Kind.REVOKED:
+                yield from self._commit(patient=True)
+            self._carry_out(change)
+            self._pump()
+
+    def _carry_out(self, change: Change) -> None:
+        partitions = [tp.partition for tp in change.partitions]
+        # A loss may have overtaken it.
+        there = self.machine.change() is change
+        self.machine.changed(change)
+        if change.kind is not Kind.ASSIGNED:
+            for partition in partitions:
+                self.positions.pop(partition, None)
+                self._committed.pop(partition, None)
+            self._history.released(self, partitions, lost=change.kind is Kind.LOST)
+        elif there:
+            self._history.assigned(self, partitions)
+
+    def _find_positions(self) -> Program:
+        """Read on where the group was."""
+        unknown = [tp for tp in self.machine.owned if tp.partition not in self.positions]
+        if not unknown or self.machine.coordinator.place is None:
+            return
+        member = self.machine.committing if isinstance(self.machine, Reconciliation) else ("", -1)
+        request = commits.fetch_request(self.options, self._cluster, unknown, member, VERSIONS[OFFSETS])
+        ticket = self._history.fetch_sent(self.group)
+        response = yield self._ask(self._coordinator, request, OFFSETS, self._timeout_ms())
+        if response is None:
+            return
+        code, found = commits.fetched(response, self.options, {})
+        if code in COORDINATOR_MOVED:
+            self.machine.coordinator.lost(self._world.now_ms)
+        if code:
+            self._world.note(f"{self.name}: error {code} for its offsets")
+            return
+        offsets = {tp.partition: kept.offset if isinstance(kept, OffsetAndMetadata) else -1 for tp, kept in found.items()}
+        self._history.fetch_answered(ticket, offsets)
+        for tp in unknown:
+            if tp in self.machine.owned:
+                self.positions[tp.partition] = max(offsets[tp.partition], 0)
+                self._committed[tp.partition] = self.positions[tp.partition]
+                self._history.began(self, tp.partition, self.positions[tp.partition])
+
+    def _timeout_ms(self) -> int:
+        return int(max([self.options.request_timeout_ms, *self._patience_ms.values()]))
+
+    def _fetch(self) -> Program:
+        """Records of what the user reads."""
+        if not self.positions:
+            yield self._sleep(self._rng.choice((10, 50)))
+            return []
+        size = self._rng.choice((1, 2000, 1 << 20))
+        leader, asked = self._stage.readable(self.positions, self._rng)
+        partitions = [FetchPartition(partition=each, fetch_offset=at, partition_max_bytes=size) for each, at in asked.items()]
+        request = FetchRequest(
+            max_wait_ms=self._rng.choice((0, 100, 300)),
+            min_bytes=1,
+            session_epoch=-1,
+            topics=[FetchTopic(topic=self._history.topic, partitions=partitions)],
+        )
+        response = yield self._ask(self._fetching.to(leader), request, FETCH, self.options.request_timeout_ms)
+        found: list[tuple[int, int, bytes]] = []
+        for data in response.responses[0].partitions if response is not None and response.responses else ():
+            partition = data.partition_index
+            if data.error_code:
+                if data.error_code == errors.OffsetOutOfRange.code and self._stage.leads(leader, partition):
+                    self._history.complaint(f"{self.name}: offset {asked[partition]} of partition {partition} is out of range")
+                continue
+            try:
+                records = list(decoded(data.records, asked[partition]))
+            except RecordsError:
+                # Damaged on the broker's disk; reading again tells.
+                continue
+            found += [(partition, offset, value) for offset, value in records]
+        if not found:
+            yield self._sleep(self._world.unhurried(10))
+        return found
+
+    def _commit(self, *, patient: bool) -> Program:
+        """Commit where the user is; with patience until it is certain, or the rebalance would be over."""
+        deadline_ms = self._world.now_ms + self.options.max_poll_interval_ms
+        while True:
+            news = {partition: at for partition, at in self.positions.items() if self._committed.get(partition) != at}
+            if not news:
+                return
+            code = yield from self._commit_once(news)
+            if not patient or code == 0 or self._world.now_ms >= deadline_ms:
+                return
+            if code is not None and not (errors.error_for(code).retriable or code == errors.StaleMemberEpoch.code):
+                return
+            yield self._sleep(RETRY_MS)
+            self._pump()
+
+    def _commit_once(self, news: dict[int, int]) -> Program:
+        """The error's code, 0 for none, None when nobody answered."""
+        machine, history = self.machine, self._history
+        if machine.coordinator.place is None:
+            return errors.CoordinatorNotAvailable.code
+        who = machine.committing
+        if who[1] < 0:
+            # As ``client.group`` does: who is no member at the moment does not commit.
+            return errors.UnknownMemberId.code
+        offsets = {TopicPartition(history.topic, partition): OffsetAndMetadata(at) for partition, at in news.items()}
+        request = commits.commit_request(self.options, self._cluster, offsets, who)
+        ticket = history.commit_sent(self.group, (self.name, who[1]), news)
+        response = yield self._ask(self._coordinator, request, COMMIT, self._timeout_ms())
+        if response is None:
+            for partition in news:
+                history.commit_answered(ticket, partition, "unclear")
+            return None
+        refused = {tp.partition: code for tp, code in commits.commit_errors(response, {}).items()}
+        for partition, at in news.items():
+            code = refused.get(partition, 0)
+            history.commit_answered(ticket, partition, "acknowledged" if not code else "unclear" if code in UNCLEAR else "refused")
+            if not code and partition in self.positions:
+                self._committed[partition] = at
+        worst = next(iter(refused.values()), 0)
+        if worst:
+            self._world.note(f"{self.name}: error {worst} for its commit")
+            machine.commit_refused(worst)
+            if worst in COORDINATOR_MOVED:
+                machine.coordinator.lost(self._world.now_ms)
+            self._pump()
+        return worst

@@ -1,0 +1,165 @@
+"""A process of brokers that stands on memory: disks that are gone with it, a store that keeps no file, no thread. A ``Ground``.
+
+Syncing costs nothing here, and still means what it means on a real disk: what was not synced can be lost in a crash. So a process on
+memory promises what one on a disk promises, and a test can find out.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from ottla.base.ports import Disk, Store
+from ottla.broker import effects, events
+from ottla.broker.metadata.configs import ServerOptions
+from ottla.log import scrub
+from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.scrub import Scrubbed
+from ottla.net.server_connection import Handler
+from ottla.server.environment import Cleaning, Held, Watch, wall_ms
+from ottla.server.metrics import Counters
+from ottla.server.store_factory import Coordination
+from ottla.sim.disk import SimDisk
+from ottla.store.memory import MemorySession, MemoryStore
+
+#: What becomes of what a process wrote and did not sync, when it is killed: it stays, as when a process alone dies; it is lost, as it may
+#: be when the power goes; or some of it is lost and some not, in sectors, as chance has it.
+Unsynced = Literal["kept", "lost", "torn"]
+#: No test fills it.
+CAPACITY_BYTES = 1 << 40
+#: More than one broker's share of descriptors, of which it needs none but for connections.
+DESCRIPTORS = 4096
+
+
+class AtOnce(Executor):
+    """Runs things where and when they are submitted."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+class CleanersOnTheLoop:
+    """Compacts piece by piece between other things; what is in memory is not throttled."""
+
+    def __init__(self) -> None:
+        self._stopping = False
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def clean(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
+        for step in carry_out(disk, effect.plan):
+            if isinstance(step, Cleaned):
+                return events.Cleaned(partition=effect.partition, result=step)
+            await asyncio.sleep(0)
+            if self._stopping:
+                break
+        return events.Cleaned(partition=effect.partition)
+
+    async def scrub(self, effect: effects.Scrub, disk: Disk) -> events.Scrubbed:
+        try:
+            for step in scrub.carry_out(disk, effect.plan):
+                if isinstance(step, Scrubbed):
+                    return events.Scrubbed(partition=effect.partition, result=step)
+                await asyncio.sleep(0)
+                if self._stopping:
+                    break
+        except FileNotFoundError:
+            pass
+        return events.Scrubbed(partition=effect.partition)
+
+
+class _Nobody:
+    """Holds what nobody else could want."""
+
+    def release(self) -> None: ...
+
+
+class _Sessions:
+    """The store's side of a process; its nodes outlive it."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._opened: list[MemorySession] = []
+
+    async def session(self) -> Store:
+        self._opened.append(self._store.session())
+        return self._opened[-1]
+
+    async def close(self) -> None:
+        for session in self._opened:
+            session.close()
+            self._store.sessions.remove(session)
+
+
+class Memory:
+    """The ground of a process, and of those that follow it on the same disks and store."""
+
+    def __init__(self, *, now_ms: Callable[[], int] | None = None, calendar_ms: Callable[[], int] = wall_ms) -> None:
+        """``now_ms`` never goes back; without one it is the calendar's time."""
+        self._now_ms = now_ms or calendar_ms
+        self._calendar_ms = calendar_ms
+        self._disks: dict[Path, SimDisk] = {}
+        self._store = MemoryStore(wake=_deliver_soon)
+
+    def end(self, unsynced: Unsynced, random: Random) -> None:
+        """The process was killed. The next one finds what is left."""
+        for path, disk in self._disks.items():
+            match unsynced:
+                case "kept":
+                    self._disks[path] = disk.restart()
+                case "lost":
+                    self._disks[path] = disk.lose()
+                case "torn":
+                    self._disks[path] = disk.crash(random)
+
+    # Ground
+
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    def wall_ms(self) -> int:
+        return self._calendar_ms()
+
+    def descriptors(self) -> int:
+        return DESCRIPTORS
+
+    def hold(self, path: Path) -> Held:
+        return _Nobody()
+
+    def disk(self, path: Path, *, descriptors_max: int) -> Disk:
+        if path not in self._disks:
+            self._disks[path] = SimDisk(str(path), capacity_bytes=CAPACITY_BYTES, now_ms=self._calendar_ms)
+        return self._disks[path]
+
+    def take_over(self, disk: Disk) -> None:
+        """Everything happens on the loop."""
+
+    def coordination(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
+        return _Sessions(self._store)
+
+    def threads(self, count: int, name: str) -> Executor:
+        return AtOnce()
+
+    def lanes(self, count: int) -> int:
+        return 0
+
+    def cleaners(self, counters: Counters) -> Cleaning:
+        return CleanersOnTheLoop()
+
+    def watch(self, counters: Counters) -> Watch | None:
+        return None
+
+    def door(self, shell: Handler) -> Handler:
+        return shell
+
+
+def _deliver_soon(session: MemorySession) -> None:
+    asyncio.get_running_loop().call_soon(session.deliver, 1)

@@ -1,0 +1,108 @@
+"""Whether a coordinator that reads its log would be the one that is there: the state of each shard, held against a replay of its log.
+
+Compared is all that records say: committed offsets, and groups with their members and assignments. A group of the classic protocol
+that is on its way to its next generation is ahead of its records, as it may be, and is left out.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ottla.base.ids import Offset
+from ottla.broker.coordinator import Shard, State
+from ottla.broker.groups.classic.group import ClassicGroup
+from ottla.broker.groups.classic.states import GroupState
+from ottla.broker.groups.consumer.service import ServedConsumerGroup
+from ottla.broker.groups.groups import Groups
+from ottla.broker.node import Node
+from ottla.records.batch import headers
+from ottla.records.read import records
+
+#: What a group of the new protocol knows beside its records.
+SOFT = frozenset(("topics_version", "matched_ms", "assigned_ms", "changed_ms", "matched"))
+
+
+def differences(node: Node) -> list[str]:
+    """What a replay would make different, in one line each. Raises: OSError, LogError, RecordsError when the log cannot be read."""
+    return [
+        line
+        for number, shard in sorted(node.groups.shards.items())
+        if shard.state is State.ACTIVE
+        for line in _of_shard(node, number, shard)
+    ]
+
+
+def _of_shard(node: Node, number: int, shard: Shard[Groups]) -> list[str]:
+    there, again = shard.machine, _replay(node, shard).machine
+    found = []
+    if there.offsets.by_group != again.offsets.by_group:
+        found.append(
+            f"shard {number}: committed offsets are {_short(there.offsets.by_group)}, a replay has {_short(again.offsets.by_group)}"
+        )
+    if there.offsets.bytes != again.offsets.bytes:
+        found.append(f"shard {number}: its offsets count {there.offsets.bytes} bytes, those of a replay {again.offsets.bytes}")
+    for group_id in sorted({*there.by_id, *again.by_id}):
+        mine, read = there.by_id.get(group_id), again.by_id.get(group_id)
+        if isinstance(mine, ClassicGroup) and mine.state is not GroupState.STABLE:
+            continue
+        if mine is None and isinstance(read, ClassicGroup) and read.unused and group_id not in again.offsets.by_group:
+            # What was only thought of, or lost its last offset: nothing is known of it.
+            continue
+        if durable(mine) != durable(read):
+            found.append(f"shard {number}: group {group_id} is {_short(durable(mine))}, a replay has {_short(durable(read))}")
+    return found
+
+
+def _replay(node: Node, shard: Shard[Groups]) -> Shard[Groups]:
+    log = shard.leader.log
+    again = Shard(node, shard.leader, Groups)
+    offset = log.start_offset
+    while offset < log.end_offset:
+        data = log.read(offset, max_bytes=1 << 20, upto=log.end_offset)
+        if not data:
+            break
+        for place, header in headers(data):
+            for _, _, key, value, _ in records(data, place):
+                record = again.machine.decode(key, value) if key is not None else None
+                if record is not None:
+                    again.machine.apply(*record)
+            offset = Offset(header.last_offset + 1)
+    return again
+
+
+def durable(group: Any) -> Any:
+    """What the records say of a group, in a form that can be compared."""
+    if isinstance(group, ClassicGroup):
+        members = {
+            member.member_id: (member.instance_id, member.metadata(group.protocol), member.assignment, member.session_timeout_ms)
+            for member in group.members
+        }
+        return ("classic", group.generation, group.protocol_type, group.protocol, group.leader, members)
+    if isinstance(group, ServedConsumerGroup):
+        # What the shard holds beside this group is not compared, so of the footprint only its own bytes are.
+        told = {name: value for name, value in vars(group.told).items() if name not in SOFT} | {"footprint": group.footprint.bytes}
+        return ("consumer", _plain(told))
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """Objects taken apart, so that equal contents are equal."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return {repr(_plain(each)) for each in value}
+    if isinstance(value, msgspec.Struct):
+        return value
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    if slots:
+        return {name: _plain(getattr(value, name)) for name in slots if hasattr(value, name)}
+    if hasattr(value, "__dict__"):
+        return {name: _plain(each) for name, each in vars(value).items()}
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 400 else text[:400] + "..."

@@ -1,0 +1,71 @@
+"""Topics that come and go while a cluster is in trouble: created, written to a little by way of growth, deleted, created again under the
+same name. Nobody asks what they held; but in the end those that are there must be held by all of their replicas, and by nobody else, and
+nothing may be left of those that are gone, also where a broker was down when its partition went, or its disk forgot that it did.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.base.ids import BrokerId
+from ottla.sim.client_connection import Caller
+from ottla.sim.cluster_clients import Entrance
+from ottla.sim.cluster_machine import ClusterMachine
+from ottla.sim.network import Network
+from ottla.sim.world import World
+from ottla.store import layout
+from ottla.store.memory import MemoryStore
+from ottla.wire.messages import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
+
+NAMES = ("passing-0", "passing-1")
+
+
+class PassingTopics:
+    """See the module's theory."""
+
+    def __init__(self, world: World, network: Network, machines: Mapping[BrokerId, ClusterMachine]) -> None:
+        self._world = world
+        self._network = network
+        self._machines = machines
+        self._rng = world.rng("passing")
+
+    def happen(self) -> None:
+        """Somebody asks for a change of one of the topics; nobody looks whether that worked."""
+        name, rng = self._rng.choice(NAMES), self._rng
+        wish = CreatableTopic(name=name, num_partitions=rng.randint(1, 3), replication_factor=rng.randint(1, 3))
+        request: Any
+        key, request = rng.choice(
+            (
+                (19, CreateTopicsRequest(topics=[wish], timeout_ms=1_000)),
+                (20, DeleteTopicsRequest(topic_names=[name], timeout_ms=1_000)),
+                (37, CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=4, assignments=None)], timeout_ms=1_000)),
+            )
+        )
+        self._world.note(f"{type(request).__name__} {name}")
+        caller = Caller(self._world, self._network, Entrance(self._rng, self._machines, lambda: -1), "operator")
+        caller.call(request, key, lambda response: caller.hang_up())
+
+    def remains(self, store: MemoryStore) -> str:
+        """What is not as it should be; empty when all is well."""
+        for name in NAMES:
+            node = store.tree.nodes.get(layout.topic(name))
+            topic = layout.decode_topic(node.data) if node is not None else None
+            for broker, machine in self._machines.items():
+                if machine.node is None:
+                    return f"broker {broker} is down"
+                held = {
+                    partition.partition: log.topic_id
+                    for directory in machine.node.directories
+                    for partition, log in directory.logs.items()
+                    if partition.topic == name
+                }
+                replicas = topic.replicas if topic is not None else {}
+                wanted = {number: topic.topic_id for number, brokers in replicas.items() if broker in brokers} if topic is not None else {}
+                if held != wanted:
+                    return f"of {name} broker {broker} holds {sorted(held)}, not {sorted(wanted)}"
+        return ""

@@ -1,0 +1,1 @@
+"""The pipeline file: parsed and validated."""

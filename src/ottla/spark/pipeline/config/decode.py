@@ -1,0 +1,167 @@
+"""How a pipeline file says that values are written: ``[decode]`` of a source, read and checked."""
+
+import json
+import re
+from collections.abc import Mapping
+
+from ottla.base.options import suggestion
+from ottla.spark.pipeline.config.model import NAME, Decode, Field, KeyDecode
+from ottla.spark.pipeline.config.toml_table import Table
+
+FORMATS = ("json", "regex", "csv", "avro", "protobuf", "text", "raw")
+#: Formats whose columns the file names.
+TYPED = ("json", "csv")
+TAKEN = "_key, _topic, _partition, _offset, _timestamp, _headers, _malformed"
+#: Which formats a key belongs to.
+ONLY = {
+    "pattern": ("regex",),
+    "nulls": ("regex", "csv"),
+    "separator": ("csv",),
+    "fields": ("json", "regex", "csv"),
+    "schema": ("json", "csv", "avro"),
+    "schema_file": ("avro",),
+    "registry": ("avro",),
+    "subject": ("avro",),
+    "descriptor": ("protobuf",),
+    "message": ("protobuf",),
+}
+#: What the source calls a key.
+OPTIONS = {
+    "schema.registry.url": "registry",
+    "valueSubject": "subject",
+    "valueSchema": "schema",
+    "valueDescriptor": "descriptor",
+    "valueMessage": "message",
+}
+
+
+def in_words_of_the_file(sentence: str, decode: Decode) -> tuple[str, str]:
+    """The key to look at and what to say there, of what the source says of its options."""
+    named = [option for option in OPTIONS if re.search(rf"{re.escape(option)}\b", sentence)]
+    for option in named:
+        sentence = re.sub(rf"{re.escape(option)}\b", OPTIONS[option], sentence)
+    at = next((OPTIONS[option] for option in [*named, *OPTIONS] if option in decode.options), None)
+    if at is None:
+        return decode.key.removesuffix("."), sentence
+    return decode.key + at, sentence.removeprefix(f"{at}: ")
+
+
+def read_decode(table: Table) -> Decode:
+    """Raises: PipelineError."""
+    form = table.choice(
+        "format",
+        FORMATS,
+        "text" if not {*table.values} - {"key", "headers"} else None,
+        required=f"say how values are written: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
+    )
+    for name, forms in ONLY.items():
+        if name in table.values and form not in forms:
+            raise table.fail(name, f"is only for {' and '.join(forms)}; {_instead(form)}")
+    fields = read_fields(table, form)
+    schema, pattern, nulls = table.text("schema"), table.text("pattern"), table.texts("nulls")
+    if (form in TYPED and not (schema or fields)) or (schema and fields):
+        refused = 'give either fields, such as { user = "string" }, or a schema, such as "user STRING, n BIGINT"'
+        raise table.misspelt("fields", "schema") or table.fail("fields", refused)
+    options: dict[str, str] = {}
+    if form == "regex":
+        _check_pattern(table, pattern, fields)
+    elif form == "avro":
+        options, schema = _avro(table, schema), None
+    elif form == "protobuf":
+        options = _protobuf(table)
+    for name in ONLY:
+        table.asked.append(name)
+    separator = table.text("separator", ",", blank=True)
+    if len(separator) != 1:
+        raise table.fail("separator", f"expected one character, such as ';', not {separator!r}")
+    bad = table.choice("bad_records", ("keep", "drop", "fail", "dead_letter"), "keep")
+    key, headers = _key(table), table.flag("headers", False)
+    table.finish()
+    return Decode(form, fields, schema, pattern, nulls, bad, separator, options, key, headers, table.prefix)
+
+
+def _avro(table: Table, schema: str | None) -> dict[str, str]:
+    file, registry, subject = table.text("schema_file"), table.text("registry"), table.text("subject")
+    if sum(map(bool, (schema, file, registry))) != 1:
+        misspelt = None if schema or file or registry else table.misspelt("schema", "schema_file", "registry")
+        refused = "say what values are with exactly one of schema (JSON), schema_file and registry (the address of one)"
+        raise misspelt or table.fail("schema", refused)
+    if subject and not registry:
+        raise table.fail("subject", "is for registry: the name under which it keeps the schemas")
+    if registry:
+        return {"valueFormat": "avro", "schema.registry.url": registry, **({"valueSubject": subject} if subject else {})}
+    if file:
+        schema = table.beside("schema_file", file).read_text(encoding="utf-8")
+    try:
+        json.loads(schema or "")
+    except ValueError as error:
+        raise table.fail("schema_file" if file else "schema", f"is no Avro schema, which is JSON: {error}") from None
+    return {"valueFormat": "avro", "valueSchema": schema or ""}
+
+
+def _protobuf(table: Table) -> dict[str, str]:
+    descriptor = table.text("descriptor", required="name the file that protoc --include_imports --descriptor_set_out=FILE has written")
+    message = table.text("message", required="name the message, with its package, such as shop.Order")
+    return {"valueFormat": "protobuf", "valueDescriptor": str(table.beside("descriptor", descriptor)), "valueMessage": message}
+
+
+def _instead(form: str) -> str:
+    if form in ("text", "raw"):
+        return f'{form} has one column, value; set format = "json", "csv", "regex" ... for more'
+    return f'this is format = "{form}"'
+
+
+def read_fields(table: Table, form: str) -> dict[str, Field]:
+    inner = table.table("fields", 'columns and their types, such as { user = "string" }')
+    fields = {}
+    for name in inner.values:
+        if not NAME.fullmatch(name):
+            raise inner.fail(name, "a column's name has letters, digits and _, and does not begin with a digit")
+        if name.startswith("_"):
+            raise inner.fail(name, f"names that begin with _ are taken: {TAKEN}")
+        if isinstance(inner.values[name], dict):
+            described = inner.table(name, "type and format")
+            kind = described.text("type", required='say its type, such as "timestamp"')
+            fields[name] = Field(kind, described.text("format"))
+            if fields[name].format and kind.lower() != "timestamp":
+                raise described.fail("format", "is only for a timestamp")
+            described.finish()
+        else:
+            fields[name] = Field(inner.text(name))
+    return fields
+
+
+def _key(table: Table) -> KeyDecode:
+    if not isinstance(table.values.get("key"), dict):
+        if table.values.get("key") == "json":
+            raise table.fail("key", 'json needs columns: expected { format = "json", schema = "user STRING, n BIGINT" }')
+        return KeyDecode(table.choice("key", ("text", "raw"), "text"))
+    inner = table.table("key", "format and schema")
+    form = inner.choice("format", ("text", "raw", "json"), required="say how keys are written: text, raw or json")
+    schema = inner.text("schema")
+    if (form == "json") != bool(schema):
+        raise inner.fail("schema", 'is for json, which needs it, such as "user STRING, n BIGINT"')
+    inner.finish()
+    return KeyDecode(form, schema)
+
+
+def _check_pattern(table: Table, pattern: str | None, fields: Mapping[str, Field]) -> None:
+    if not pattern:
+        raise table.missing("pattern", r"give a regular expression with named groups, such as '(?<user>\S+) (?<rest>.*)'")
+    try:
+        groups = named_groups(pattern)
+    except re.error as error:
+        raise table.fail("pattern", f"is not a regular expression: {error}") from None
+    if not groups:
+        raise table.fail("pattern", "has no named group; each (?<name>...) becomes a column")
+    for name in fields:
+        if name not in groups:
+            raise table.fail(f"fields.{name}", f"the pattern has no group {name}{suggestion(name, groups)}; it has {', '.join(groups)}")
+
+
+def named_groups(pattern: str) -> dict[str, int]:
+    """Names and numbers of the groups of a pattern that may write them as Java, (?<name>...), or as Python, (?P<name>...).
+
+    Raises: re.error.
+    """
+    return dict(re.compile(re.sub(r"(?<!\\)\(\?<(?=[A-Za-z_])", "(?P<", pattern)).groupindex)

@@ -1,0 +1,173 @@
+"""What a pipeline file says of results: ``[[sink]]``, ``[[rule]]``, ``[dead_letters]`` and ``trigger``, read and checked."""
+
+import re
+
+from ottla.spark.pipeline.config.model import DURATION, NAME, Compaction, DeadLetters, Pipeline, Rule, Sink
+from ottla.spark.pipeline.config.toml_table import Table
+
+KINDS = ("delta", "topic", "parquet", "jdbc", "console")
+SAID_KINDS = "delta, topic, parquet, jdbc or console"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+TRIGGERS = ("continuous", "available-now", "once")
+EVERY = re.compile(r"every (\d+) batch(?:es)?")
+FILES = re.compile(r"at (\d+) files")
+
+
+def read_sinks(table: Table, views: tuple[str, ...]) -> tuple[Sink, ...]:
+    sinks = tuple(_sink(inner, views) for inner in table.tables("sink"))
+    if not sinks:
+        raise table.missing("sink", f"say where results go: [[sink]] with type = {SAID_KINDS}")
+    return sinks
+
+
+def _sink(table: Table, views: tuple[str, ...]) -> Sink:
+    kind = table.choice("type", KINDS, required=f"say where results go: {SAID_KINDS}")
+    view = table.choice("from", views, views[-1])
+    match kind:
+        case "delta":
+            sink = _delta(table, view)
+        case "topic":
+            sink = _topic(table, view)
+        case "parquet":
+            path = table.place("path", required="say in which directory the files are")
+            codec = table.choice("compression", ("zstd", "snappy", "gzip", "none"), "zstd")
+            sink = Sink("parquet", view, "append", table.prefix, path=path, partition_by=table.texts("partition_by"), compression=codec)
+        case "jdbc":
+            sink = _jdbc(table, view)
+        case _:
+            mode = table.choice("mode", ("append", "update", "replace"))
+            sink = Sink("console", view, mode, table.prefix, rows=table.number("rows", 20))
+    table.finish()
+    return sink
+
+
+def _delta(table: Table, view: str) -> Sink:
+    mode = table.choice("mode", ("append", "merge", "replace"), "append")
+    return Sink(
+        "delta",
+        view,
+        mode,
+        table.prefix,
+        path=table.place("path", required="say in which directory the table is"),
+        keys=_keys(table, mode, "window_start"),
+        partition_by=table.texts("partition_by"),
+        schema=table.choice("schema", ("fixed", "evolve"), "fixed"),
+        compaction=_compaction(table),
+    )
+
+
+def _keys(table: Table, mode: str, such_as: str) -> tuple[str, ...]:
+    keys = table.texts("keys")
+    if mode == "merge" and not keys:
+        raise table.missing("keys", f'merge replaces the row with the same keys: name the columns, such as keys = ["{such_as}"]')
+    if mode != "merge" and keys:
+        raise table.fail("keys", 'is only for mode = "merge"')
+    return keys
+
+
+def _compaction(table: Table) -> Compaction | None:
+    said = table.text("compact")
+    if said is None:
+        return None
+    if (every := EVERY.fullmatch(said)) and int(every[1]):
+        return Compaction(every_batches=int(every[1]))
+    if (files := FILES.fullmatch(said)) and int(files[1]) > 1:
+        return Compaction(files=int(files[1]))
+    raise table.fail("compact", f'expected when small files are put together, "every 100 batches" or "at 50 files", not {said!r}')
+
+
+def _topic(table: Table, view: str) -> Sink:
+    mode = table.choice("mode", ("append", "update"))
+    inner = table.table("headers", 'names and SQL expressions, such as { source = "_topic" }')
+    headers = {name: inner.text(name) for name in inner.values}
+    return Sink(
+        "topic",
+        view,
+        mode,
+        table.prefix,
+        topic=table.text("topic", required="name the topic that results go to"),
+        key_sql=table.text("key"),
+        value_sql=table.text("value"),
+        partition_sql=table.text("partition"),
+        headers_sql=headers,
+        compression=table.choice("compression", CODECS, "none"),
+    )
+
+
+def _jdbc(table: Table, view: str) -> Sink:
+    mode = table.choice("mode", ("append", "merge"), "append")
+    url = table.text("url", required='say which database, such as "jdbc:postgresql://host/name"')
+    if not url.startswith("jdbc:"):
+        raise table.fail("url", f"expected a JDBC address, such as jdbc:postgresql://host/name, not {url!r}")
+    inner = table.table("options", 'properties of the driver, such as { user = "me" }')
+    options = {}
+    for name in inner.values:
+        value = inner.get(name)
+        options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return Sink(
+        "jdbc",
+        view,
+        mode,
+        table.prefix,
+        keys=_keys(table, mode, "id"),
+        url=url,
+        table=table.text("table", required="name the table; it is made with the columns of the first result where there is none"),
+        driver=table.text(
+            "driver", required='name the class of the driver, such as "org.postgresql.Driver", and its jar in [spark] jars = "..."'
+        ),
+        options=options,
+    )
+
+
+def read_rules(table: Table, views: tuple[str, ...]) -> tuple[Rule, ...]:
+    rules: list[Rule] = []
+    for inner in table.tables("rule"):
+        name = inner.text("name", required="dead letters and errors tell the rule by its name")
+        if not NAME.fullmatch(name):
+            raise inner.fail("name", f"{name!r} is no name; use letters, digits and _")
+        if name in (rule.name for rule in rules):
+            raise inner.fail("name", f"there is already a rule {name}; choose another name")
+        rules.append(
+            Rule(
+                name,
+                inner.choice("on", views, views[0]),
+                inner.text("check", required='say in SQL what is true of a good row, such as "amount > 0"'),
+                inner.choice("action", ("dead_letter", "drop", "fail"), "dead_letter"),
+                inner.prefix,
+            )
+        )
+        inner.finish()
+    return tuple(rules)
+
+
+def read_dead_letters(table: Table) -> DeadLetters | None:
+    if "dead_letters" not in table.values:
+        table.asked.append("dead_letters")
+        return None
+    inner = table.table("dead_letters", "path, the directory of a Delta table, or topic")
+    path, topic = inner.place("path"), inner.text("topic")
+    if (path is None) == (topic is None):
+        refused = "say where bad rows go with one of path, the directory of a Delta table, and topic"
+        raise inner.misspelt("path", "topic") or inner.fail("path", refused)
+    inner.finish()
+    return DeadLetters(path, topic)
+
+
+def refuse_lost_letters(pipeline: Pipeline) -> None:
+    """Raises: PipelineError when rows should go to dead letters and nothing says where these are, or none should and something does."""
+    sent = [f"{rule.key}action" for rule in pipeline.rules if rule.action == "dead_letter"]
+    decodes = [source.decode for source in pipeline.sources if source.decode is not None]
+    sent = [f"{decode.key}bad_records" for decode in decodes if decode.bad_records == "dead_letter"] + sent
+    if sent and pipeline.dead_letters is None:
+        raise pipeline.error(sent[0], 'dead letters go nowhere; say where: [dead_letters] with path = "..." or topic = "..."')
+    if pipeline.dead_letters is not None and not sent:
+        raise pipeline.error(
+            "dead_letters", 'nothing goes there; set bad_records = "dead_letter" in [decode], or give a [[rule]] with a check'
+        )
+
+
+def read_trigger(table: Table) -> str:
+    trigger = str(table.text("trigger", "1 second"))
+    if trigger not in TRIGGERS and not DURATION.fullmatch(trigger):
+        raise table.fail("trigger", f'expected {", ".join(TRIGGERS)}, or a time between batches such as "5 seconds", not {trigger!r}')
+    return trigger

@@ -1,0 +1,125 @@
+"""The sources of a pipeline file: one ``[source]``, or several ``[[source]]``, read and checked.
+
+topic   records of topics, an endless stream; `decode` makes columns of them
+files   csv, json, parquet, text or orc: all that is there at the start, or with `stream = true` each new file as it comes
+delta   a Delta table as it is when a batch begins
+"""
+
+from ottla.spark.pipeline.config.decode import read_decode
+from ottla.spark.pipeline.config.model import DURATION, NAME, RECORDS, Decode, Source, Watermark
+from ottla.spark.pipeline.config.toml_table import Table
+from ottla.spark.source.options import OptionError, SourceOptions
+
+TYPES = ("topic", "files", "delta")
+FORMATS = ("csv", "json", "parquet", "text", "orc")
+ENDINGS = {"csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "txt": "text", "orc": "orc"}
+#: What tables of these names hold.
+SOURCE = 'topic and more, such as { topic = "orders" }'
+DECODE = 'format and what belongs to it, such as { format = "json", fields = { user = "string" } }'
+#: Which keys belong to which type only.
+OF_TYPE = {
+    "topic": ("topic", "topics", "pattern", "start", "bootstrap", "decode"),
+    "files": ("path", "format", "schema", "stream", "options"),
+    "delta": ("path",),
+}
+
+
+def read_sources(table: Table, bootstrap: str) -> tuple[Source, ...]:
+    """Every source; `table` is the whole file. Raises: PipelineError."""
+    if isinstance(table.values.get("source"), list):
+        tables = tuple(table.tables("source"))
+    else:
+        tables = (table.table("source", SOURCE, required="say which topic is read: [source] and topic = ..."),)
+    outer = read_decode(table.table("decode", DECODE)) if "decode" in table.values else None
+    table.asked.append("decode")
+    if outer is not None and len(tables) > 1:
+        raise table.fail("decode", "belongs to one source: there are several, so say [source.decode] below the [[source]] it is for")
+    sources: list[Source] = []
+    for inner in tables:
+        alone = RECORDS if len(tables) == 1 else None
+        name = inner.text("name", alone, required="several sources need names: steps use them as views")
+        if not NAME.fullmatch(name):
+            raise inner.fail("name", f"{name!r} is no name for a view; use letters, digits and _")
+        if name in (source.name for source in sources):
+            raise inner.fail("name", f"there is already a view {name}; choose another name")
+        sources.append(_source(inner, name, outer, bootstrap))
+        inner.finish()
+    return tuple(sources)
+
+
+def read_watermark(table: Table) -> Watermark | None:
+    if "watermark" not in table.values:
+        table.asked.append("watermark")
+        return None
+    inner = table.table("watermark", 'column and delay, such as { column = "at", delay = "10 seconds" }')
+    column = inner.text("column", required="name the column that holds the time of each record")
+    delay = inner.text("delay", required='say how late a record may be, such as "10 seconds"')
+    if not DURATION.fullmatch(delay):
+        raise inner.fail("delay", f'expected a number and a unit, such as "10 seconds" or "5 minutes", not {delay!r}')
+    inner.finish()
+    return Watermark(column, delay)
+
+
+def _source(table: Table, name: str, outer: Decode | None, bootstrap: str) -> Source:
+    kind = table.choice("type", (*TYPES, "table"), "topic")
+    kind = "delta" if kind == "table" else kind
+    for other, keys in OF_TYPE.items():
+        for key in keys:
+            if key in table.values and other != kind and key not in OF_TYPE[kind] and not (kind == "topic" and key == "options"):
+                raise table.misspelt("type") or table.fail(key, f'is only for a source of type = "{other}"; this one is {kind}')
+    if kind != "topic" and outer is not None:
+        raise table.fail("type", "[decode] is for topics: files and tables have columns already; leave it out")
+    watermark = read_watermark(table)
+    table.asked += (*OF_TYPE[kind], *(("options",) if kind == "topic" else ()))
+    match kind:
+        case "topic":
+            return _topic(table, name, outer, bootstrap, watermark)
+        case "files":
+            return _files(table, name, watermark)
+        case _:
+            path = table.place("path", required="say in which directory the table is")
+            return Source(name, table.prefix, "delta", watermark=watermark, path=path, stream=False)
+
+
+def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, watermark: Watermark | None) -> Source:
+    topic, topics, pattern = table.text("topic"), table.texts("topics"), table.text("pattern")
+    if sum(map(bool, (topic, topics, pattern))) != 1:
+        refused = table.fail("topic", "say what is read with exactly one of topic, topics and pattern")
+        raise refused if topic or topics or pattern else table.misspelt("topic", "topics", "pattern") or refused
+    start = table.choice("start", ("earliest", "latest"), "earliest")
+    options = {"subscribePattern": pattern} if pattern else {"subscribe": topic or ",".join(topics)}
+    options["startingOffsets"] = start
+    options |= table.settings("options", "{ maxOffsetsPerTrigger = 10000 }")
+    for option in table.values.get("options", {}):
+        if option.lower().startswith("value") or option == "schema.registry.url":
+            raise table.fail(f"options.{option}", "is said in [decode], which has format and what belongs to it")
+        if option.lower() == "includeheaders":
+            raise table.fail(f"options.{option}", "is said in [decode]: headers = true gives the column _headers")
+    own = table.brokers("bootstrap")
+    try:
+        SourceOptions.of({"kafka.bootstrap.servers": own or bootstrap, **options}, streaming=True)
+    except OptionError as error:
+        if error.name in table.values.get("options", {}):
+            raise table.fail(f"options.{error.name}", str(error).removeprefix(f"option {error.name}: ")) from None
+        raise table.fail("pattern" if error.name == "subscribePattern" else "options", str(error)) from None
+    inner = table.table("decode", DECODE)
+    if outer is not None and inner.values:
+        raise table.fail("decode", "is given twice: as [decode] and here; keep one")
+    decode = outer or read_decode(inner)
+    return Source(name, table.prefix, "topic", options, watermark, decode, own)
+
+
+def _files(table: Table, name: str, watermark: Watermark | None) -> Source:
+    path = table.place("path", required='say which files are read, such as "logs/*.csv"')
+    ending = path.rpartition(".")[2].lower() if "." in path else ""
+    form = table.choice("format", FORMATS, ENDINGS.get(ending), required=f"say what the files are: {', '.join(FORMATS)}")
+    schema, stream = table.text("schema"), table.flag("stream", False)
+    if schema and form == "text":
+        raise table.fail("schema", "text has one column, value; leave the schema out")
+    if stream and not schema and form != "text":
+        raise table.missing("schema", 'a stream of files must know its columns before they come, such as "user STRING, n BIGINT"')
+    options = table.settings("options", "{ header = false }")
+    if form == "csv":
+        options = {"header": "true", **({"sep": "\t"} if ending == "tsv" else {}), **options}
+        options |= {} if schema or "inferSchema" in options else {"inferSchema": "true"}
+    return Source(name, table.prefix, "files", options, watermark, path=path, format=form, schema=schema, stream=stream)

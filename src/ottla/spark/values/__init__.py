@@ -1,0 +1,1 @@
+"""Decoding record values into Spark columns."""

@@ -1,0 +1,236 @@
+"""Values of Avro as columns: under one schema, or each under that of its frame, which a registry knows.
+
+A frame is a zero byte and the schema's id in four bytes, big-endian. Values of other schemas than the newest are read by their own and
+brought to the query's columns by name: a field that a schema does not have is null, and numbers widen. A value is bad whose schema the
+registry does not have, or that has one without columns (no Avro, no record, unions of several types), or whose fields do not go into the
+query's columns: nobody's schema ends a query.
+
+The registry is asked once for each id in a process, over HTTP: ``GET /schemas/ids/ID`` and ``GET /subjects/SUBJECT/versions/latest``.
+"""
+
+import base64
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from functools import cache
+from typing import Any
+
+from ottla.client.arrow.json import Decoded
+from ottla.client.serializers import Avro
+from ottla.spark.values.decode import Decode, fitted
+from ottla.spark.values.options import ValueOptions
+
+FRAME_BYTES = 5
+#: How registries call it; they leave it out where a schema is of Avro.
+AVRO = "AVRO"
+REGISTRY_TIMEOUT_S = 10.0
+#: Request Timeout, Too Many Requests: like errors of the server itself, they may be gone after a while.
+BUSY = (408, 429)
+
+
+class RegistryFailed(RuntimeError):
+    """A schema registry does not answer, or not with a schema of Avro."""
+
+
+class RegistryBusy(RegistryFailed):
+    """A schema registry cannot answer now, as it says itself."""
+
+
+def avro_decoder(options: ValueOptions, wanted: Any) -> Decode:
+    """`wanted`: the struct, as an Arrow type, of the fields that the query reads. Raises: ImportError without the extra `schema`."""
+    from ottla.client.arrow.avro import avro_values
+
+    url = options.registry_url
+    if url is not None:
+        return lambda raw: _framed(raw, url, wanted)
+    avro = _parsed(options.schema or "")
+    return lambda raw: avro_values(raw, avro)
+
+
+def fields_of_avro(options: ValueOptions, topics: tuple[str, ...]) -> Any:
+    """The fields of a value as a StructType. Raises: ValueError, RegistryFailed, ImportError."""
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructType
+
+    from ottla.client.arrow.avro import Column, schema_faults
+
+    text = options.schema
+    if text is None:
+        assert options.registry_url is not None, "the options were refused without one of the two"
+        if options.subject is None and len(topics) != 1:
+            raise ValueError("several topics may have several schemas: name the registry's subject with valueSubject, or give valueSchema")
+        text = latest_schema(options.registry_url, options.subject or f"{topics[0]}-value")
+    try:
+        kind = Column.of(_parsed(text).read_schema, {}).type
+    except schema_faults() as error:
+        raise ValueError(f"valueSchema is no schema of Avro that makes columns: {error}") from error
+    found = from_arrow_type(_for_spark(kind), prefer_timestamp_ntz=True)
+    if not isinstance(found, StructType):
+        raise ValueError("the schema of a value is to be a record, so that its fields can be columns")
+    return found
+
+
+def _parsed(text: str, schema_id: int | None = None) -> Avro:
+    try:
+        schema = json.loads(text)
+    except ValueError:
+        # The bare name of a type.
+        schema = text.strip()
+    return Avro(json.dumps(schema) if isinstance(schema, str) else schema, schema_id=schema_id)
+
+
+def _for_spark(kind: Any) -> Any:
+    """The type nearest to Avro's that Spark has: times in microseconds, times of day as their number."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([(one.name, _for_spark(one.type)) for one in kind])
+    if types.is_list(kind):
+        return pa.list_(_for_spark(kind.value_type))
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, _for_spark(kind.item_type))
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", tz=kind.tz)
+    if types.is_time32(kind):
+        return pa.int32()
+    return pa.int64() if types.is_time64(kind) else kind
+
+
+def _framed(raw: Any, url: str, wanted: Any) -> Decoded:
+    """Values in frames, each read under its own schema, as structs of the type that is wanted."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ottla.client.arrow.avro import avro_values
+
+    heads = pc.binary_slice(raw, 0, FRAME_BYTES)
+    places, parts = [], []
+    for head in pc.unique(heads).to_pylist():
+        framed = head is not None and len(head) == FRAME_BYTES and head[0] == 0
+        avro = _reader(url, int.from_bytes(head[1:], "big")) if framed else None
+        if avro is None:
+            continue
+        where = pc.indices_nonzero(pc.fill_null(pc.equal(heads, pa.scalar(head, pa.binary())), False))
+        places.append(where)
+        parts.append(_shaped(avro_values(raw.take(where), avro), wanted))
+    if len(parts) == 1 and len(places[0]) == len(raw):
+        return parts[0]
+    order = pc.index_in(pa.array(range(len(raw)), pa.uint64()), pa.concat_arrays(places) if places else pa.array([], pa.uint64()))
+    array = pa.concat_arrays([found.array for found in parts]).take(order) if parts else pa.nulls(len(raw), wanted)
+    unread = pc.and_(raw.is_valid(), order.is_null())
+    flags = [_none(len(found.array)) if found.bad is None else found.bad for found in parts]
+    bad = pc.or_(unread, pc.fill_null(pa.concat_arrays(flags).take(order), False)) if flags else unread
+    return Decoded(
+        array, bad if pc.any(bad).as_py() else None, "it is not framed by a schema that the registry has, or not of the columns' types"
+    )
+
+
+def _shaped(found: Decoded, wanted: Any) -> Decoded:
+    """Values of one schema as structs of another type; those that do not go into it are bad."""
+    import pyarrow.compute as pc
+
+    array, unfit = _fitted_rows(found.array, wanted)
+    if unfit is None:
+        return Decoded(array, found.bad, found.why)
+    unfit = pc.and_(unfit, found.array.is_valid())
+    return Decoded(array, unfit if found.bad is None else pc.or_(unfit, found.bad), "a field is not of its column's type")
+
+
+def _fitted_rows(array: Any, wanted: Any) -> tuple[Any, Any]:
+    """As `fitted`, and which rows did not go into the type: they are null (None: all went)."""
+    import pyarrow as pa
+
+    if _goes_into(array.type, wanted):
+        try:
+            return fitted(array, wanted), None
+        except pa.ArrowNotImplementedError:
+            pass
+        except pa.ArrowInvalid:
+            if len(array) > 1:
+                # Few values are too large for their column; halving finds them without a look at each.
+                middle = len(array) // 2
+                halves = [_fitted_rows(array.slice(0, middle), wanted), _fitted_rows(array.slice(middle), wanted)]
+                flags = [_none(len(half)) if unfit is None else unfit for half, unfit in halves]
+                return pa.concat_arrays([half for half, _ in halves]), pa.concat_arrays(flags)
+    return pa.nulls(len(array), wanted), pa.repeat(pa.scalar(True), len(array))
+
+
+def _goes_into(has: Any, wanted: Any) -> bool:
+    """Whether values of one type may be of another: text is never read as a number or a time."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_struct(has) and types.is_struct(wanted):
+        return all(_goes_into(has.field(one.name).type, one.type) for one in wanted if has.get_field_index(one.name) >= 0)
+    if types.is_list(has) and types.is_list(wanted):
+        return _goes_into(has.value_type, wanted.value_type)
+    if types.is_nested(has) or types.is_nested(wanted):
+        return bool(types.is_map(has) and types.is_map(wanted))
+    return bool(types.is_string(wanted) or types.is_binary(wanted)) or not (types.is_string(has) or types.is_binary(has))
+
+
+def _none(count: int) -> Any:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(False), count)
+
+
+@cache
+def _reader(url: str, schema_id: int) -> Avro | None:
+    """What reads values under a schema of the registry; None where it has no schema of this id, or one that makes no columns.
+
+    Raises: RegistryFailed.
+    """
+    import pyarrow as pa
+
+    from ottla.client.arrow.avro import Column, schema_faults
+
+    text = schema_of(url, schema_id)
+    if text is None:
+        return None
+    try:
+        avro = _parsed(text, schema_id)
+        return avro if pa.types.is_struct(Column.of(avro.read_schema, {}).type) else None
+    except schema_faults():
+        return None
+
+
+@cache
+def schema_of(url: str, schema_id: int) -> str | None:
+    """The text of a schema of Avro; None where the registry has none of this id. Raises: RegistryFailed."""
+    found = _asked(url, f"/schemas/ids/{schema_id}")
+    return str(found["schema"]) if found is not None and found.get("schemaType", AVRO) == AVRO else None
+
+
+def latest_schema(url: str, subject: str) -> str:
+    """The newest schema of a subject. Raises: RegistryFailed."""
+    found = _asked(url, f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
+    if found is None:
+        raise RegistryFailed(f"the schema registry has no subject {subject}; name another with valueSubject, or give valueSchema")
+    if found.get("schemaType", AVRO) != AVRO:
+        raise RegistryFailed(f"subject {subject} of the registry is {found['schemaType']}, and not Avro")
+    return str(found["schema"])
+
+
+def _asked(url: str, path: str) -> dict[str, Any] | None:
+    """The registry's answer; None: not found. Raises: RegistryFailed."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise RegistryFailed(f"schema.registry.url is to begin with http:// or https://, not {url!r}")
+    request = urllib.request.Request(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}{path}")
+    if parts.username is not None:
+        secret = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        request.add_header("Authorization", "Basic " + base64.b64encode(secret.encode()).decode())
+    try:
+        with urllib.request.urlopen(request, timeout=REGISTRY_TIMEOUT_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        kind = RegistryBusy if error.code in BUSY or error.code >= 500 else RegistryFailed
+        raise kind(f"the schema registry refuses {path}: {error.code} {error.reason}") from error
+    except (OSError, ValueError) as error:
+        raise RegistryFailed(f"the schema registry cannot be asked for {path}: {error}") from error

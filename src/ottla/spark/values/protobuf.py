@@ -1,0 +1,139 @@
+"""Values of protocol buffers as columns: messages of one type, whose descriptors come from a file that protoc wrote.
+
+    double float int32 int64 ...    as they are; uint32 is BIGINT and uint64 too, where one above the largest BIGINT makes the value bad
+    bool string bytes               BOOLEAN STRING BINARY
+    enum                            STRING: its name, or its number where it has none
+    message                         STRUCT; google.protobuf.Timestamp is TIMESTAMP; one that holds itself is refused
+    repeated, map                   ARRAY, MAP
+
+A field that knows whether it was set is null when it was not; others have their default then. Messages are read one by one, by the library
+(the extra `schema`), which costs several times what JSON and Avro cost.
+"""
+
+from datetime import UTC
+from typing import Any
+
+from ottla.client.arrow.json import Decoded
+from ottla.client.serializers import needed
+from ottla.spark.values.decode import Decode
+
+TIMESTAMP = "google.protobuf.Timestamp"
+
+
+def message_class(descriptors: bytes, message: str) -> Any:
+    """Raises: ValueError for descriptors that are none, or a message that is not among them; ImportError without the extra `schema`."""
+    pb2 = needed("google.protobuf.descriptor_pb2", "Protobuf")
+    pool = needed("google.protobuf.descriptor_pool", "Protobuf").DescriptorPool()
+    factory = needed("google.protobuf.message_factory", "Protobuf")
+    try:
+        files = pb2.FileDescriptorSet.FromString(descriptors).file
+        for one in files:
+            pool.Add(one)
+        return factory.GetMessageClass(pool.FindMessageTypeByName(message))
+    except KeyError:
+        names = ", ".join(".".join(filter(None, (one.package, kind.name))) for one in files for kind in one.message_type)
+        raise ValueError(f"valueMessage: the descriptors have no message {message}; they have {names or 'none'}") from None
+    except (needed("google.protobuf.message", "Protobuf").Error, TypeError, ValueError) as error:
+        raise ValueError(f"valueDescriptor is no file of descriptors (protoc --include_imports --descriptor_set_out): {error}") from error
+
+
+def fields_of_message(descriptors: bytes, message: str) -> Any:
+    """The fields of a message as Spark's StructType."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return from_arrow_type(_struct(message_class(descriptors, message).DESCRIPTOR, ()))
+
+
+def protobuf_decoder(descriptors: bytes, message: str) -> Decode:
+    """Raises: what `message_class` raises."""
+    made = message_class(descriptors, message)
+    errors = (needed("google.protobuf.message", "Protobuf").Error, ValueError, OverflowError)
+    kind = _struct(made.DESCRIPTOR, ())
+
+    def decode(raw: Any) -> Decoded:
+        import pyarrow as pa
+
+        found: list[Any] = []
+        bad: list[bool] = []
+        for data in raw.to_pylist():
+            failed = False
+            value = None
+            if data is not None:
+                try:
+                    value = _fields(made.FromString(data))
+                except errors:
+                    failed = True
+            found.append(value)
+            bad.append(failed)
+        return Decoded(pa.array(found, kind), pa.array(bad) if any(bad) else None, f"it is no {message}")
+
+    return decode
+
+
+def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
+    import pyarrow as pa
+
+    if descriptor.full_name in above:
+        raise ValueError(f"message {descriptor.full_name} holds itself, which a column cannot; decode values in Python")
+    inside = (*above, descriptor.full_name)
+    return pa.struct([(field.name, _type(field, inside)) for field in descriptor.fields])
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _repeated(field: Any) -> bool:
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
+
+
+def _type(field: Any, above: tuple[str, ...]) -> Any:
+    import pyarrow as pa
+
+    if _is_map(field):
+        entry = field.message_type.fields_by_name
+        return pa.map_(_single(entry["key"], above), _single(entry["value"], above))
+    one = _single(field, above)
+    return pa.list_(one) if _repeated(field) else one
+
+
+def _single(field: Any, above: tuple[str, ...]) -> Any:
+    import pyarrow as pa
+
+    if field.message_type is not None:
+        if field.message_type.full_name == TIMESTAMP:
+            return pa.timestamp("us", tz="UTC")
+        return _struct(field.message_type, above)
+    kinds = {
+        field.CPPTYPE_INT32: pa.int32(), field.CPPTYPE_INT64: pa.int64(), field.CPPTYPE_UINT32: pa.int64(),
+        field.CPPTYPE_UINT64: pa.int64(), field.CPPTYPE_DOUBLE: pa.float64(), field.CPPTYPE_FLOAT: pa.float32(),
+        field.CPPTYPE_BOOL: pa.bool_(), field.CPPTYPE_ENUM: pa.string(), field.CPPTYPE_STRING: pa.string(),
+    }  # fmt: skip
+    return pa.binary() if field.type == field.TYPE_BYTES else kinds[field.cpp_type]
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if _is_map(field):
+            inner = field.message_type.fields_by_name["value"]
+            found[field.name] = [(key, _value(inner, value[key])) for key in value]
+        elif _repeated(field):
+            found[field.name] = [_value(field, one) for one in value]
+        elif field.has_presence and not message.HasField(field.name):
+            found[field.name] = None
+        else:
+            found[field.name] = _value(field, value)
+    return found
+
+
+def _value(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return value.ToDatetime(tzinfo=UTC) if field.message_type.full_name == TIMESTAMP else _fields(value)
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return str(value) if named is None else named.name
+    if field.cpp_type == field.CPPTYPE_UINT64 and value >= 1 << 63:
+        raise OverflowError(field.name)
+    return value

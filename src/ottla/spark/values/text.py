@@ -1,0 +1,170 @@
+"""Values of JSON and of CSV as columns: by Arrow's compiled parsers, a record batch at a time.
+
+JSON: fields that are not named are passed over, fields that are missing are null. A field must be of the type that it is read as: a number
+is no STRING and a text no INT. Times are text in ISO 8601, without a zone in UTC; dates are `2026-05-17`, decimals numbers or text.
+
+CSV: one row per value, without a header, in the order of the schema. A text that is empty, or `valueNull`, is null. A row with fewer or
+more fields than the schema is bad.
+"""
+
+import csv
+import io
+from typing import Any
+
+from ottla.client.arrow.json import Decoded, json_values
+from ottla.spark.values.decode import Decode, fitted
+from ottla.spark.values.options import ValueOptions
+
+#: The column of the number of a row, which is put before it, with a mark by which it is not taken for what stands for null.
+ROW, MARK = "\0row", "\x1f"
+
+
+def json_decoder(wanted: Any) -> Decode:
+    """Raises: ValueError for a type that JSON cannot be read as."""
+    kind = _readable(wanted, "")
+
+    def decode(raw: Any) -> Decoded:
+        found = json_values(raw, kind)
+        return found._replace(array=fitted(found.array, wanted))
+
+    return decode
+
+
+def _readable(kind: Any, name: str) -> Any:
+    """The type as which Arrow reads what is to be of a type in the end."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([(one.name, _readable(one.type, f"{name}.{one.name}".lstrip("."))) for one in kind])
+    if types.is_list(kind):
+        return pa.list_(_readable(kind.value_type, name))
+    if types.is_date(kind):
+        return pa.timestamp("s")
+    if types.is_map(kind) or types.is_duration(kind) or types.is_interval(kind) or types.is_dictionary(kind):
+        raise ValueError(f"field {name}: JSON is not read as {kind} inside the source; leave it out, or decode values with from_json")
+    return kind
+
+
+def csv_decoder(wanted: Any, options: ValueOptions) -> Decode:
+    """Raises: ValueError for a type that a text cannot be read as."""
+    import pyarrow as pa
+
+    for one in wanted:
+        if pa.types.is_nested(one.type):
+            raise ValueError(f"field {one.name}: a field of CSV is a text, and not read as {one.type}; take it as STRING")
+
+    def decode(raw: Any) -> Decoded:
+        texts, columns = _csv_texts(raw, [one.name for one in wanted], options)
+        bad = texts
+        children = []
+        for column, one in zip(columns, wanted, strict=True):
+            values, failed = cast_or_null(column, one.type)
+            children.append(values)
+            bad = _either(bad, failed)
+        mask = raw.is_null() if bad is None else _either(raw.is_null(), bad)
+        children = [_without(child, bad) for child in children]
+        array = pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
+        return Decoded(array, bad, "it is no row of these columns")
+
+    return decode
+
+
+def _csv_texts(raw: Any, names: list[str], options: ValueOptions) -> tuple[Any, list[Any]]:
+    """Which rows are bad (None: none), and a column of text for each name."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv as arrow_csv
+
+    rows = len(raw)
+    texts, broken = cast_or_null(raw, pa.string())
+    odd = pc.equal(pc.bit_wise_and(pc.count_substring(texts, '"'), 1), 1)
+    alone = pc.fill_null(pc.or_(odd, pc.match_substring_regex(texts, "[\r\n]")), False)
+    bulk = pc.and_(texts.is_valid(), pc.invert(alone))
+    numbers = pa.array(range(rows), pa.int64())
+    marks = pc.binary_join_element_wise(MARK, numbers.filter(bulk).cast(pa.string()), "")
+    lines = pc.binary_join_element_wise(marks, texts.filter(bulk), options.separator)
+    places, columns = pa.array([], pa.int64()), [pa.array([], pa.string()) for _ in names]
+    if len(lines):
+        data = "\n".join(lines.to_pylist()).encode() + b"\n"
+        found = arrow_csv.read_csv(
+            pa.BufferReader(data),
+            read_options=arrow_csv.ReadOptions(column_names=[ROW, *names], block_size=len(data) + 1),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=options.separator, ignore_empty_lines=False, invalid_row_handler=lambda row: "skip"
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys([ROW, *names], pa.string()),
+                null_values=list({"", options.null}),
+                strings_can_be_null=True,
+            ),
+        )
+        marks, *columns = (found.column(index).combine_chunks() for index in range(len(names) + 1))
+        places = pc.utf8_slice_codeunits(marks, len(MARK)).cast(pa.int64())
+    for row, text in zip(numbers.filter(alone).to_pylist(), texts.filter(alone).to_pylist(), strict=True):
+        fields = _one_row(text, options)
+        if fields is not None and len(fields) == len(names):
+            places = pa.concat_arrays([places, pa.array([row])])
+            columns = [pa.concat_arrays([column, pa.array([field], pa.string())]) for column, field in zip(columns, fields, strict=True)]
+    where = pc.index_in(numbers, places)
+    bad = _either(broken, pc.and_(texts.is_valid(), where.is_null()))
+    return bad, [column.take(where) for column in columns]
+
+
+def _one_row(text: str, options: ValueOptions) -> list[str | None] | None:
+    """A row that has quotes or line ends of its own; None: it is none."""
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=options.separator, strict=True))
+    except csv.Error:
+        return None
+    if len(rows) != 1:
+        return None
+    return [None if field in ("", options.null) else field for field in rows[0]]
+
+
+def cast_or_null(column: Any, kind: Any) -> tuple[Any, Any]:
+    """A column as another type, null where a value has none; and which these were, None without any."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        return _cast(column, kind), None
+    except pa.ArrowInvalid:
+        if len(column) == 1:
+            return pa.nulls(1, kind), pa.array([True])
+    middle = len(column) // 2
+    parts = [cast_or_null(column.slice(first, size), kind) for first, size in ((0, middle), (middle, len(column) - middle))]
+    bad = [pa.repeat(pa.scalar(False), len(values)) if failed is None else failed for values, failed in parts]
+    joined = pa.concat_arrays(bad)
+    return pa.concat_arrays([values for values, _ in parts]), joined if pc.any(joined).as_py() else None
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    """Raises: ArrowInvalid."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_string(column.type):
+        zoned = pc.match_substring_regex(column, r"([zZ]|[+-]\d\d:?(\d\d)?)$")
+        # A date alone ends like a distance from UTC.
+        zoned = pc.and_(zoned, pc.match_substring_regex(column, ":"))
+        none = pa.scalar(None, pa.string())
+        local = pc.if_else(zoned, none, column).cast(pa.timestamp(kind.unit))
+        return pc.coalesce(pc.if_else(zoned, column, none).cast(kind), pc.assume_timezone(local, "UTC").cast(kind))
+    return column.cast(kind)
+
+
+def _either(some: Any, others: Any) -> Any:
+    """Rows of one or the other; None is none."""
+    import pyarrow.compute as pc
+
+    if some is None or others is None:
+        return others if some is None else some
+    return pc.or_(some, others)
+
+
+def _without(column: Any, bad: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return column if bad is None else pc.if_else(bad, pa.scalar(None, column.type), column)

@@ -1,0 +1,246 @@
+"""Copies of the embedded store that the server keeps beside it, and the restoration of one.
+
+::
+
+    ottla-store.sqlite                              the store
+    ottla-store.sqlite-copy-<20 digits: zxid>       a copy: the same format, with the state after transaction zxid; the newest two are kept
+    ottla-store.sqlite-damaged-<UTC time>           what a restoration replaced, with …-wal and …-last where there were such files
+
+A copy is made from the nodes in memory, so damage in the store's file does not reach it. It is synced before it gets its name.
+
+An older state must not give anything out a second time that was given out after it: transaction numbers (they are broker epochs), leader
+epochs, the controller epoch, producer ids. ``advanced`` puts them ahead by the number of transactions that are lost, since each of them
+takes one transaction at least.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from ottla.base.ids import LeaderEpoch, ProducerId
+from ottla.store import layout
+from ottla.store.embedded.file import (
+    Contents,
+    Last,
+    Row,
+    StoreDamaged,
+    StoreFileError,
+    check_last,
+    last_file,
+    last_path,
+    read_contents,
+    read_last,
+    wal_path,
+    write_new,
+)
+
+COPIES_KEPT = 2
+#: How far an older state is put ahead when nobody knows how many transactions came after it.
+LOST_UNKNOWN = 10_000
+#: Producer ids in one block, as the controller hands them out.
+BLOCK_IDS = 1000
+NEW = "-new"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A good state that a damaged store can be restored to."""
+
+    path: Path
+    contents: Contents
+    #: When it was made, in seconds since 1970; None for the store's own file, whose last whole transaction has no time.
+    made_s: float | None
+    #: How many transactions after it are lost; None when unknown.
+    lost: int | None
+
+
+def copy_paths(path: Path) -> list[Path]:
+    """The copies of a store, the newest by name first."""
+    with contextlib.suppress(OSError):
+        return sorted((one for one in path.parent.iterdir() if _is_copy(one.name, path.name)), reverse=True)
+    return []
+
+
+def _is_copy(name: str, store: str) -> bool:
+    return re.fullmatch(re.escape(store) + r"-copy-\d{20}", name) is not None
+
+
+def copy_path(path: Path, zxid: int) -> Path:
+    return path.with_name(f"{path.name}-copy-{zxid:020}")
+
+
+def write_copy(path: Path, contents: Contents) -> Path:
+    """Makes a copy, and removes all but the newest ones. When it raises, the old ones are still there.
+
+    Raises: sqlite3.Error, OSError, StoreFileError.
+    """
+    made = copy_path(path, contents.zxid)
+    unnamed = made.with_name(made.name + NEW)
+    try:
+        write_new(unnamed, contents)
+        written = read_contents(unnamed)
+        if written is None or written.last != contents.last:
+            raise StoreFileError(f"a copy of the coordination store {path} is not what was written")
+        os.replace(unnamed, made)
+    finally:
+        unnamed.unlink(missing_ok=True)
+    sync_directory(path.parent)
+    for old in copy_paths(path)[COPIES_KEPT:]:
+        old.unlink(missing_ok=True)
+    return made
+
+
+def sync_directory(path: Path) -> None:
+    """Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_store(path: Path) -> Contents | None:
+    """What a store holds after all checks, those against the files beside it among them; None where a new store begins.
+
+    Raises: StoreFileError, StoreDamaged.
+    """
+    beside = [one for one in (last_path(path), *copy_paths(path)) if one.exists()]
+    if not os.path.lexists(path):
+        if beside or wal_path(path).exists():
+            raise StoreDamaged(path, "the file is missing")
+        return None
+    contents = read_contents(path)
+    if contents is None:
+        if beside:
+            raise StoreDamaged(path, "it is empty")
+        return None
+    check_last(path, contents)
+    return contents
+
+
+def candidates(path: Path) -> list[Candidate]:
+    """All good states that there are of a store, the newest first: its own file as far as it is whole, and the copies."""
+    noted = read_last(path)
+    found = [*_whole(path, is_copy=False), *(one for copy in copy_paths(path) for one in _whole(copy, is_copy=True))]
+    newest = max([noted.zxid] if noted else [], default=None)
+    return [
+        replace(one, lost=None if newest is None else max(newest - one.contents.zxid, 0))
+        for one in sorted(found, key=lambda one: one.contents.zxid, reverse=True)
+    ]
+
+
+def _whole(path: Path, *, is_copy: bool) -> Iterator[Candidate]:
+    with contextlib.suppress(StoreFileError):
+        contents = read_contents(path)
+        if contents is not None:
+            yield Candidate(path, contents, path.stat().st_mtime if is_copy else None, None)
+
+
+def remedy(path: Path, data_dir: Path, *, now_s: float) -> str:
+    """What to do about a store that cannot be used, in one or two sentences."""
+    command = f"ottla store restore --data-dir {data_dir}"
+    found = candidates(path)
+    if not found:
+        return f"There is no good copy of it: restore a backup with {command} --from FILE, or choose an empty --data-dir"
+    return f"Restore {described(found[0], now_s=now_s)} with: {command}"
+
+
+def described(candidate: Candidate, *, now_s: float) -> str:
+    """A candidate, and what is lost with it."""
+    if candidate.made_s is None:
+        what = f"its state after transaction {candidate.contents.zxid}"
+    else:
+        made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(candidate.made_s))
+        what = f"the copy of {made} ({age_text(now_s - candidate.made_s)} old, after transaction {candidate.contents.zxid})"
+    match candidate.lost:
+        case None:
+            return f"{what}; changes of topics, settings and leaders after it are lost"
+        case 0:
+            return f"{what}; nothing is lost"
+        case lost:
+            return f"{what}; up to {lost} changes of topics, settings and leaders after it are lost"
+
+
+def age_text(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def restore(path: Path, candidate: Candidate, *, now_s: float) -> list[Path]:
+    """Puts a state in the place of a store, and keeps what was there under other names, which are returned.
+
+    The new file is complete and synced before anything is moved. A crash between leaves a store that is missing, which a start refuses.
+    Raises: OSError, sqlite3.Error.
+    """
+    noted = read_last(path)
+    lost = candidate.lost
+    if lost is None and noted is not None:
+        lost = max(noted.zxid - candidate.contents.zxid, 0)
+    contents = advanced(candidate.contents, LOST_UNKNOWN if lost is None else lost)
+    fresh = path.with_name(path.name + NEW)
+    write_new(fresh, contents)
+    aside = f"-damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}"
+    # The log first: a store must never meet the write-ahead log of another one.
+    kept = [_set_aside(old, aside) for old in (wal_path(path), path, last_path(path)) if os.path.lexists(old)]
+    write_last(path, contents.last)
+    os.replace(fresh, path)
+    sync_directory(path.parent)
+    return kept
+
+
+def _set_aside(path: Path, suffix: str) -> Path:
+    """Raises: OSError."""
+    there = path.with_name(path.name + suffix)
+    number = 1
+    while os.path.lexists(there):
+        number += 1
+        there = path.with_name(f"{path.name}{suffix}-{number}")
+    os.rename(path, there)
+    return there
+
+
+def write_last(path: Path, last: Last) -> None:
+    """Raises: OSError."""
+    last_path(path).write_bytes(last_file(last))
+
+
+def advanced(contents: Contents, lost: int) -> Contents:
+    """A state whose epochs and ids are ahead of all that ``lost`` transactions after it gave out."""
+    if not lost:
+        return contents
+    made = contents.copy()
+    changes: list[Row] = []
+    for path, (data, version, created_zxid) in contents.rows.items():
+        with contextlib.suppress(layout.MalformedNode):
+            if (ahead := _ahead(path, data, lost)) is not None:
+                changes.append((path, (ahead, version + lost, created_zxid)))
+    if layout.PRODUCER_ID_BLOCK not in contents.rows:
+        # The first block may be among what is lost.
+        block = layout.ProducerIdBlock(0, ProducerId(0), ProducerId(lost * BLOCK_IDS - 1))
+        changes.append((layout.PRODUCER_ID_BLOCK, (layout.encode_producer_id_block(block), 0, contents.zxid + lost)))
+    made.change(changes, contents.zxid + lost)
+    return made
+
+
+def _ahead(path: str, data: bytes, lost: int) -> bytes | None:
+    """The content of a node put ahead; None for nodes that hold neither epochs nor ids. Raises: MalformedNode."""
+    if layout.partition_state_of(path) is not None:
+        state = layout.decode_partition_state(data)
+        return layout.encode_partition_state(msgspec.structs.replace(state, leader_epoch=LeaderEpoch(state.leader_epoch + lost)))
+    if path == layout.CONTROLLER_EPOCH:
+        return layout.encode_controller_epoch(layout.decode_controller_epoch(data) + lost)
+    if path == layout.PRODUCER_ID_BLOCK:
+        block = layout.decode_producer_id_block(data)
+        start, end = ProducerId(block.start + lost * BLOCK_IDS), ProducerId(block.end + lost * BLOCK_IDS)
+        return layout.encode_producer_id_block(layout.ProducerIdBlock(block.broker_id, start, end))
+    return None

@@ -1,0 +1,112 @@
+"""Opens a session with a ZooKeeper ensemble, and waits for an ensemble that does not answer."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, KazooException, OperationTimeoutError, SessionExpiredError
+
+from ottla.base.ports import Op, StoreResult
+from ottla.store.layout import PERSISTENT_PATHS
+from ottla.store.zookeeper.requests import Multi
+from ottla.store.zookeeper.session import Connect, ZooKeeperSession, settle
+
+log = logging.getLogger("ottla.store")
+
+
+class ZooKeeperUnavailable(Exception):
+    """No session could be had, in one line for the operator."""
+
+
+class ConnectionLost(Exception):
+    """A new session ended before it could be used. Another attempt may succeed."""
+
+
+#: How often a start that waits for the ensemble says so.
+TOLD_EVERY_S = 3.0
+WAIT_SLICE_S = 0.25
+TRY_AGAIN_S = 1.0
+
+
+async def open_session(connect: Connect, *, failed: Callable[[str], None] | None = None) -> ZooKeeperSession:
+    """A session, with the chroot and all nodes of our layout in place.
+
+    Waits for an ensemble that does not answer, with a warning every few seconds, as long as ``connection_timeout_ms`` allows. Can be
+    cancelled. Raises: ZooKeeperUnavailable.
+    """
+    began_s = time.monotonic()
+    while True:
+        session = ZooKeeperSession(connect, failed=failed)
+        try:
+            await _answered(session, began_s)
+            await _prepared(session)
+        except ConnectionLost as error:
+            await _ended(session)
+            if _expired(connect, began_s):
+                raise ZooKeeperUnavailable(str(error)) from None
+            log.warning("%s; trying again", error)
+            await asyncio.sleep(TRY_AGAIN_S)
+        except BaseException:
+            await _ended(session)
+            raise
+        else:
+            return session
+
+
+def _expired(connect: Connect, began_s: float) -> bool:
+    limit_ms = connect.connection_timeout_ms
+    return limit_ms is not None and time.monotonic() - began_s >= limit_ms / 1000
+
+
+async def _ended(session: ZooKeeperSession) -> None:
+    session.close()
+    await session.closed()
+
+
+async def _answered(session: ZooKeeperSession, began_s: float) -> None:
+    """Returns once a server has given a session. Raises: ZooKeeperUnavailable when none did in time."""
+    connect, told_s = session.connect, time.monotonic()
+    live = session.client.start_async()
+    # In slices, so that a process that is asked to stop meanwhile need not wait for the thread for long.
+    while not await session._loop.run_in_executor(None, live.wait, WAIT_SLICE_S):
+        if _expired(connect, began_s):
+            raise ZooKeeperUnavailable(
+                f"no ZooKeeper answers at {connect.hosts} within {connect.connection_timeout_ms} ms "
+                "(zookeeper.connection.timeout.ms); is it running? See zookeeper.connect"
+            )
+        if time.monotonic() - told_s >= TOLD_EVERY_S:
+            told_s = time.monotonic()
+            log.warning(
+                "waiting for ZooKeeper: no server at %s has answered for %.0f s; is it running? See zookeeper.connect",
+                connect.hosts,
+                told_s - began_s,
+            )
+
+
+async def _prepared(session: ZooKeeperSession) -> None:
+    """Returns once the chroot and all nodes of our layout exist. Raises: ConnectionLost, ZooKeeperUnavailable."""
+    connect = session.connect
+    parts = connect.chroot.split("/")
+    above: list[str] = ["/".join(parts[:depth]) for depth in range(2, len(parts) + 1)]
+    for root, paths in (("", above), (connect.chroot, PERSISTENT_PATHS)):
+        await _make(session, root, paths)
+
+
+async def _make(session: ZooKeeperSession, root: str, paths: Iterable[str]) -> None:
+    """Creates what is missing. Raises: ConnectionLost, ZooKeeperUnavailable."""
+    replies = []
+    for path in paths:
+        reply = session._loop.create_future()
+        session._request(Multi([Op("create", path)], root), partial(settle, reply))
+        replies.append(reply)
+    try:
+        results: list[StoreResult] = [result for reply in await asyncio.gather(*replies) for result in reply]
+    except KazooException as error:
+        if not isinstance(error, (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError)):
+            raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses: {error or type(error).__name__}") from None
+        raise ConnectionLost(f"ZooKeeper at {session.connect.hosts} hung up: {error or type(error).__name__}") from None
+    wrong = [result.error for result in results if result.error not in (None, "exists")]
+    if wrong:
+        raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses to create nodes: {wrong[0]}")
