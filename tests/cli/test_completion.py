@@ -87,7 +87,7 @@ def test_commands_are_offered_without_importing_them() -> None:
     environment = {"PYTHONPATH": str(SOURCE), "_OTTLA_COMPLETE": "bash_complete", "COMP_WORDS": "ottla to", "COMP_CWORD": "1"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **environment})
     assert done.stdout == "plain,topic\n", done.stderr
-    assert eval(done.stderr) == ["ottla.cli", "ottla.cli.common.lazy", "ottla.cli.main"]
+    assert eval(done.stderr) == ["ottla.cli", "ottla.cli.common", "ottla.cli.common.lazy", "ottla.cli.main"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
