@@ -18,6 +18,7 @@ import pytest
 from ottla.broker.handlers import HANDLERS
 from ottla.broker.metadata.configs import UNITS_MS, BrokerOptions
 from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
+from ottla.client.transport.network import SOFTWARE_VERSION
 from ottla.log.options import TopicOptions
 
 ROOT = Path(__file__).parent.parent
@@ -352,6 +353,12 @@ def test_every_dependency_has_its_line_of_reason() -> None:
     reasons = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text()
     missing = [name for name in sorted(names) if not re.search(rf"\b{re.escape(name)}\b", reasons)]
     assert not missing, f"docs/decisions/0001-dependencies.md does not speak of {missing}"
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert SOFTWARE_VERSION == version
+    assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text() or any((ROOT / "changelog.d").glob("*.md"))
 
 
 # docs/semantics.md

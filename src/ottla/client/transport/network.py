@@ -32,7 +32,7 @@ T = TypeVar("T")
 log = logging.getLogger("ottla.client")
 UNSUPPORTED_VERSION = 35
 SOFTWARE_NAME = "ottla"
-SOFTWARE_VERSION = "0.1.0"
+SOFTWARE_VERSION = "0.2.0"
 API_VERSIONS = 18
 #: How long a topic or a connection may be missing before that is worth a warning: brokers may be about to create it, or to come up.
 WARN_AFTER_MS = 3000
