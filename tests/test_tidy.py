@@ -357,7 +357,7 @@ def test_every_dependency_has_its_line_of_reason() -> None:
 
 def test_the_version_is_the_same_everywhere() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert SOFTWARE_VERSION == version
+    assert version == SOFTWARE_VERSION
     assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text() or any((ROOT / "changelog.d").glob("*.md"))
 
 
