@@ -13,7 +13,7 @@ INSTALLED := build/installed
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py $(wildcard src/ottla/records/_native*.p[yx]?)
+$(STAMP): pyproject.toml setup.py $(wildcard src/ottla/records/_native*.p[yx]? src/ottla/codecs/_*.p[yx]?)
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/install.sh
 	@touch $(STAMP)
 
@@ -70,4 +70,4 @@ docs: install
 	@$(BIN)/python tools/file_map.py
 
 clean:
-	@rm -rf $(VENV) build dist src/*.egg-info src/ottla/records/_native.c src/ottla/records/*.so
+	@rm -rf $(VENV) build dist src/*.egg-info src/ottla/*/_native.c src/ottla/*/*.so

@@ -309,62 +309,6 @@ cdef int batch_of(View view, tuple source, Batch *batch) except -1:
 
 # ---------------------------------------------------------------------------------------------------------------- writing
 
-cdef class Column:
-    """A binary or list column that is read: offsets of 32 or 64 bits and, for a list, nothing more; validity where it has nulls."""
-
-    cdef View ends
-    cdef View data
-    cdef View valid
-    cdef bint wide
-    cdef Py_ssize_t rows
-
-    def __cinit__(self, ends, data, valid, bint wide):
-        self.ends = View(ends)
-        self.data = None if data is None else View(data)
-        self.valid = None if valid is None else View(valid)
-        self.wide = wide
-        self.rows = max(self.ends.size // (8 if wide else 4) - 1, 0)
-        if self.valid is not None:
-            self.rows = min(self.rows, 8 * self.valid.size)
-
-    cdef inline int span(self, Py_ssize_t row, Py_ssize_t limit, int64_t *start, int64_t *stop) noexcept:
-        """1 and the span of a row, 0 for a null, -1 where it lies outside of ``[0, limit]``."""
-        cdef int32_t narrow[2]
-        cdef int64_t broad[2]
-        if row < 0 or row >= self.rows:
-            return -1
-        if self.valid is not None and not self.valid.data[row >> 3] >> (row & 7) & 1:
-            return 0
-        if self.wide:
-            memcpy(broad, self.ends.data + 8 * row, 16)
-            start[0] = broad[0]
-            stop[0] = broad[1]
-        else:
-            memcpy(narrow, self.ends.data + 4 * row, 8)
-            start[0] = narrow[0]
-            stop[0] = narrow[1]
-        return 1 if 0 <= start[0] <= stop[0] <= limit else -1
-
-    cdef inline int locate(self, Py_ssize_t row, const uint8_t **data, Py_ssize_t *size) except -1:
-        cdef int64_t start = 0, stop = 0
-        cdef int found = self.span(row, self.data.size, &start, &stop)
-        if found < 0:
-            raise record_fault(COLUMN, row)
-        if not found:
-            data[0] = NULL
-            size[0] = -1
-        else:
-            data[0] = self.data.data + start
-            size[0] = stop - start
-        return 0
-
-
-cdef Column binary_column(source):
-    if source[1] is None:
-        raise TypeError("a binary column has data")
-    return Column(*source)
-
-
 cdef class ColumnEncoder:
     """See ``_pure.ColumnEncoder``."""
 

@@ -3,7 +3,7 @@
 Everything above works on whole batches and imports the loops from here. ``NATIVE`` says which ones they are.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ottla.records import _pure as _codec
@@ -23,10 +23,6 @@ Builder = _codec.Builder
 ColumnEncoder = _codec.ColumnEncoder
 OffsetMap = _codec.OffsetMap
 OpenBatches = _codec.OpenBatches
-#: Values in Avro's form into columns and out of them, and rows of JSON out of texts; only compiled, None where nothing is.
-decode_avro: Any = getattr(_codec, "decode_avro", None)
-encode_avro: Any = getattr(_codec, "encode_avro", None)
-join_json: Any = getattr(_codec, "join_json", None)
 check_records = _codec.check_records
 decode_columns = _codec.decode_columns
 decode_records = _codec.decode_records

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.client.arrow.columns import as_binary, binary_column, ends_of, fixed_buffer, is_bytes, needed_arrow, plain, validity
 from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import Avro, SerializationFailed, needed
-from ottla.records.codec import decode_avro, encode_avro
+from ottla.codecs.compiled import decode_avro, encode_avro
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ottla.client.arrow.columns import binary_column, is_bytes, needed_arrow, plain, validity
-from ottla.records.codec import join_json
+from ottla.codecs.compiled import join_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-# Part of _native.pyx: values in Avro's binary form into Arrow's layout, row by row into one column per leaf of the schema.
+# Part of codecs/_native.pyx: values in Avro's binary form into Arrow's layout, row by row into one column per leaf of the schema.
 #
 # A schema is a tree of cells, each of which reads one value and appends it to its own buffers. A row that turns out not to be of the
 # schema is taken back by cutting each column to the rows before: a list's items to where its last row ends, and so on down.
