@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kafka.record.default_records import DefaultRecordBatchBuilder  # type: ignore[import-untyped]
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 CORRELATION_POSITION = 8
 CLIENT_ID = b"bench"

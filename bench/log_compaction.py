@@ -8,6 +8,7 @@ import asyncio
 import shutil
 import tempfile
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
 
@@ -103,9 +104,9 @@ async def measure(root: Path, size: int, value_size: int, codec: Codec, duplicat
     print(f"  the loop's lateness: idle {idle}; meanwhile {late}")
 
 
-async def beats(work: "asyncio.Future[None] | object") -> str:
+async def beats(work: Awaitable[object]) -> str:
     """How late a timer of a millisecond is while the work goes on."""
-    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    task = asyncio.ensure_future(work)
     late: list[float] = []
     while not task.done():
         due = time.perf_counter() + BEAT_S

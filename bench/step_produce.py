@@ -45,6 +45,7 @@ def measured(acks: int) -> float:
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "broker"))
     from cluster import Cluster, batch
 
+    from ottla.base.ids import ConnectionId
     from ottla.broker import effects, events
     from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -59,7 +60,7 @@ def measured(acks: int) -> float:
             transactional_id=None, acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=data)]
         )
         call = events.RequestArrived(
-            connection=number + 1_000_000, correlation_id=1, api_key=0, api_version=9, client_id="bench", body=body, ticket=1
+            connection=ConnectionId(number + 1_000_000), correlation_id=1, api_key=0, api_version=9, client_id="bench", body=body, ticket=1
         )
         begun = time.process_time_ns()
         asked = node.step(call, 0)

@@ -106,11 +106,12 @@ def probing(bootstrap: str) -> Iterator[Probe]:
         running.stop()
 
 
-def in_parts(names: Sequence[str], act: Callable[[Sequence[str]], None]) -> None:
-    """Has four clients share the work."""
+def in_parts(names: Sequence[str], *acts: Callable[[Sequence[str]], None]) -> None:
+    """Divides the names among four clients; one act after the other."""
     with ThreadPoolExecutor(CLIENTS) as pool:
-        for done in [pool.submit(act, names[part::CLIENTS]) for part in range(CLIENTS)]:
-            done.result()
+        for act in acts:
+            for done in [pool.submit(act, names[part::CLIENTS]) for part in range(CLIENTS)]:
+                done.result()
 
 
 def create(bootstrap: str, names: Sequence[str]) -> None:
@@ -173,10 +174,7 @@ def measured(directory: Path, source: Path | None, topics: int, alone_s: float) 
             "create": lambda: in_parts(names, lambda part: create(bootstrap, part)),
             "write": lambda: in_parts(names, lambda part: write(address, part)),
             "delete": lambda: in_parts(names, lambda part: delete(bootstrap, part)),
-            "again": lambda: (
-                in_parts(names, lambda part: create(bootstrap, part)),
-                in_parts(names, lambda part: delete(bootstrap, part)),
-            )[0],
+            "again": lambda: in_parts(names, lambda part: create(bootstrap, part), lambda part: delete(bootstrap, part)),
         }
         with probing(bootstrap) as running:
             time.sleep(1)

@@ -372,5 +372,5 @@ def create_topics(address: tuple[str, int], topics: dict[str, int], settings: di
     response = Cursor(ask(address, frame(19, 2, body + struct.pack(">ib", 10_000, 0))))
     response.take(4)
     for _ in range(response.unpack("i")):
-        name, error, why = response.string(), response.unpack("h"), response.string()
-        assert error == 0, f"{name} is made, not refused with {error}: {why}"
+        topic, error, why = response.string(), response.unpack("h"), response.string()
+        assert error == 0, f"{topic} is made, not refused with {error}: {why}"

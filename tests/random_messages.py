@@ -19,7 +19,7 @@ TEXTS = ("", "a", "topic-7", "größer", "日本語", "x" * 126, "y" * 127, "z" 
 
 def messages() -> list[tuple[type[msgspec.Struct], int]]:
     """Every message class, with those that are embedded in others, and every version it is declared for."""
-    classes = [
+    classes: list[type[msgspec.Struct]] = [
         *(cls for api in API.values() for cls in (api.request, api.response)),
         ConsumerProtocolSubscription,
         ConsumerProtocolAssignment,

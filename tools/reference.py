@@ -9,10 +9,11 @@ from pathlib import Path
 
 from cli_reference import page as cli_page
 
+import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.options import OptionSpec
 from ottla.broker.groups.classic.states import TRANSITIONS, diagram
+from ottla.broker.handlers import HANDLERS
 from ottla.broker.metadata.configs import BrokerOptions, topic_defaults
-from ottla.broker.node import HANDLERS
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
 from ottla.wire.messages import API

@@ -81,7 +81,7 @@ def _send_confluent(bootstrap: str, topic: str, lines: list[bytes], codec: str, 
 
     failures: list[str] = []
     settings = {"bootstrap.servers": bootstrap, "acks": "all", "compression.type": codec, "delivery.report.only.error": True}
-    producer = Producer({**settings, "on_delivery": lambda error, _: error and failures.append(str(error))})
+    producer = Producer({**settings, "on_delivery": lambda error, _: failures.append(str(error)) if error else None})
 
     def turn() -> int:
         for line in lines:

@@ -76,7 +76,7 @@ def confluent(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[str,
     failures: list[str] = []
     # Reports of success cost it a Python call per record if they are asked for; here nobody does.
     settings = {"bootstrap.servers": bootstrap, "acks": "all", "delivery.report.only.error": True}
-    producer = Producer({**settings, "on_delivery": lambda error, _: error and failures.append(str(error))})
+    producer = Producer({**settings, "on_delivery": lambda error, _: failures.append(str(error)) if error else None})
 
     def send() -> None:
         while True:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import aiokafka
@@ -124,7 +125,7 @@ def test_ottla_and_another_client_share_a_topic(
             thread.start()
             threads.append(thread)
             # Until it reads: what is sent meanwhile it must see, or the one before it.
-            until(lambda into=into: bool(into), lambda: producer_sends(producer, topic, b"warm"))
+            until(partial(bool, into), lambda: producer_sends(producer, topic, b"warm"))
         for number in range(COUNT):
             producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
         assert producer.flush(20) == 0

@@ -68,7 +68,7 @@ def _run(code: str, bootstrap: str, names: dict[str, str]) -> None:
 
 def written(bootstrap: str, topic: str, at_least: int) -> list[Any]:
     """What is in the topic, sorted; with the partition where that is not left to chance, and the time where it was given."""
-    found = []
+    found: list[Any] = []
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         partitions = consumer.partitions_for(topic)
         consumer.assign(partitions)

@@ -178,8 +178,8 @@ def test_what_an_administrator_asks_is_answered_whichever_broker_it_concerns(clu
         assert [(one.topic, one.partition, one.offset) for one in kept.topic_partitions] == [(topic, 0, number)]
         deleted = admin.delete_records([confluent_kafka.TopicPartition(topic, partition, number) for partition in range(3)])
         assert [future.result(20).low_watermark for future in deleted.values()] == [number] * 3
-    for broker in cluster.brokers.values():
-        assert "internal error" not in broker.output.read_text()
+    for process in cluster.brokers.values():
+        assert "internal error" not in process.output.read_text()
 
 
 class Load:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import partial
 
 import confluent_kafka
 import pytest
@@ -39,6 +40,12 @@ def new_topic(bootstrap: str, name: str, partitions: int) -> str:
     return topic
 
 
+def led_evenly(admin: AdminClient, name: str) -> bool:
+    """Whether the topic is known, and each of three brokers leads two of its six partitions."""
+    topic = admin.list_topics(timeout=10).topics.get(name)
+    return topic is not None and sorted(partition.leader for partition in topic.partitions.values()) == [1, 1, 2, 2, 3, 3]
+
+
 def test_topics_are_administered_through_any_broker_and_leaders_are_spread(cluster: Serving) -> None:
     for bootstrap in each(cluster):
         name = f"spread-{uuid.uuid4().hex[:8]}"
@@ -47,11 +54,7 @@ def test_topics_are_administered_through_any_broker_and_leaders_are_spread(clust
         for seen_by in each(cluster):
             seen = AdminClient({"bootstrap.servers": seen_by})
 
-            def leaders(seen: AdminClient = seen, name: str = name) -> list[int]:
-                topic = seen.list_topics(timeout=10).topics.get(name)
-                return [] if topic is None else sorted(partition.leader for partition in topic.partitions.values())
-
-            until(lambda leaders=leaders: leaders() == [1, 1, 2, 2, 3, 3], f"{seen_by} sees two partitions led by each broker")
+            until(partial(led_evenly, seen, name), f"{seen_by} sees two partitions led by each broker")
             resource = ConfigResource(ResourceType.TOPIC, name)
             assert seen.describe_configs([resource])[resource].result(10)["retention.ms"].value == "3600000"
             described = seen.describe_cluster().result(10)
