@@ -1,7 +1,6 @@
-"""A simulated user's connection to the broker: one at a time, made again when it breaks; requests in order, answers matched by number.
+"""A simulated client's connection to a broker. It reconnects when it breaks. Requests are sent in order; responses match by correlation id.
 
-A request is either answered or lost, and the user hears of either, once: ``answered(response)`` or ``lost()``. Lost says nothing about what
-the broker did: the request may have been carried out, or be carried out later.
+Each request ends once, with ``answered(response)`` or ``lost()``. A lost request may have been executed, or may be executed later.
 """
 
 from collections import deque
@@ -17,7 +16,7 @@ from ottla.wire.messages import API
 
 RETRY_MS = 50
 REQUEST_TIMEOUT_MS = 5_000
-#: The version of each API that simulated users speak.
+#: Version of each API that simulated clients use.
 VERSIONS = {
     0: 12,
     1: 12,
@@ -39,17 +38,17 @@ VERSIONS = {
     47: 0,
     68: 1,
 }
-#: The key of each API, by the class of its requests.
+#: API key by request class.
 KEYS: dict[type[Any], int] = {schema.request: key for key, schema in API.items()}
 
 
 def nothing() -> None:
-    """What to do about a loss that the user hears of by other means."""
+    """Ignores a loss."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that was sent."""
+    """A request in flight."""
 
     number: int
     key: int
@@ -58,10 +57,10 @@ class Waiting:
 
 
 class Caller:
-    """See the module's theory."""
+    """One client's connection, reopened as needed."""
 
     def __init__(self, world: World, network: Network, host: Host, name: str, on_break: Callable[[], None] = nothing) -> None:
-        """``on_break`` is called when a connection broke, after what waited on it was lost."""
+        """``on_break`` is called when a connection broke, after its requests were reported as lost."""
         self.world = world
         self._network = network
         self._host = host
@@ -81,7 +80,7 @@ class Caller:
         batch: bytes | bytearray = b"",
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> bool:
-        """Send a request; False when nobody takes the connection. Without an answer in time the connection breaks."""
+        """Sends a request; False if the broker refuses the connection. A request without a response in time breaks the connection."""
         if self._connection is None:
             self._connection = self._network.connect(self._host, on_frame=self._frame, on_close=self._closed)
             if self._connection is None:
@@ -111,7 +110,7 @@ class Caller:
             if correlation != waiting.number:
                 raise MalformedMessage(f"answer {correlation} to request {waiting.number}")
         except MalformedMessage:
-            # Damaged on the way.
+            # Damaged in transit.
             self.hang_up()
             return
         self._waiting.popleft()

@@ -1,9 +1,7 @@
-"""Simulated clients: producers that never give up and consumers that read everything. They speak real frames and tell a history what they
-saw.
+"""Simulated clients: producers that retry for ever and consumers that read everything, with real frames. They report what they observe.
 
-A producer of the idempotent kind keeps several batches in flight and, after any trouble, begins again at the first one not acknowledged,
-with the same sequence numbers. One without idempotence sends each batch once and counts an unclear outcome as unknown. Every value is
-unique.
+An idempotent producer keeps several batches in flight. After an error it restarts at the first unacknowledged batch with the same sequence
+numbers. A producer without idempotence sends each batch once and reports an unclear outcome as unknown. Every value is unique.
 """
 
 from collections import deque
@@ -39,7 +37,7 @@ IN_FLIGHT = 5
 
 
 class Listener(Protocol):
-    """What a history hears."""
+    """Receives what clients observe."""
 
     def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None: ...
 
@@ -50,12 +48,12 @@ class Listener(Protocol):
     def watermark(self, reader: int, partition: int, offset: int) -> None: ...
 
     def complaint(self, text: str) -> None:
-        """A user met an answer that no correct broker gives."""
+        """A client got a response that no correct broker sends."""
         ...
 
 
 class Admin:
-    """Creates the topic, then has nothing left to do."""
+    """Creates the topic and then ends."""
 
     def __init__(
         self,
@@ -97,7 +95,7 @@ class Admin:
 
 
 class Batch:
-    """What a producer sends at once, until it is acknowledged."""
+    """Records of one request, until they are acknowledged."""
 
     __slots__ = ("codec", "sequence", "values")
 
@@ -108,7 +106,7 @@ class Batch:
 
 
 class Producer:
-    """See the module's theory. Each has one partition, acks=all."""
+    """A producer with acks=all for one partition."""
 
     def __init__(
         self,
@@ -126,8 +124,9 @@ class Producer:
         topic: str = TOPIC,
         patience_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """``keyed``: its records have keys, and some are tombstones. ``pauses_ms``: times that may pass between two batches.
-        ``patience_ms``: after which it looks for another broker."""
+        """``keyed``: records have keys, and some are tombstones. ``pauses_ms``: possible delays between two batches.
+        ``patience_ms``: timeout after which it looks for another broker.
+        """
         self._world = world
         self._topic = topic
         self._patience_ms = patience_ms
@@ -143,12 +142,12 @@ class Producer:
         self._producer_id = -1
         self._epoch = -1
         self._sequence = 0
-        #: The broker has acknowledged a batch of this producer.
+        #: Whether the broker has acknowledged a batch of this producer.
         self._known = False
-        #: Sent or to be sent, oldest first; the first ``_in_flight`` are on their way.
+        #: Unacknowledged batches, oldest first; the first ``_in_flight`` are sent.
         self._queue: deque[Batch] = deque()
         self._in_flight = 0
-        #: Answers to requests of an earlier round are not for us any more.
+        #: Responses to requests of an earlier round are ignored.
         self._round = 0
         world.after(self._rng.randint(0, 200), self._begin)
         world.after(self._rng.randint(0, 200), self._write)
@@ -158,7 +157,7 @@ class Producer:
         return self._left == 0 and not self._queue
 
     def _write(self) -> None:
-        """A user's program hands over a batch now and then."""
+        """Adds a batch, as a user's program does now and then."""
         if self._left == 0:
             return
         self._left -= 1
@@ -187,7 +186,7 @@ class Producer:
     def _pump(self) -> None:
         if self._idempotent and self._producer_id < 0:
             return
-        # The broker takes any first sequence of a producer it does not know (so does Kafka's); so the first batch travels alone.
+        # The broker accepts any first sequence of an unknown producer (as Kafka does), so the first batch is sent alone.
         most = IN_FLIGHT if self._idempotent and self._known else 1
         while self._in_flight < min(most, len(self._queue)):
             if not self._send(self._queue[self._in_flight]):
@@ -232,7 +231,7 @@ class Producer:
         self._broken()
 
     def _broken(self) -> None:
-        """Begin again at the first batch not acknowledged; without idempotence its outcome stays unknown."""
+        """Restarts at the first unacknowledged batch; without idempotence its outcome stays unknown."""
         if not self._idempotent and self._in_flight:
             self._queue.popleft()
         self._in_flight = 0
@@ -259,14 +258,14 @@ class Consumer:
         self._number = number
         self._partition = partition
         self.position = 0
-        #: Offset behind the last batch that was read.
+        #: Offset after the last batch read.
         self._behind = 0
         self._asking = False
-        #: Of which leader epoch it has heard; -1 for none.
+        #: The leader epoch that it knows; -1 for none.
         self.leader_epoch: Callable[[], int] = lambda: NO_EPOCH
-        #: Where it is; empty for who does not say.
+        #: Its rack; empty for none.
         self.rack = ""
-        #: Whether a jump in the offsets can only be damage. Clients of Kafka do not look; only the broker's scrub finds it then.
+        #: Whether a gap in the offsets can only be damage. Kafka's clients do not check; only the broker's scrub finds it then.
         self.dense = False
         world.after(self._rng.randint(0, 100), self._ask)
 
@@ -308,7 +307,7 @@ class Consumer:
         try:
             found = self._decoded(data.records)
         except RecordsError:
-            # Damaged on the way, or on the broker's disk; reading again tells.
+            # Damaged in transit or on the broker's disk; reading again shows which.
             self._world.after(RETRY_MS, self._ask)
             return
         self._history.watermark(self._number, self._partition, data.high_watermark)
@@ -331,6 +330,6 @@ class Consumer:
             expected = header.last_offset + 1
             read = records(batches, place)
             found += [(offset, value_of(value, extra)) for offset, _, _, value, extra in read if offset >= self.position]
-            # Compaction may have left nothing at a batch's end, or of all of it.
+            # Compaction may have removed the end of a batch, or all of it.
             self._behind = header.last_offset + 1
         return found

@@ -1,7 +1,7 @@
-"""Users of a simulated cluster: they look for the leader of their partition, and ask another broker when they were wrong.
+"""Clients of a simulated cluster: they look up the leader of their partition, and try another broker after an error.
 
-A user knows what the store says, as if it had just asked for metadata: mostly it goes to the leader, often to somebody else. Who reads
-says of which leader epoch it has heard, so that a leader that is none any more cannot lead it astray.
+A client reads the store instead of sending Metadata: mostly it goes to the leader, often to another broker. Consumers send the leader epoch
+that they know, so that a former leader cannot answer them.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,14 +20,14 @@ from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-#: How often a user goes where its request belongs.
+#: Probability that a client connects to the right broker.
 WELL_INFORMED = 0.8
-#: How often a user who was answered well looks for another broker all the same.
+#: Probability that a client looks for another broker after a success.
 RESTLESS = 0.1
 
 
 class Entrance:
-    """Where users connect: mostly to the broker that ``belongs`` names, often to any. Is a ``Host``."""
+    """The host that clients connect to: mostly the broker that ``belongs`` returns, often another one."""
 
     def __init__(self, rng: Random, machines: Mapping[BrokerId, ClusterMachine], belongs: Callable[[], int]) -> None:
         """``belongs``: -1 for any broker."""
@@ -35,7 +35,7 @@ class Entrance:
         self._machines = machines
         self._belongs = belongs
         self._taken: dict[int, ClusterMachine] = {}
-        #: Who took the last connection.
+        #: The broker of the last connection.
         self.last = BrokerId(-1)
 
     def accept(self, connection: Connection) -> bool:
@@ -54,9 +54,9 @@ class Entrance:
 
 
 class Reader(Consumer):
-    """A consumer that looks for another broker after an error, and now and then without one; and goes to the replica that it is sent to."""
+    """A consumer that changes brokers after an error, sometimes without one, and follows its preferred read replica."""
 
-    #: Where it was sent; -1 for the leader.
+    #: The preferred read replica; -1 for the leader.
     near = -1
 
     def _answered(self, response: Any) -> None:
@@ -73,7 +73,7 @@ class Reader(Consumer):
 
 
 class Lister:
-    """Asks where a partition ends, for ever, the leader of the epoch that it has heard of."""
+    """Lists the end offset of a partition for ever, with the leader epoch that it knows."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Lister:
         checker: LatestNeverFalls,
         leader_of: Callable[[TopicPartition, int], int | None],
     ) -> None:
-        """``host`` is nobody else's; ``leader_of`` tells who leads, or led, in an epoch."""
+        """``host`` belongs to this client alone; ``leader_of`` returns the leader of an epoch."""
         self._host = host
         self._leader_of = leader_of
         self._world = world
@@ -113,7 +113,7 @@ class Lister:
                 if epoch >= 0 and self._leader_of(self._partition, epoch) != asked:
                     self._checker.wrong(self._partition, epoch, asked)
             if answer.error_code != errors.NONE or self._rng.random() < RESTLESS:
-                # Who hangs up begins again.
+                # A closed connection starts again.
                 self._caller.hang_up()
             else:
                 self._world.after(self._world.unhurried(self._rng.choice((20, 100, 500))), self._ask)

@@ -1,4 +1,4 @@
-"""The stage that is a cluster: groups whose offsets have three copies, and coordinators that move with the leaders of their partitions."""
+"""A cluster as the environment of group histories: offsets have three replicas, and coordinators move with partition leaders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -19,12 +19,12 @@ from ottla.store.memory import MemoryStore
 
 OFFSETS = "__consumer_offsets"
 SETTINGS = {"replica.lag.time.max.ms": "1000", "replica.fetch.wait.max.ms": "200", "controlled.shutdown.retry.backoff.ms": "300"}
-#: How often a broker is away when users come, and how often somebody looks whether they can.
+#: Probability that a broker is down when clients start, and the interval at which its start is checked.
 ONE_AWAY, LOOK_MS = 0.25, 5
 
 
 class Brokers:
-    """See the module's theory. Is a ``Stage``."""
+    """Several brokers over one store. A ``GroupEnvironment``."""
 
     replicas = 3
 
@@ -46,7 +46,7 @@ class Brokers:
         self.witness = Witness(self.machines, self.store, lambda name: name == topic)
 
     def faults(self, kinds: Sequence[str], more: Mapping[str, Callable[[], None]]) -> ClusterFaults:
-        """What befalls this cluster."""
+        """The faults of this cluster."""
         return ClusterFaults(
             self._world, self.machines, self.store, self._links, self._network, kinds, more, at_rest=lambda: not self._restless()
         )
@@ -90,7 +90,7 @@ class Brokers:
             self._world.after(LOOK_MS, self._one_goes)
 
     def _one_goes(self) -> None:
-        """Once users can come, and before they look for coordinators: so the offsets' topic begins with fewer copies."""
+        """Stops a broker before clients look for coordinators, so that the offsets topic begins with fewer replicas."""
         if layout.topic(self._topic) not in self.store.tree.nodes:
             self._world.after(LOOK_MS, self._one_goes)
             return
@@ -116,16 +116,16 @@ class Brokers:
         return self.witness.problems
 
     def _restless(self) -> bool:
-        """Whether a partition has no leader, or a replica that is not in sync, or not there."""
+        """Whether a partition has no leader, or a replica that is missing or not in sync."""
         for path in self.store.tree.nodes:
             partition = layout.partition_state_of(path)
             state = self.witness.state(partition) if partition is not None else None
             if partition is not None and state is not None:
                 copies = len(self.witness.replicas(partition))
-                # If brokers were down when it was created, copies of __consumer_offsets are added when they are back.
+                # If brokers were down at its creation, replicas of __consumer_offsets are added when they are back.
                 if state.leader < 0 or len(state.isr) != copies or (partition.topic == OFFSETS and copies < self.replicas):
                     return True
-                # Until the store gives up a dead broker's session, its ISRs look as if it were there.
+                # Until the store expires a dead broker's session, ISRs look as if it were alive.
                 if any((node := self.node(broker)) is None or node.epoch != state.registration_of(broker) for broker in state.isr):
                     return True
         return False

@@ -1,7 +1,7 @@
-"""Faults that befall a cluster: its brokers, their disks and clocks, the links between them, to the store, and to users.
+"""Faults of a cluster: brokers, disks, clocks, links between brokers, to the store and to clients.
 
-Every few hundred milliseconds one of the kinds that the seed chose, until all is healed; a profile is drawn per seed, as in ``faults.py``.
-Faults overlap, of the same broker too.
+Every few hundred milliseconds one of the kinds chosen by the seed, until all faults are undone, as in ``faults.py``. Faults overlap, also
+on one broker.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from ottla.store import layout
 from ottla.store.memory import MemoryStore
 from ottla.wire.messages import AlterPartitionRequest
 
-#: What can happen to a cluster; a story may have more of its own.
+#: Faults of every cluster; a history may add its own.
 CLUSTER_FAULT_KINDS = (
     "kill",
     "power cut",
@@ -53,16 +53,16 @@ CLUSTER_FAULT_KINDS = (
     "broken connections",
     "late requests",
 )
-#: Those in which a process ends.
+#: Faults in which a process ends.
 ENDINGS = frozenset(("kill", "power cut", "power cut of some", "power cut everywhere", "stop", "leave", "rolling restart", "fsync fails"))
-#: How long a long pause is. The longest is rare: the others work on all that time, which costs most of what such a history does.
+#: Length of a long pause. The longest is rare, because simulating the others meanwhile costs most of such a history.
 LONG_MS = (10_000, 10_000, 10_000, 20_000, 20_000, 120_000)
-#: How far a broker's calendar may be wrong: less than what a producer's timestamps may be ahead.
+#: Largest error of a broker's wall clock: less than producers' timestamps may be ahead.
 SKEW_MS = 30 * MINUTE_MS
 
 
 class ClusterFaults:
-    """See the module's theory."""
+    """Injects faults into a cluster."""
 
     def __init__(
         self,
@@ -77,11 +77,12 @@ class ClusterFaults:
         at_rest: Callable[[], bool],
         gentle: bool = False,
     ) -> None:
-        """``more`` are kinds that a story has of its own, each with what it does. ``at_rest``: whether all is in order, and so no broker is
-        needed; a disk is lost only then, and, where faults are ``gentle``, processes end only then."""
+        """``more`` has additional kinds of a history, each with its action. ``at_rest``: whether the cluster is healthy, so that no broker
+        is needed. A disk is lost only then; if ``gentle``, processes end only then.
+        """
         self._world = world
         self._rng = world.rng("faults")
-        #: For what happens beside a fault.
+        #: For events beside a fault.
         self._still = world.rng("beside faults")
         self._machines = machines
         self._store = store
@@ -92,14 +93,14 @@ class ClusterFaults:
         self._acts = {**own, **{kind: lambda machine, act=act: act() for kind, act in (more or {}).items()}}  # type: ignore[misc]
         self._at_rest = at_rest
         self._gentle = gentle
-        #: The one broker whose disk rots: others have all that it had then.
+        #: The one broker whose disk rots: the others have all its records.
         self._rotting: ClusterMachine | None = None
-        #: How many there were.
+        #: Faults injected so far.
         self.count = 0
         self.over = False
 
     def _own_kinds(self) -> dict[str, Callable[[ClusterMachine], None]]:
-        """What each kind of fault does to the broker that it hits."""
+        """Action of each kind of fault on a broker."""
         machines = self._machines
         return {
             "kill": self._kill,
@@ -136,7 +137,7 @@ class ClusterFaults:
         }
 
     def plan(self) -> None:
-        """The next one comes."""
+        """Schedules the next fault."""
         self._world.after(self._rng.randint(50, 1_500), self._happen)
 
     def _happen(self) -> None:
@@ -151,7 +152,7 @@ class ClusterFaults:
         self.plan()
 
     def heal(self) -> None:
-        """Nothing is broken any more but who sleeps, and nothing breaks."""
+        """Undoes all faults except pauses, and injects no more."""
         self.over = True
         self._calm(("loss", "slow", "damage", "lateness"))
         self._links.mend()
@@ -168,7 +169,7 @@ class ClusterFaults:
 
     @property
     def asleep_until_ms(self) -> int:
-        """When the last broker wakes."""
+        """When the last paused broker resumes."""
         return max(machine.paused_until_ms for machine in self._machines.values())
 
     def _later(self, delays_ms: Sequence[int], act: Callable[[], None]) -> None:
@@ -207,7 +208,7 @@ class ClusterFaults:
         self._restart_later(machine)
 
     def _leave(self, machine: ClusterMachine) -> None:
-        """It hands over first, and is started again when it has gone."""
+        """Stops a broker with a controlled shutdown, and starts it again."""
         machine.leave()
         self._start_when_gone(machine, machine.incarnation, self._rng.choice((1, 50, 700)))
 
@@ -218,7 +219,7 @@ class ClusterFaults:
             self._world.after(100, lambda: self._start_when_gone(machine, incarnation, down_ms))
 
     def _roll(self, left: list[ClusterMachine]) -> None:
-        """One after the other leaves and comes back, whatever else goes on."""
+        """Restarts the brokers one after the other, while other faults continue."""
         if not left or self.over:
             return
         self._leave(left[0])
@@ -256,7 +257,7 @@ class ClusterFaults:
         return self._machines[layout.decode_controller(node.data)] if node is not None else None
 
     def _hide_office(self) -> None:
-        """Much of what goes to the controller arrives late, when its sender has long given it up and asked again."""
+        """Many requests to the controller arrive late, after their sender gave up and sent them again."""
         holder = self._controller
         if holder is not None:
             number = int(holder.broker_id)
@@ -264,8 +265,9 @@ class ClusterFaults:
             self._later((2_000, 4_000), self._links.flaky_to.clear)
 
     def _doubt_wishes(self) -> None:
-        """For a while, whoever asks for another ISR loses touch with the store for a moment and with a follower for longer, and what the
-        controller writes about it comes late."""
+        """For a while, a leader that requests an ISR change loses its store connection briefly and a follower for longer, and the
+        controller's write arrives late.
+        """
         hit: set[BrokerId] = set()
 
         def asks(machine: ClusterMachine, effect: effects.Ask) -> None:
@@ -285,8 +287,9 @@ class ClusterFaults:
         self._later((1_500, 4_000), over)
 
     def _take_office(self) -> None:
-        """An operator deletes /controller, so that another broker takes it; its holder hears of that late. Perhaps one that wants it
-        stands still just then."""
+        """Deletes /controller, as an operator might, so that another broker is elected; the former controller notices late. Sometimes a
+        candidate is paused.
+        """
         holder = self._controller
         if holder is not None:
             self.slow(holder, hear_ms=1_500)
@@ -305,8 +308,9 @@ class ClusterFaults:
             self.slow(machine, hear_ms=self._rng.choice(delays_ms), say_ms=self._rng.choice(delays_ms))
 
     def elect_late(self, leader: ClusterMachine, other: ClusterMachine, elect: Callable[[], None]) -> None:
-        """Somebody wants one replica to lead instead of another just when it is cut off from it: the leader gives it up, of which the
-        controller may hear late; or it leads, with less than the other had, and perhaps its process ends soon."""
+        """Elects another replica just when it is cut off from the leader. The leader removes it from the ISR, which the controller may
+        learn late; or it becomes leader with fewer records, and perhaps its process ends soon.
+        """
         rng = self._still
         number = self._links.cut(both(leader.broker_id, other.broker_id), silent=rng.random() < 0.3)
         self._world.after(rng.randint(1_500, 4_000), lambda: self._links.mend(number))
@@ -324,7 +328,7 @@ class ClusterFaults:
             self._world.after(at_ms + rng.randint(50, 700), end)
 
     def slow(self, machine: ClusterMachine, *, hear_ms: int, say_ms: int = STORE_MS, for_ms: Sequence[int] = (500, 2_000)) -> None:
-        """It takes up to so long to the broker from the store, and back, for a while."""
+        """Delays messages between a broker and the store for a while."""
         machine.hear_ms, machine.say_ms = hear_ms, say_ms
 
         def quick() -> None:
@@ -360,7 +364,7 @@ class ClusterFaults:
         self._later((200, 2_000), room)
 
     def _rot(self) -> None:
-        """A bit of a batch is another one from now on. The epoch is left out: where it is wrong by little, a new copy cannot tell."""
+        """Flips a bit of a batch. The leader epoch is excluded: a slightly wrong epoch cannot be detected by a new replica."""
         rng = self._still
         machine = self._rotting = self._rotting or rng.choice(list(self._machines.values()))
         node = machine.node
@@ -368,9 +372,9 @@ class ClusterFaults:
         if not logs:
             return
         log = rng.choice(logs)
-        # Compaction leaves holes, into which a base offset may point.
+        # Compaction leaves holes, so a base offset may point into one.
         places = [*range(8 if log.options.compacts else 0, 12), *range(16, 70)]
-        # Behind the recorded recovery point a start cannot tell rot from a torn tail, and cuts both.
+        # Beyond the recorded recovery point a start cannot distinguish rot from a torn tail, and truncates both.
         recorded = read_offsets(machine.disk.read_file(RECOVERY_POINTS)) if machine.disk.exists(RECOVERY_POINTS) else None
         end_offset = log.end_offset if log.options.write_caching else (recorded or {}).get(log.partition, 0)
         if end_offset <= log.start_offset:
@@ -386,5 +390,5 @@ class ClusterFaults:
 
 
 def both(one: BrokerId, other: BrokerId) -> list[Way]:
-    """Both ways of a link."""
+    """Both directions of a link."""
     return [(one, other), (other, one)]

@@ -1,11 +1,11 @@
-"""One simulated history of a cluster: three to five brokers over one store, topics of three replicas, users that look for their leaders.
+"""One simulated history of a cluster: three to five brokers over one store, topics with three replicas, clients that look up leaders.
 
-Phases as in ``history.py``: topics are created; producers (acks=all, min.insync.replicas 2) and consumers work while faults happen to the
-brokers, their disks and clocks, and to the links between them, to the store and to users; topics grow, come and go meanwhile. Then all is
-healed, and within ``SETTLED_BY_MS`` producers must finish and the cluster come to rest: every partition led, every replica in sync, all
-copies equal, nothing left of deleted topics. At last the power goes everywhere at once, and it must come to rest again.
+Phases as in ``history.py``: topics are created; producers (acks=all, min.insync.replicas 2) and consumers run while faults happen to
+brokers, disks, clocks, links, the store and clients; topics grow, are created and deleted. Then all faults are undone. Within
+``SETTLED_BY_MS`` producers must finish and the cluster must be healthy: every partition led, every replica in sync, all replicas equal, no
+remains of deleted topics. Finally the power fails everywhere, and the cluster must become healthy again.
 
-``witness.py`` looks on from above all the time.
+``cluster_observer.py`` checks invariants during the whole history.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,19 +29,19 @@ from ottla.store.memory import MemoryStore
 
 FAULTS_UNTIL_MS = 8_000
 BEGUN_BY_MS = 20_000
-#: From the end of the faults, when everybody is awake, until nothing is left to do.
+#: Time from the end of the faults, when no broker sleeps, to a healthy cluster.
 SETTLED_BY_MS = 60_000
-#: What this story has beside the faults of every cluster.
+#: Faults of this kind of history beside those of every cluster.
 GROWTH, PASSING, MOVE, ELECTION, LATE = "topic grows", "topic comes or goes", "partition moves", "preferred election", "late election"
 CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE, ELECTION)
-#: Those that come beside the others in so many histories of ten.
+#: Faults that are added in three of ten histories.
 BESIDE, BESIDE_IN_TEN = ("office hard to reach", "wish in doubt", LATE), 3
-#: In so many histories of ten bits rot on one broker's disk, and its logs are scrubbed often.
+#: In two of ten histories bits rot on one broker's disk, and its logs are scrubbed often.
 ROT, ROT_IN_TEN, SCRUBBED = "bit rot", 2, {"ottla.log.scrub.interval.ms": "2000", "log.flush.offset.checkpoint.interval.ms": "500"}
 SCRUB_PASS_MS = 6_000
 RACKS = ("a", "b", "c")
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-#: A follower is out of sync soon, so that histories see it.
+#: Followers leave the ISR soon, so that histories exercise it.
 SETTINGS = {
     "ottla.disk.reserve.bytes": "65536",
     "replica.lag.time.max.ms": "1000",
@@ -53,7 +53,7 @@ SETTINGS = {
 
 
 class ClusterHistory:
-    """See the module's theory."""
+    """One history of a cluster."""
 
     def __init__(
         self,
@@ -66,8 +66,9 @@ class ClusterHistory:
         gentle: bool | None = None,
         kinds_max: int = 8,
     ) -> None:
-        """``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from, of which a history has
-        ``kinds_max`` at most; ``configs`` are overrides of every topic; ``gentle`` as below, of one history in seven by default."""
+        """``performer`` lets a test break a promise of the shell. ``kinds`` are the faults to choose from, at most ``kinds_max`` of them.
+        ``configs`` are topic settings. ``gentle`` is described below; by default one history of seven is gentle.
+        """
         self.world = World(seed)
         rng = self.world.rng("profile")
         self.complaints: list[str] = []
@@ -78,7 +79,7 @@ class ClusterHistory:
         texts = {**SETTINGS, "num.replica.fetchers": str(rng.choice((1, 1, 2)))}
         self.rots = rots = ROT in kinds or (kinds is CLUSTER_KINDS and self.world.rng("rot").random() * 10 < ROT_IN_TEN)
         texts |= SCRUBBED if rots else {}
-        #: Brokers are in racks, and readers in a rack read from a replica there.
+        #: Brokers have racks, and consumers in a rack read from a replica there.
         self.racks = self.world.rng("racks").random() < 0.3
         for number in range(1, (brokers or rng.choice((3, 3, 3, 4, 5))) + 1):
             own = {**texts, "broker.rack": RACKS[number % len(RACKS)], "replica.selector.class": SELECTOR} if self.racks else texts
@@ -88,7 +89,7 @@ class ClusterHistory:
         self.witness = Witness(
             self.machines, self.store, lambda topic: all(topic != each.name or not each.compacted for each in self.topics)
         )
-        #: What is in the page cache counts as durable; processes end only when all is in order, for then no one end loses anything.
+        #: Gentle: the page cache counts as durable, and processes end only while the cluster is healthy, so no single end loses records.
         odds = rng.random()
         self.gentle = not configs and odds < 0.15 if gentle is None else gentle
         chosen = rng.sample(kinds, rng.randint(1, min(kinds_max, len(kinds))))
@@ -131,7 +132,7 @@ class ClusterHistory:
         )
 
     def run(self) -> Verdict:
-        """Live through the whole history."""
+        """Runs the whole history."""
         for machine in self.machines.values():
             machine.start()
         self._wait(BEGUN_BY_MS, lambda: self._registered() == len(self.machines), "the brokers never registered")
@@ -144,7 +145,7 @@ class ClusterHistory:
         self.world.await_sleepers(self.faults.asleep_until_ms)
         self._wait(SETTLED_BY_MS, lambda: all(topic.done for topic in self.topics), "producers did not finish after the faults")
         if self.rots:
-            # Each log is scrubbed once more, so that all that rotted is found.
+            # Every log is scrubbed once more, so that all rot is found.
             self.world.run(self.world.now_ms + SCRUB_PASS_MS)
         self._settle("after the faults")
         for machine in self.machines.values():
@@ -211,7 +212,7 @@ class ClusterHistory:
         topic.grow(grown)
 
     def _move(self) -> None:
-        """A partition moves; perhaps its leader hears of that later than others."""
+        """Reassigns a partition; sometimes its leader receives that later than others."""
         rng = self.world.rng("moves")
         partition = rng.choice(self.topics).move()
         state = self.witness.state(partition)
@@ -222,8 +223,9 @@ class ClusterHistory:
         self.world.rng("elections").choice(self.topics).elect()
 
     def _elect_late(self) -> None:
-        """The preferred replica of a partition is to lead just when it falls behind. Perhaps there is none that does not lead: then one
-        moves, and there soon will be."""
+        """Elects the preferred replica of a partition while it falls behind. If every preferred replica leads, a partition is reassigned
+        first.
+        """
         topic = self.world.rng("elections").choice(self.topics)
         found = topic.unpreferred()
         if found is None:
@@ -243,7 +245,7 @@ class ClusterHistory:
             self.complaints.append(f"the cluster did not come to rest {when}: {self._restless()}")
 
     def _restless(self) -> str:
-        """What is not as it should be in the end; the first such thing."""
+        """The first thing that is not healthy at the end."""
         for topic in self.topics:
             for partition in topic.all_partitions:
                 state = self.witness.state(partition)
@@ -265,7 +267,7 @@ class ClusterHistory:
         return {broker: replica.log for broker, replica in found if replica is not None}
 
     def _judge(self) -> None:
-        """Every log is read from its start, and must be the same everywhere."""
+        """Reads every log from its start; replicas must be equal."""
         for topic in self.topics:
             final: dict[int, list[tuple[int, bytes]]] = {}
             for partition in topic.all_partitions:

@@ -1,13 +1,13 @@
-"""A machine among others: its broker asks the others, over links that may be cut, and its session with the store outlives it for a while.
+"""A machine of a cluster. Its broker sends requests to others over links that can be cut, and its store session outlives the process.
 
 ::
 
-    process ends     the session goes SESSION_MS later, whether the next process of this broker has begun or not
-    long pause       the session goes in the middle of it; woken, the broker is told at once that its session is in doubt, as a server's
-                     shell does, hears what it had missed, then of the loss, and gets another session after a while
-    cut from store   nothing passes either way; soon, or after two thirds of a session's time, the broker's own end of the connection takes
-                     it for broken and the session is suspended; after SESSION_MS the store has forgotten it
-    slow store       what is said to the store, or what it says, or both, comes late, in order
+    process ends     the session expires SESSION_MS later, whether or not the next process of this broker has started
+    long pause       the session expires during the pause; after it, the broker gets "suspended" at once, as from a server's shell, then
+                     the queued input, then the expiry, and a new session after a while
+    cut from store   nothing passes in either direction; soon, or after two thirds of the session timeout, the broker's end detects it and
+                     the session is suspended; after SESSION_MS the store expires it
+    slow store       requests to the store, or its events, or both, arrive late, in order
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +30,15 @@ from ottla.wire.compile import decode
 from ottla.wire.messages import API, FetchResponse
 
 SESSION_MS = 1_500
-#: How long a broker may be without a session after it lost one, at most.
+#: Longest time without a session after one expired.
 RENEWED_MS = 400
-#: After which a broker that cannot be reached is given up.
+#: Time until an unreachable broker is reported.
 UNREACHABLE_MS = 100
 LINK_MS = STORE_MS = 3
 
 
 class ClusterMachine(Machine):
-    """See the module's theory."""
+    """One machine of a cluster."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ClusterMachine(Machine):
         *,
         broker_id: int,
     ) -> None:
-        """``peers`` are all machines of the cluster, which this one adds itself to."""
+        """``peers`` has all machines of the cluster; this one adds itself."""
         disk = SimDisk(now_ms=lambda: world.now_ms)
         texts = {"zookeeper.connect": "sim:2181", **texts, "broker.id": str(broker_id)}
         super().__init__(world, store, disk, texts, performer, broker_id=broker_id, epoch_ms=EPOCH_MS, address=(f"sim{broker_id}", 9092))
@@ -59,33 +59,33 @@ class ClusterMachine(Machine):
         self._peers = peers
         self._links = links
         peers[self.broker_id] = self
-        #: Called after each thing the broker heard.
+        #: Called after each event of the broker.
         self.stepped: Callable[[ClusterMachine, events.Event], None] = lambda machine, event: None
-        #: Lets the store carry out what the broker asks of it.
+        #: Executes what the broker submits to the store.
         self.submits: Callable[[ClusterMachine, Sequence[Op], Callable[[], None]], None] = lambda machine, ops, carry_out: carry_out()
-        #: Told of each request that it sends to another broker.
+        #: Called for each request to another broker.
         self.asks: Callable[[ClusterMachine, effects.Ask], None] = lambda machine, effect: None
         self._requests = 0
-        #: Who waits for the answer to a request of another broker, by its number.
+        #: Callbacks for responses of other brokers, by number.
         self._askers: dict[int, Callable[[Any], None]] = {}
-        #: Longest time that something takes to the store, and back.
+        #: Longest delay to the store, and back.
         self.say_ms = self.hear_ms = STORE_MS
-        #: When the last thing said arrives at the store.
+        #: When the last submission arrives at the store.
         self._said_ms = 0
-        #: Nothing passes between broker and store; what the broker said meanwhile.
+        #: Nothing passes between broker and store; submissions queued meanwhile.
         self._mute = False
         self._unsaid: list[Callable[[], None]] = []
-        #: Whether users reach it.
+        #: Whether clients can reach it.
         self.open_to_users = True
         self.paused_until_ms = 0
-        #: Partitions of which bits have rotted on its disk; what its logs of them say is not held against it before the end.
+        #: Partitions with rotten bits on this disk; their logs are not compared before the end.
         self.rotten: set[TopicPartition] = set()
-        #: When the broker heard something last.
+        #: When the broker received its last event.
         self._heard_ms = 0
-        #: Whether its session is heard, as far as the broker was told.
+        #: Whether its session is connected, as far as the broker knows.
         self.heard = True
 
-    # Life and death.
+    # Start and end of a process.
 
     def start(self) -> None:
         self._heard_ms = self.world.now_ms
@@ -100,17 +100,17 @@ class ClusterMachine(Machine):
             self.world.after(SESSION_MS, lambda: self._forgotten_asleep(session))
 
     def _forgotten_asleep(self, session: MemorySession) -> None:
-        """The store forgets who sleeps; that is heard some time after waking, unless another process has begun by then."""
+        """Expires the session of a paused broker. It gets the event some time after it resumes, unless another process has started."""
         if session is not self._session or not session.connected or self._mute:
             return
         self.world.note(f"{self.broker_id}: session lost")
-        # What is on its way to the broker arrives; nothing that comes later does.
+        # Input in transit arrives; nothing later does.
         session.forget()
         noticed_ms = self.paused_until_ms - self.world.now_ms + self._rng.randint(0, RENEWED_MS)
         self.world.after(noticed_ms, lambda: self._reconnect(session))
 
     def lose_session(self) -> None:
-        """The store forgets the session, for no reason that the broker knows; which hears of it at once, or with its next session."""
+        """The store expires the session without a reason known to the broker, which notices at once or with its next session."""
         session = self._session
         if session is None or not session.connected:
             return
@@ -127,7 +127,7 @@ class ClusterMachine(Machine):
             session.resume()
 
     def cut_from_store(self, duration_ms: int) -> None:
-        """Nothing passes for so long."""
+        """Cuts the machine from the store."""
         session = self._session
         if session is None or self._mute or not session.connected:
             return
@@ -160,7 +160,7 @@ class ClusterMachine(Machine):
                 self._store_speaks(self._session)
 
     def leave(self) -> None:
-        """A clean stop after others took over what they could, as a server does it."""
+        """Stops cleanly after a controlled shutdown, as a server does."""
         if self.node is None:
             return
         incarnation = self.incarnation
@@ -177,7 +177,7 @@ class ClusterMachine(Machine):
         self._later(10, look)
 
     def lose_disk(self) -> None:
-        """The machine is replaced by one with an empty disk."""
+        """Replaces the machine with one that has an empty disk."""
         self._end("disk lost")
         self.disk = SimDisk(now_ms=lambda: self.world.now_ms)
 
@@ -197,7 +197,7 @@ class ClusterMachine(Machine):
         for asker in askers.values():
             asker(None)
 
-    # The store's side.
+    # The store.
 
     def _store_speaks(self, session: MemorySession) -> None:
         if session is self._session and not self._mute:
@@ -208,7 +208,7 @@ class ClusterMachine(Machine):
             super()._deliver(session)
 
     def _submit(self, effect: effects.StoreSubmit) -> None:
-        """What was said arrives, even if the process has ended by then."""
+        """A submission arrives even if the process has ended by then."""
         session, incarnation, ticket = self._session, self.incarnation, effect.ticket
         assert session is not None, "a broker has a session"
 
@@ -227,13 +227,13 @@ class ClusterMachine(Machine):
         self._said_ms = max(self._said_ms, self.world.now_ms + self._rng.randint(0, self.say_ms))
         self.world.after(self._said_ms - self.world.now_ms, arrive)
 
-    # What it hears and says.
+    # Requests.
 
     def accept(self, connection: Connection) -> bool:
         return self.open_to_users and super().accept(connection)
 
     def cut_from_users(self) -> None:
-        """No user reaches it, until ``open_to_users`` is set again."""
+        """Makes the broker unreachable for clients until ``open_to_users`` is set."""
         self.open_to_users = False
         for connection in list(self._connections.values()):
             connection.break_off()
@@ -247,12 +247,12 @@ class ClusterMachine(Machine):
             self.stepped(self, event)
 
     def _doubt_session(self) -> None:
-        """As a server's shell does after standing still: the session counts as suspended until the store has answered."""
+        """Suspends the session until the store has answered, as a server's shell does after a stall."""
         assert self._session is not None, "a broker has a session"
         session, incarnation = self._session, self.incarnation
 
         def answered(result: StoreResult) -> None:
-            # Otherwise the session itself tells what has become of it.
+            # Otherwise the session reports its own state.
             if result.error is None:
                 self._if_alive(incarnation, lambda: self.hear(events.SessionChanged(state="connected")))
 
@@ -260,7 +260,7 @@ class ClusterMachine(Machine):
         self._say((Op("check", layout.BROKERS),), session, answered)
 
     def _ask(self, effect: effects.Ask) -> None:
-        """The frame travels there, the answer back; a broker that goes, or a link that is cut meanwhile, is an answer too."""
+        """Sends a request to another broker. A broker that ends, or a link that is cut meanwhile, gives an empty response."""
         self.asks(self, effect)
         me, other, incarnation, ticket = self.broker_id, effect.broker, self.incarnation, effect.ticket
         peer = self._peers.get(other)
@@ -288,7 +288,7 @@ class ClusterMachine(Machine):
         self._links.carry((me, other), self._rng.randint(0, LINK_MS), there, unanswered)
 
     def asked(self, frame: bytearray, answer: Callable[[Any], None]) -> None:
-        """Another broker's request arrives."""
+        """A request of another broker arrives."""
         self._requests += 1
         number = -self._requests
         self._askers[number] = answer
@@ -338,7 +338,7 @@ class ClusterMachine(Machine):
 
 
 def wake_all(store: MemoryStore, machines: Mapping[BrokerId, ClusterMachine]) -> None:
-    """The store tells each session's own machine."""
+    """Delivers the store's events to each session's machine."""
 
     def wake(session: MemorySession) -> None:
         for machine in machines.values():

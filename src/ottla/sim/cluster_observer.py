@@ -1,6 +1,6 @@
-"""Who sees what no user sees: every broker after each step that may have changed something, and each change of the store.
+"""Observes what no client sees: every broker after each step that may have changed something, and each change of the store.
 
-It tells the checkers of ``checkers/cluster.py`` what changed, and is the ``Cluster`` that they look at.
+It reports changes to the checkers of ``checkers/cluster.py`` and is the ``Cluster`` that they read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.store.memory import MemoryStore
 
-#: After these a broker may lead other partitions, or know of other high watermarks; and after what other brokers ask.
+#: Events after which a broker may lead other partitions or know other high watermarks; also requests of other brokers.
 TELLING = frozenset(
     (
         events.Flushed,
@@ -39,12 +39,12 @@ TELLING = frozenset(
         events.SessionChanged,
     )
 )
-#: What only the controller writes.
+#: Store paths that only the controller writes.
 CONTROLLED = (layout.TOPICS + "/", layout.CONFIG + "/", layout.CONTROLLER_EPOCH)
 
 
 class Seen:
-    """A replica when it was looked at last."""
+    """A replica as last observed."""
 
     __slots__ = ("epoch", "high_watermark", "replica")
 
@@ -55,15 +55,15 @@ class Seen:
 
 
 class Witness:
-    """See the module's theory."""
+    """Observes all brokers and the store of a cluster."""
 
     def __init__(self, machines: Mapping[BrokerId, ClusterMachine], store: MemoryStore, follows: Callable[[str], bool]) -> None:
-        """``follows``: whether the batches of a topic stay as they are."""
+        """``follows``: whether the batches of a topic never change."""
         self._machines = machines
         self._store = store
         #: By broker and partition.
         self._seen: dict[BrokerId, dict[TopicPartition, Seen]] = {broker: {} for broker in machines}
-        #: States as decoded, with what they were decoded from.
+        #: Decoded states with their bytes.
         self._states: dict[TopicPartition, tuple[bytes, PartitionState]] = {}
         leaders = OneLeaderPerEpoch(self)
         #: By partition and epoch.
@@ -86,7 +86,7 @@ class Witness:
     def problems(self) -> list[str]:
         return [problem for checker in self.checkers for problem in checker.problems]
 
-    # The cluster as it is.
+    # The present state.
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
         node = self._store.tree.nodes.get(layout.partition_state(*partition))
@@ -99,7 +99,7 @@ class Witness:
         return state
 
     def replicas(self, partition: TopicPartition) -> tuple[int, ...]:
-        """All that are assigned, also those that a move adds or removes."""
+        """All assigned replicas, including those that a reassignment adds or removes."""
         node = self._store.tree.nodes.get(layout.topic(partition.topic))
         return layout.decode_topic(node.data).replicas.get(partition.partition, ()) if node is not None else ()
 
@@ -116,10 +116,10 @@ class Witness:
         machine = self._machines.get(BrokerId(broker))
         return machine is not None and partition in machine.rotten
 
-    # What happens.
+    # Events.
 
     def stepped(self, machine: ClusterMachine, event: events.Event) -> None:
-        """A broker took something in."""
+        """A broker took a step."""
         kind = type(event)
         if kind not in TELLING and (kind is not events.RequestArrived or event.client_id != PEER):  # type: ignore[attr-defined]
             return
@@ -153,7 +153,7 @@ class Witness:
             checker.moved(broker, known.replica, before)
 
     def submits(self, machine: ClusterMachine, ops: Sequence[Op], carry_out: Callable[[], None]) -> None:
-        """A broker asks something of the store."""
+        """A broker submits operations to the store."""
         partitions = [tp for op in ops if op.kind in ("create", "set") and (tp := layout.partition_state_of(op.path)) is not None]
         before = {partition: self.state(partition) for partition in partitions}
         zxid = self._store.tree.zxid

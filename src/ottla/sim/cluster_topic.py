@@ -1,8 +1,8 @@
-"""A topic of a simulated cluster, with the people who use it and the checkers that judge what they saw.
+"""A topic of a simulated cluster with its clients and checkers.
 
-Each partition has a reader, who reads all of it, and a lister, who asks where it ends; producers (acks=all) write to some. A topic may
-grow: new partitions get people of their own. Offsets of a compacted topic are judged by what was read and acknowledged alone, since every
-broker compacts its own copy.
+Each partition has a consumer that reads everything and a client that lists its end offset; producers (acks=all) write to some partitions. A
+topic may grow: new partitions get clients of their own. For a compacted topic only values are compared, because each broker compacts its
+own replica.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,16 +49,16 @@ CHECKERS: tuple[type[Checker], ...] = (
 COMPACTED: tuple[type[Checker], ...] = (LastValueIsKept, NoDuplicates, OffsetsStay)
 PARTITIONS_MAX = 5
 REPLICAS = 3
-#: After which a producer looks for another leader.
+#: Timeouts after which a producer looks for another leader.
 PATIENCE_MS = (300, 800, 2_000)
-#: Between two batches of a producer. Who writes seldom does so for as long as there are faults.
+#: Delays between two batches of a producer. A slow producer continues as long as there are faults.
 PAUSES_MS = ((0, 5, 20, 100), (0, 5, 20, 100), (100, 300, 900))
-#: Compacted often, in small pieces.
+#: Compacted often, in small segments.
 COMPACTION = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "3000", "file.delete.delay.ms": "500"}
 
 
 class ClusterTopic:
-    """See the module's theory."""
+    """One topic of a cluster history."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ClusterTopic:
         compacted: bool,
         racks: Sequence[str] = ("",),
     ) -> None:
-        """``racks``: where readers may be."""
+        """``racks``: racks of consumers."""
         self._racks = racks
         self.name = name
         self.partitions = partitions
@@ -92,7 +92,7 @@ class ClusterTopic:
         self.admin = Admin(world, network, self._entrance(0), partitions, configs, topic=name, replication_factor=REPLICAS)
 
     def watched(self, partition: int) -> None:
-        """A reader and a lister come to a partition."""
+        """Adds a consumer and an end-offset client to a partition."""
         where = TopicPartition(self.name, partition)
         entrance = Entrance(self._world.rng("entrances"), self._machines, lambda: reader.near if reader.near >= 0 else self._leader(where))
         reader = Reader(self._world, self._network, entrance, self.reports, number=partition, partition=partition, topic=self.name)
@@ -103,7 +103,7 @@ class ClusterTopic:
         Lister(self._world, self._network, own, where, state, self.latest, self._witness.leader_of)
 
     def produced_by(self, partition: int, *, batches: int, number: int, idempotent: bool) -> None:
-        """A producer comes; ``number`` is nobody else's."""
+        """Adds a producer; ``number`` is unique."""
         self.producers.append(
             Producer(
                 self._world,
@@ -122,7 +122,7 @@ class ClusterTopic:
         )
 
     def grow(self, grown: Callable[[int], None]) -> None:
-        """Somebody adds a partition; ``grown`` is told its number when that worked."""
+        """Adds a partition; ``grown`` is called with its number if that succeeded."""
         number = self.partitions
         if number >= PARTITIONS_MAX:
             return
@@ -131,7 +131,7 @@ class ClusterTopic:
         caller.call(CreatePartitionsRequest(topics=[wish], timeout_ms=1_000), 37, lambda response: caller.hang_up())
 
         def look() -> None:
-            # Whether the request was heard or not, and its answer or not: what counts is what the store has.
+            # The request or its response may be lost: the store decides.
             if self._witness.state(TopicPartition(self.name, number)) is not None and self.partitions == number:
                 self.partitions += 1
                 grown(number)
@@ -139,12 +139,12 @@ class ClusterTopic:
         self._world.after(1_500, look)
 
     def move(self) -> TopicPartition:
-        """Somebody has a partition moved to other brokers, or takes that back; nobody looks whether that worked. Returns which."""
+        """Reassigns a partition or cancels that, and ignores the result. Returns the partition."""
         number = self._rng.randrange(self.partitions)
         state = self._witness.state(TopicPartition(self.name, number))
         brokers = [int(broker) for broker in self._machines]
         if state is not None and len(brokers) > REPLICAS and self._rng.random() < 0.5:
-            # The leader has to hand over.
+            # The leader must change.
             brokers = [broker for broker in brokers if broker != state.leader]
         target = self._rng.sample(brokers, REPLICAS)
         wish = ReassignablePartition(partition_index=number, replicas=target if self._rng.random() < 0.8 else None)
@@ -155,7 +155,7 @@ class ClusterTopic:
         return TopicPartition(self.name, number)
 
     def unpreferred(self) -> tuple[int, int] | None:
-        """The leader of some partition, and its preferred replica, which is another one; None while there is no such partition."""
+        """Leader and preferred replica of a partition where they differ; None if there is none."""
         for where in self.all_partitions:
             state, replicas = self._witness.state(where), self._witness.replicas(where)
             if state is not None and state.leader >= 0 and replicas[0] != state.leader and replicas[0] in state.isr:
@@ -163,7 +163,7 @@ class ClusterTopic:
         return None
 
     def elect(self) -> None:
-        """Somebody has the preferred replicas lead."""
+        """Requests a preferred leader election."""
         asked = ElectLeadersRequestTopicPartitions(topic=self.name, partitions=list(range(self.partitions)))
         caller = Caller(self._world, self._network, self._entrance(-1), "operator")
         request = ElectLeadersRequest(election_type=0, topic_partitions=[asked], timeout_ms=1_000)

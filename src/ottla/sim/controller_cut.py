@@ -1,19 +1,19 @@
-"""How long a cluster cannot be written to after the links to its controller are cut, in virtual time, and where that time goes.
+"""Measures how long a cluster cannot be written to after the links to its controller are cut, in virtual time, by phase.
 
-Three brokers, a topic whose partitions are each led by another broker, and a writer for each partition with acks=all under
-min.insync.replicas 2. The store and users reach all brokers. The cut comes in several models:
+Three brokers, a topic whose partitions are each led by another broker, and a producer for each partition with acks=all under
+min.insync.replicas 2. The store and clients reach all brokers. There are three kinds of cuts:
 
 ================  =======================================================================================================
-ONE_WAY           frames to the controller are lost; its requests arrive, and the answers to them are lost
-BOTH_WAYS         frames are lost both ways, as with TCP when packets to the controller are dropped: nothing of a
-                  connection is acknowledged, so that neither requests nor answers arrive
-REFUSED           connections to the controller are refused at once; answers to its own requests are lost with an error
+ONE_WAY           frames to the controller are lost; its requests arrive, and the responses to them are lost
+BOTH_WAYS         frames are lost in both directions, as with TCP when packets to the controller are dropped: nothing is
+                  acknowledged, so neither requests nor responses arrive
+REFUSED           connections to the controller are refused at once; responses to its requests are lost with an error
 ================  =======================================================================================================
 
 The phases of an outage::
 
     cut ──▶ most brokers have registered that the controller is unreachable ──▶ it resigned ──▶ another is elected
-        ──▶ the last partition has a leader and an ISR that can commit ──▶ the last writer got an acknowledgement
+        ──▶ the last partition has a leader and an ISR that can commit ──▶ the last producer got an acknowledgement
 """
 
 from collections.abc import Mapping
@@ -46,19 +46,19 @@ TOPIC = "written"
 BROKERS = 3
 #: Time for the brokers to register and for the topic to be created.
 READY_MS = 20_000
-#: The cut begins up to so long after that: at any phase of periodic work.
+#: The cut begins within this time after that, at any phase of periodic work.
 PHASE_MS = 3_000
-#: A writer gives a request up after this time and looks for the leader again.
+#: Timeout of a producer's request; then it looks up the leader again.
 PATIENCE_MS = 2_000
 PAUSE_MS = 20
-#: How often phases are looked for.
+#: Interval at which phases are checked.
 LOOK_MS = 10
-#: A cluster that cannot be written to for so long stays so.
+#: A longer outage counts as permanent.
 OUTAGE_MAX_MS = 90_000
 
 
 class Cut(Enum):
-    """See the module's docstring."""
+    """Kind of cut; see the module's table."""
 
     ONE_WAY = "one way"
     BOTH_WAYS = "both ways"
@@ -67,7 +67,7 @@ class Cut(Enum):
 
 @dataclass(slots=True)
 class Outage:
-    """Milliseconds from the cut to the end of each phase; None for one that did not end."""
+    """Milliseconds from the cut to the end of each phase; None if it did not end."""
 
     registered_ms: int | None = None
     resigned_ms: int | None = None
@@ -85,20 +85,20 @@ class Outage:
 
 
 class _Writer:
-    """Writes one record after the other to a partition, and asks the store which broker leads it whenever a request fails."""
+    """Writes one record after the other to a partition, and looks up its leader in the store after each error."""
 
     def __init__(self, scene: "ControllerCut", partition: int) -> None:
         self._scene = scene
         self.partition = partition
         self._caller = Caller(scene.world, scene.network, self, f"writer-{partition}", self._later)
         self._taken: dict[int, ClusterMachine] = {}
-        #: Counts records.
+        #: Number of the next record.
         self._number = 0
         #: When the last acknowledged record was sent.
         self.acknowledged_of_ms = -1
         self._send()
 
-    # The ``Host`` that its connections go to: the leader.
+    # The ``Host`` of its connections: the leader.
 
     def accept(self, connection: Connection) -> bool:
         state = self._scene.state(self.partition)
@@ -130,7 +130,7 @@ class _Writer:
                 self.acknowledged_of_ms = sent_ms
                 world.after(PAUSE_MS, self._send)
             else:
-                # The caller calls ``_later`` when its connection is closed.
+                # The connection calls ``_later`` when it is closed.
                 self._caller.hang_up()
 
         if not self._caller.call(request, 0, answered, batch=data, timeout_ms=PATIENCE_MS):
@@ -138,7 +138,7 @@ class _Writer:
 
 
 class ControllerCut:
-    """One cluster whose controller is cut off; see the module's docstring."""
+    """One cluster whose controller is cut off."""
 
     def __init__(self, seed: int, *, settings: Mapping[str, str] | None = None) -> None:
         self.world = World(seed)
@@ -164,7 +164,7 @@ class ControllerCut:
         self.world.run(self.world.now_ms + self.world.rng("phase").randint(0, PHASE_MS))
 
     def _create(self) -> None:
-        """Create the topic; again while a broker that is asked does not know all brokers yet."""
+        """Creates the topic; retries while a broker does not know all brokers yet."""
         numbers = list(self.machines)
         replicas = [[*numbers[first:], *numbers[:first]] for first in range(BROKERS)]
         assignments = [CreatableReplicaAssignment(partition_index=at, broker_ids=[*map(int, ids)]) for at, ids in enumerate(replicas)]
@@ -195,7 +195,7 @@ class ControllerCut:
         return self.witness.state(TopicPartition(TOPIC, partition))
 
     def outage(self, cut: Cut, *, until_ms: int = OUTAGE_MAX_MS) -> Outage:
-        """Cut the links to the controller, and measure until every partition is written to again, for ``until_ms`` at most."""
+        """Cuts the links to the controller, and measures until every partition is written to again, at most until ``until_ms``."""
         holder = self.controller
         assert holder is not None, "there is a controller"
         epoch = layout.decode_controller_epoch(self.store.tree.nodes[layout.CONTROLLER_EPOCH].data)
@@ -213,7 +213,7 @@ class ControllerCut:
         return outage
 
     def heal(self) -> None:
-        """Mend all links."""
+        """Undoes all cuts."""
         self.links.mend()
 
     def in_sync(self) -> bool:
@@ -232,7 +232,7 @@ class ControllerCut:
         return [layout.decode_broker(node.data) for path, node in self.store.tree.nodes.items() if layout.broker_of(path) is not None]
 
     def _look(self, outage: Outage, holder: BrokerId, epoch: int, cut_ms: int) -> None:
-        """Note the phases that have ended."""
+        """Records the phases that have ended."""
         took_ms = self.world.now_ms - cut_ms
         naming = sum(found.unheard == epoch for found in self._registrations())
         if outage.registered_ms is None and naming * 2 > BROKERS:

@@ -1,15 +1,15 @@
-"""A disk in memory that forgets like a real one: a ``Disk`` for tests and for the simulator.
+"""A disk in memory that loses unsynced data like a real one: a ``Disk`` for tests and for the simulator.
 
-What is written is at once visible, and durable only once synced. ``crash`` gives the disk as the next start finds it:
+Writes are visible at once, and durable after a sync. ``crash`` returns the disk as the next start finds it:
 
-- of the bytes written since a file's last ``sync``, a random part is there, by sectors of 512 B or 4 KiB, in no order; the file may have
-  its old size, its new one or any between; bytes that never arrived read as zeros, or as what the sector held before;
-- of the names made, changed or removed since a directory's last ``sync_dir``, the first few are there, a random number of them: journals
-  keep the order within a directory, but not between directories, nor between names and bytes;
-- what a failed ``sync`` covered is gone: kernels mark such pages clean, so that a second sync succeeds and saves nothing.
+- Of the bytes written since a file's last ``sync``, a random subset of sectors (512 B or 4 KiB) is there, in any order. The file has its
+  old size, its new size or one between. Missing bytes are zeros or the sector's old content.
+- Of the names created, changed or removed since a directory's last ``sync_dir``, the first few are there, a random number. Journals keep
+  the order within a directory, but not between directories, nor between names and data.
+- Data of a failed ``sync`` is lost: kernels mark such pages clean, so a second sync succeeds and saves nothing.
 
-Faults are set on purpose: ``capacity_bytes`` (ENOSPC), ``fail`` (EIO on the n-th call of a kind), ``flip_bit``, and ``cut_power_at``, which
-raises PowerCut instead of performing the n-th step that changes anything. All randomness comes from the ``Random`` given to ``crash``.
+Faults are set explicitly: ``capacity_bytes`` (ENOSPC), ``fail`` (EIO on the n-th call of a kind), ``flip_bit``, and ``cut_power_at``, which
+raises PowerCut instead of performing the n-th change. All randomness comes from the ``Random`` given to ``crash``.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,22 +23,22 @@ SECTORS = (512, 4096)
 
 
 class PowerCut(Exception):
-    """The power went before this step was done. Nothing that the program does afterwards reaches the disk."""
+    """The power failed before this change. Later changes of the program do not reach the disk."""
 
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """The content of a file, as programs see it and as the medium holds it."""
+    """The content of a file, as programs see it and as the medium has it."""
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
-    #: Since the last sync, in order: (position, bytes) written, or (size, None) truncated to.
+    #: Changes since the last sync, in order: (position, bytes) written, or (size, None) truncated.
     unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
     mtime_ms: int = 0
 
 
 class Directory(dict[str, "Inode | Directory"]):
-    """Names as programs see them. ``durable``: as the medium holds them. ``unsynced``: what changed since the last sync."""
+    """Names as programs see them. ``durable``: as the medium has them. ``unsynced``: changes since the last sync."""
 
     __slots__ = ("durable", "unsynced")
 
@@ -48,7 +48,7 @@ class Directory(dict[str, "Inode | Directory"]):
         self.unsynced: list[tuple[tuple[str, Inode | Directory | None], ...]] = []
 
     def change(self, *names: tuple[str, "Inode | Directory | None"]) -> None:
-        """Makes and removes names in one step, as a rename does."""
+        """Creates and removes names in one change, like a rename."""
         point(self, names)
         self.unsynced.append(names)
 
@@ -58,7 +58,7 @@ class Directory(dict[str, "Inode | Directory"]):
 
 
 def point(names: dict[str, Inode | Directory], changes: tuple[tuple[str, Inode | Directory | None], ...]) -> None:
-    """Carries out a change of names."""
+    """Applies a change of names."""
     for name, entry in changes:
         if entry is None:
             names.pop(name, None)
@@ -67,7 +67,7 @@ def point(names: dict[str, Inode | Directory], changes: tuple[tuple[str, Inode |
 
 
 class SimFile:
-    """A file on a ``SimDisk``."""
+    """A file of a ``SimDisk``."""
 
     __slots__ = ("_disk", "_inode", "path")
 
@@ -131,7 +131,7 @@ class SimFile:
 
 
 def apply(data: bytearray, changes: list[tuple[int, bytes | None]]) -> None:
-    """Carries out writes and truncations, in order; holes are filled with zeros."""
+    """Applies writes and truncations in order; holes are zeros."""
     for position, written in changes:
         if written is None:
             data.extend(bytes(max(position - len(data), 0)))
@@ -142,7 +142,7 @@ def apply(data: bytearray, changes: list[tuple[int, bytes | None]]) -> None:
 
 
 class SimDisk:
-    """A directory in memory."""
+    """A disk with directories and files in memory."""
 
     def __init__(
         self, root: str = "sim", *, capacity_bytes: int = 1 << 40, now_ms: Callable[[], int] = lambda: 0, tree: Directory | None = None
@@ -151,12 +151,12 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.now_ms = now_ms
         self.used_bytes = 0
-        #: Steps done so far that changed something.
+        #: Changes performed so far.
         self.steps = 0
-        #: The power goes instead of this step; never when 0.
+        #: Number of the change at which the power fails; 0 for never.
         self.cut_power_at = 0
         self._dead = False
-        #: (kind, part of the path) -> [calls to let pass, errno, calls to fail]
+        #: (kind, part of the path) -> [calls that succeed, errno, calls that fail]
         self._faults: dict[tuple[str, str], list[int]] = {}
         self._tree = Directory() if tree is None else tree
         self._files: dict[str, SimFile] = {}
@@ -171,11 +171,11 @@ class SimDisk:
     # Faults
 
     def fail(self, kind: str, path_part: str = "", *, after: int = 0, times: int = 1, errno: int = EIO) -> None:
-        """The calls of a kind (append, read, truncate, sync, sync_dir, create, rename, unlink, mkdir) on a path with this part fail."""
+        """Makes calls of a kind (append, read, truncate, sync, sync_dir, create, rename, unlink, mkdir) fail on paths with this part."""
         self._faults[kind, path_part] = [after, errno, times]
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Changes one bit on the medium and in memory."""
+        """Flips one bit on the medium and in memory."""
         inode = self._inode(path)
         inode.data[position] ^= 1 << bit
         if position < len(inode.durable):
@@ -199,20 +199,20 @@ class SimDisk:
                     raise OSError(state[1], f"simulated failure of {kind}", path)
 
     def step(self, kind: str, path: str) -> None:
-        """Counts a step that changes something. Raises: PowerCut, OSError when a fault is due."""
+        """Counts a change. Raises: PowerCut, OSError if a fault is due."""
         if self.cut_power_at and self.steps + 1 == self.cut_power_at:
             self._dead = True
         self.fault(kind, path)
         self.steps += 1
 
     def use(self, size: int) -> None:
-        """Takes room for ``size`` bytes. Raises: OSError ENOSPC."""
+        """Allocates ``size`` bytes. Raises: OSError ENOSPC."""
         if self.used_bytes + size > self.capacity_bytes:
             raise OSError(ENOSPC, "simulated disk is full")
         self.used_bytes += size
 
     def crash(self, random: Random) -> "SimDisk":
-        """The disk as the next start finds it after a power cut now. This one must not be used any more."""
+        """The disk after a power failure now. The old object must not be used any more."""
         self._dead = True
         keep = random.choice((0.0, 0.5, 0.9, 1.0))
         tree = _survivors(self._tree, random, keep, {})
@@ -221,7 +221,7 @@ class SimDisk:
         return after
 
     def lose(self) -> "SimDisk":
-        """The disk after a power cut that took everything which was not synced, and nothing else. This one must not be used any more."""
+        """The disk after a power failure that lost all unsynced changes, and nothing else. The old object must not be used any more."""
         self._dead = True
         tree = _synced(self._tree, {})
         after = SimDisk(self._root, capacity_bytes=self.capacity_bytes, now_ms=self.now_ms, tree=tree)
@@ -229,7 +229,7 @@ class SimDisk:
         return after
 
     def restart(self) -> "SimDisk":
-        """The disk after the process alone died: everything written is there, and still not synced."""
+        """The disk after the process ended: all writes are there, still unsynced."""
         self._dead = True
         after = SimDisk(self._root, capacity_bytes=self.capacity_bytes, now_ms=self.now_ms, tree=self._tree)
         after.used_bytes = self.used_bytes
@@ -392,7 +392,7 @@ class SimDisk:
 
 
 def _survivors(directory: Directory, random: Random, keep: float, seen: dict[int, "Inode | Directory"]) -> Directory:
-    """What is left of a directory. ``seen`` maps entries already dealt with: a rename can leave one under two names."""
+    """What remains of a directory. ``seen`` has the entries already processed: a rename can leave one under two names."""
     names = dict(directory.durable)
     done = len(directory.unsynced) if keep == 1.0 else random.randint(0, len(directory.unsynced))
     for changes in directory.unsynced[:done]:
@@ -411,7 +411,7 @@ def _survivors(directory: Directory, random: Random, keep: float, seen: dict[int
 
 
 def _synced(directory: Directory, seen: dict[int, "Inode | Directory"]) -> Directory:
-    """What the medium holds of a directory. ``seen`` as in ``_survivors``."""
+    """The medium's content of a directory. ``seen`` as in ``_survivors``."""
     after = Directory()
     for name, entry in sorted(directory.durable.items(), key=lambda item: item[0]):
         if id(entry) not in seen:
@@ -425,7 +425,7 @@ def _synced(directory: Directory, seen: dict[int, "Inode | Directory"]) -> Direc
 
 
 def _left_of(inode: Inode, random: Random, keep: float) -> bytearray:
-    """The bytes of a file after a power cut: its size is that after some prefix of the changes, its sectors are old, new or zero."""
+    """The bytes of a file after a power failure: the size after some prefix of the changes; each sector is old, new or zero."""
     data = bytearray(inode.durable)
     if not inode.unsynced:
         return data

@@ -1,7 +1,7 @@
-"""Faults on purpose: every few hundred milliseconds one of the kinds that the seed chose, until all is healed.
+"""Fault injection: every few hundred milliseconds one of the kinds chosen by the seed, until all faults are undone.
 
-A profile is drawn per seed, so that some histories see only crashes, some only a bad disk, some everything. Source: the schedules of
-Jepsen's nemeses.
+The seed selects a subset of kinds, so some histories have only crashes, some only a bad disk, some everything. Source: the nemesis
+schedules of Jepsen.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from ottla.sim.machine import Machine
 from ottla.sim.network import Network
 from ottla.sim.world import World
 
-#: What can happen to a broker and its network.
+#: Faults of one broker and its network.
 FAULT_KINDS = (
     "kill",
     "power cut",
@@ -27,7 +27,7 @@ FAULT_KINDS = (
 
 
 class Faults:
-    """See the module's theory. ``more`` are kinds that a story has of its own, each with what it does."""
+    """Injects faults. ``more`` has additional kinds of a history, each with its action."""
 
     def __init__(
         self, world: World, machine: Machine, network: Network, kinds: list[str], more: Mapping[str, Callable[[], None]] | None = None
@@ -38,14 +38,14 @@ class Faults:
         self._kinds = kinds
         self._more = more or {}
         self._rng = world.rng("faults")
-        #: How many there were.
+        #: Faults injected so far.
         self.count = 0
         self._over = False
-        #: In this story nobody is waited for.
+        #: In this kind of history nobody sleeps.
         self.asleep_until_ms = 0
 
     def plan(self) -> None:
-        """The next one comes."""
+        """Schedules the next fault."""
         self._world.after(self._rng.randint(50, 900), self._happen)
 
     def _happen(self) -> None:
@@ -116,7 +116,7 @@ class Faults:
             setattr(self._network, rate, 0.0)
 
     def heal(self) -> None:
-        """Nothing is broken any more, and nothing breaks."""
+        """Undoes all faults and injects no more."""
         self._over = True
         self._calm(dict.fromkeys(("loss", "slow", "damage", "lateness"), 0.0))
         self._machine.disk.fail("sync", times=0)

@@ -1,7 +1,7 @@
-"""One simulated history: a seed makes the world, the users and the faults; the checkers judge what came of it.
+"""One simulated history of a single broker: a seed determines the world, the clients and the faults; the checkers examine the result.
 
-Phases: the topic is created; producers and consumers work while faults happen, every few hundred milliseconds, of kinds that the seed
-chose (``faults.py``); then everything is healed, the producers finish, and every log is read from its start.
+Phases: the topic is created; producers and consumers run while faults of the kinds chosen by the seed (``faults.py``) happen every few
+hundred milliseconds; then all faults are undone, the producers finish, and every log is read from its start.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ FAULTS_UNTIL_MS = 6_000
 HEALED_BY_MS = 120_000
 READ_BY_MS = 10_000
 COMPACTED_BY_MS = 2_000
-#: Compactions come often, go piece by piece, and need several rounds.
+#: Compactions are frequent, run in steps, and need several passes.
 CLEANER = {
     "log.cleaner.backoff.ms": "150",
     "log.cleaner.io.buffer.size": "2048",
@@ -37,7 +37,7 @@ CLEANER = {
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     problems: list[str] = field(default_factory=list)
@@ -46,17 +46,17 @@ class Verdict:
     acknowledged: int = 0
     faults: int = 0
     virtual_ms: int = 0
-    #: What was told: of ``logs``, of ``groups``, or of a ``cluster``.
+    #: Kind of history: ``logs``, ``groups`` or ``cluster``.
     story: str = "logs"
 
 
 class History:
-    """See the module's theory. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from."""
+    """One history. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from."""
 
     def __init__(
         self, seed: int, *, performer: Performer | None = None, kinds: Sequence[str] = FAULT_KINDS, compacted: bool | None = None
     ) -> None:
-        """``compacted``: whether the topic is, and its records keyed; one history in four by default."""
+        """``compacted``: whether the topic is compacted, with keyed records; by default in one history of four."""
         self.world = World(seed)
         rng = self.world.rng("profile")
         odds = self.world.rng("compaction")
@@ -87,7 +87,7 @@ class History:
         self.consumers: list[Consumer] = []
 
     def run(self) -> Verdict:
-        """Live through the whole history."""
+        """Runs the whole history."""
         self.machine.start()
         self._run(HEALED_BY_MS, lambda: self.admin.done, "the topic was never created")
         self._people()
@@ -124,7 +124,7 @@ class History:
     # The end.
 
     def _finish(self) -> None:
-        """Everybody has read everything; then one more crash, and the logs as they are on disk."""
+        """After all clients have finished: crashes once more and reads the logs from disk."""
         if self.compacted:
             self.world.run(self.world.now_ms + COMPACTED_BY_MS)
         node = self.machine.node
@@ -162,7 +162,7 @@ class History:
 
 
 def read_log(log: Any) -> list[tuple[int, bytes]]:
-    """All records of a log, as (offset, value). Raises: RecordsError, OSError."""
+    """All records of a log as (offset, value). Raises: RecordsError, OSError."""
     found: list[tuple[int, bytes]] = []
     offset = log.start_offset
     while offset < log.end_offset:

@@ -1,13 +1,13 @@
-"""Links between the machines of a cluster, each way by itself: open, refused, or silent.
+"""Links between the machines of a cluster, each direction separately: open, refused, or silent.
 
 ::
 
     open      frames arrive
-    refused   the sender hears that the other cannot be reached
-    silent    nobody hears anything; when the link opens again, what was sent meanwhile arrives late, or is lost and the sender hears of it
+    refused   the sender gets an error at once
+    silent    nothing arrives; when the link opens again, held frames arrive late, or are lost and the sender gets an error
 
-A link may be cut for several reasons at a time, and is open when none is left. An open one may be *flaky*: the sender hears that it broke
-while the frame is still on its way, and arrives late; and what a leader sends to a follower may be damaged where only a checksum tells.
+A link can be cut several times at once, and is open when all cuts are undone. An open link can be *flaky*: the sender gets an error while
+the frame is in transit, and the frame arrives late. Data from a leader to a follower can be damaged where only a checksum shows it.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,32 +20,32 @@ Way = tuple[int, int]
 
 
 class Links:
-    """See the module's theory."""
+    """All links of a cluster and their cuts."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = world.rng("links")
-        #: The cuts of each way, by number, each with whether it is silent.
+        #: Cuts of each direction, by number; True for a silent one.
         self._cuts: dict[Way, dict[int, bool]] = {}
         self._numbers = 0
-        #: What waits for a silent link: the way, what arrives, and who hears of a loss.
+        #: Frames held by silent links: the direction, delivery, and the error callback.
         self._held: list[tuple[Way, Callable[[], None], Callable[[], None]]] = []
-        #: Chance that an open link breaks under a frame.
+        #: Probability that an open link breaks under a frame.
         self.flaky = 0.0
-        #: The same, for what goes to one broker; and it may arrive later.
+        #: The same for frames to one broker; they may also arrive later.
         self.flaky_to: dict[int, float] = {}
-        #: Chance that one bit of the records in an answer is turned.
+        #: Probability that one bit of the records in a response is flipped.
         self.damage = 0.0
 
     def cut(self, ways: Iterable[Way], *, silent: bool) -> int:
-        """Cut these ways; returns what ``mend`` is to be told."""
+        """Cuts these directions; returns the number for ``mend``."""
         self._numbers += 1
         for way in ways:
             self._cuts.setdefault(way, {})[self._numbers] = silent
         return self._numbers
 
     def mend(self, number: int | None = None) -> None:
-        """Undo one cut, or all."""
+        """Undoes one cut, or all."""
         for way in list(self._cuts):
             if number is None:
                 self._cuts[way].clear()
@@ -60,16 +60,16 @@ class Links:
                 self._world.after(self._rng.randint(0, 20), arrive if self._rng.random() < 0.7 else lost)
 
     def damages(self, records: memoryview) -> None:
-        """Perhaps turn a bit of the first batch, behind its checksum."""
+        """Sometimes flips a bit of the first batch, in the part that its checksum covers."""
         if self.damage and len(records) > HEADER_SIZE and self._rng.random() < self.damage:
             size = min(len(records), parse_header(records).size)
             if size == HEADER_SIZE:
-                # Compaction has left nothing of it, so there is nothing behind the checksum.
+                # Compaction left an empty batch: its checksum covers no record.
                 return
             records[self._rng.randrange(HEADER_SIZE, size)] ^= 1 << self._rng.randrange(8)
 
     def carry(self, way: Way, delay_ms: int, arrive: Callable[[], None], lost: Callable[[], None]) -> None:
-        """A frame goes this way."""
+        """Sends a frame in this direction."""
 
         def there() -> None:
             cuts = self._cuts.get(way)

@@ -1,13 +1,13 @@
-"""A machine that runs one broker: the simulator's shell. It performs effects with delays, and can be killed, cut from power, or paused.
+"""A machine that runs one broker: the simulator's shell. It performs effects after delays.
 
 ::
 
-    kill       the process ends; what it wrote stays in the page cache
-    power cut  the process ends; the disk keeps some of what was not synced, torn or not
+    kill       the process ends; its writes stay in the page cache
+    power cut  the process ends; the disk keeps part of the unsynced writes, possibly torn
     stop       the process ends cleanly, and the next start may trust the disk
-    pause      nothing is heard or done for a while; then everything at once
+    pause      input is queued for a while and then delivered at once
 
-A broker that asks to halt, because its disk failed, is replaced by a fresh process later, as an operator would do.
+A broker that halts because its disk failed is replaced with a new process later, as an operator would do.
 """
 
 from collections import deque
@@ -42,38 +42,38 @@ from ottla.wire.messages import API
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
 TICK_MS = 100
-#: After which a broker is told again how full its disk is, though that is as it was.
+#: Interval at which free disk space is reported if it did not change.
 MEASURED_MS = 1_000
 PRODUCE = b"\0\0"
 PRODUCES_IN_WORK = 5
 
 
 class Performer:
-    """What the shell promises the broker, one method per promise, so that a test can break one and watch the checkers."""
+    """The shell's promises to the broker, one method each, so that a test can break one and expect the checkers to notice."""
 
     def flush(self, disk: SimDisk, plan: FlushPlan) -> None:
-        """Sync everything named. Raises OSError."""
+        """Syncs everything in the plan. Raises OSError."""
         plan.carry_out(disk)
 
     def clean(self, disk: SimDisk, effect: effects.Clean) -> Iterator[int | Cleaned]:
-        """Write the compacted segments, synced before they are called done."""
+        """Writes the compacted segments and syncs them before it reports success."""
         return carry_out(disk, effect.plan)
 
     def scrub(self, disk: SimDisk, effect: effects.Scrub) -> Iterator[int | Scrubbed]:
-        """Compare a segment with its checksums."""
+        """Compares a segment with its checksums."""
         return scrub.carry_out(disk, effect.plan)
 
     def doubt_session(self, doubt: Callable[[], None]) -> None:
-        """The process stood still for long: the session with the store is looked after before anything else is heard."""
+        """After a long stall, the session is checked before other input is delivered."""
         doubt()
 
     def flush_failed(self, machine: "Machine", partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
-        """Never tried again."""
+        """A failed flush is not retried."""
         machine.hear(events.DirectoryFailed(directory=machine.disk.root, reason=str(error)))
 
 
 class Machine:
-    """See the module's theory."""
+    """One machine, with the processes that run on it one after the other."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Machine:
         epoch_ms: int = EPOCH_MS,
         address: tuple[str, int] = ("sim", 9092),
     ) -> None:
-        """``epoch_ms`` is the calendar's time when the world begins."""
+        """``epoch_ms`` is the wall clock at virtual time 0."""
         self.world = world
         self.store = store
         self.disk = disk
@@ -95,44 +95,44 @@ class Machine:
         self._texts = texts
         self._broker_id = broker_id
         self._address = address
-        #: The calendar may be set to another time.
+        #: Faults change it: the wall clock jumps.
         self.epoch_ms = epoch_ms
         self._rng = world.rng("machine")
         self.node: Node | None = None
         self._directory: LogDirectory | None = None
         self._session: MemorySession | None = None
-        #: Counts processes; what an earlier one planned does not happen in a later one.
+        #: Number of the process. Actions scheduled by an earlier process do not run.
         self.incarnation = 0
         self._connections: dict[int, Connection] = {}
-        #: Frames of a connection that wait for those in work.
+        #: Received frames of a connection that wait for requests in progress.
         self._queued: dict[int, deque[bytearray]] = {}
-        #: Requests in work, by connection and ticket, with the answer if it waits for its turn; b"" for none to be given.
+        #: Requests in progress, by connection and ticket, with the response if it waits for its turn; b"" for no response.
         self._in_work: dict[int, dict[int, bytes | None]] = {}
         self._tickets = 0
-        #: Whether the requests in work of a connection are Produce requests.
+        #: Whether the requests in progress of a connection are Produce requests.
         self._producing: dict[int, bool] = {}
         self._gate = Gate(world)
-        #: What the broker was told of its disk last, and when.
+        #: Free and total bytes last reported to the broker, and when.
         self._space = (-1, -1)
         self._measured_ms = 0
         self._hands = self._table()
         self.halted = 0
-        #: Changes of files that wait for those before them.
+        #: Log directory changes that wait for earlier ones.
         self._changes: deque[Callable[[], None]] = deque()
         #: When the last of them is carried out.
         self._turn_ms = 0
-        #: How long they take; chance of its own, so that other histories stay as they are.
+        #: Delays of these changes, from a stream of their own so that other histories do not change.
         self._changes_rng = world.rng("log files")
-        #: Each file operation off the loop takes most of a second.
+        #: Each file operation off the event loop takes up to a second.
         self.slow_disk = False
-        #: Told of a process that is about to end.
+        #: Called before a process ends.
         self.last_look: Callable[[Node], None] = lambda node: None
         store.wake = self._store_speaks
 
-    # Life and death.
+    # Start and end of a process.
 
     def start(self) -> None:
-        """A new process on what the disk and the store hold."""
+        """Starts a new process with the present contents of disk and store."""
         assert self.node is None, "a machine runs one broker"
         self.incarnation += 1
         settings = Settings(self._texts)
@@ -170,24 +170,24 @@ class Machine:
         self._tick(incarnation)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kills the process (kill -9)."""
         self._end("kill")
         self.disk = self.disk.restart()
 
     def power_cut(self) -> None:
-        """The process and everything that was not synced are gone, or partly so."""
+        """Cuts the power: the process ends, and unsynced writes are lost in whole or in part."""
         self._end("power cut")
         self.disk = self.disk.crash(self.world.rng("disk"))
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stops the process cleanly."""
         if self.node is None or self._directory is None:
             return
         directory, node = self._directory, self.node
         marks = node.partitions.high_watermarks(directory)
         self._perform(node.stop(self.world.now_ms))
         while self._changes and self.node is node:
-            # What a stopping process has begun in threads is waited for.
+            # A process that stops waits for the work of its threads.
             self._changes.popleft()()
         if self.node is node:
             try:
@@ -198,7 +198,7 @@ class Machine:
             self.disk = self.disk.restart()
 
     def pause(self, duration_ms: int) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
+        """Sends SIGSTOP, and SIGCONT after a while."""
         self.world.note(f"pause {duration_ms}")
         self._gate.shut(duration_ms)
 
@@ -220,10 +220,10 @@ class Machine:
         if self.node is None:
             self.start()
 
-    # The broker's senses.
+    # Events.
 
     def hear(self, event: events.Event) -> None:
-        """Hand an event to the broker and do what it asks."""
+        """Delivers an event to the broker and performs the effects."""
         if self.node is None:
             return
         assert self._directory is not None, "a broker has a directory"
@@ -262,7 +262,7 @@ class Machine:
         return self.epoch_ms + self.world.now_ms
 
     def _options(self, settings: Settings, topic: str) -> TopicOptions:
-        """As the store has them, which a server reads before it opens its logs."""
+        """Topic settings of the store, which a server reads before it opens its logs."""
         image = Image()
         path = layout.config("topics", topic)
         node = self.store.tree.nodes.get(path)
@@ -270,7 +270,7 @@ class Machine:
             image.apply(NodeState(path=path, data=node.data))
         return topic_options(settings, image, topic, self._broker_id)
 
-    # The network's side.
+    # Connections.
 
     def accept(self, connection: Connection) -> bool:
         if self.node is None:
@@ -313,11 +313,11 @@ class Machine:
                 local=self._address,
             )
         )
-        # What a real shell does: the buffer is used again for the next request.
+        # A real shell reuses the buffer for the next request.
         frame[:] = bytes(len(frame))
 
     def _take_next(self, number: int) -> None:
-        """Hand on the connection's next frame: alone, or a Produce beside up to four others, as ``net.server`` does."""
+        """Delivers the connection's next frame: alone, or a Produce beside up to four others, as in ``net.server_connection``."""
         queued, in_work = self._queued.get(number), self._in_work.setdefault(number, {})
         connection = self._connections.get(number)
         if not queued or connection is None or (in_work and (queued[0][:2] != PRODUCE or not self._producing.get(number))):
@@ -347,7 +347,7 @@ class Machine:
                 connection.reply(answer)
             self._take_next(number)
 
-    # The broker's hands.
+    # Effects.
 
     def _perform(self, asked: list[effects.Effect]) -> None:
         for effect in asked:
@@ -361,7 +361,7 @@ class Machine:
             self._hands[type(effect)](effect)
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
-        """What is done about each kind of effect but a halt."""
+        """The method for each kind of effect, except Halt."""
 
         def on_disk(act: Callable[[Any], None]) -> Callable[[Any], None]:
             return lambda effect: self._later(self._disk_ms(), partial(act, effect))
@@ -443,7 +443,7 @@ class Machine:
         self.hear(events.LogRead(ticket=effect.ticket, data=data))
 
     def _begin_clean(self, effect: effects.Clean) -> None:
-        """A compaction goes on piece by piece, with time between; whatever happens meanwhile happens between two pieces."""
+        """Runs a compaction in steps with time between them, so that other events interleave."""
         self._clean_on(effect, self.performer.clean(self.disk, effect))
 
     def _clean_on(self, effect: effects.Clean, work: Iterator[int | Cleaned]) -> None:
@@ -466,7 +466,7 @@ class Machine:
         self.hear(events.Cleaned(partition=effect.partition))
 
     def _begin_scrub(self, effect: effects.Scrub) -> None:
-        """A scrub goes on piece by piece, as a compaction does."""
+        """Runs a scrub in steps, like a compaction."""
         self._scrub_on(effect, self.performer.scrub(self.disk, effect))
 
     def _scrub_on(self, effect: effects.Scrub, work: Iterator[int | Scrubbed]) -> None:
@@ -483,7 +483,7 @@ class Machine:
             self.hear(events.Scrubbed(partition=effect.partition, result=step))
 
     def _in_turn(self, delay_ms: int, change: Callable[[], None]) -> None:
-        """Changes of a directory's files are carried out one after the other, each after a while."""
+        """Runs the changes of a log directory one after the other, each after a delay."""
         self._changes.append(change)
         self._turn_ms = max(self._turn_ms, self.world.now_ms + delay_ms)
         self._later(self._turn_ms - self.world.now_ms, self._next_change)
@@ -514,5 +514,5 @@ class Machine:
 
 
 def _fail(effect: effects.RequestFailed) -> None:
-    """An unexpected exception costs a client of a real broker one request; here it fails the run."""
+    """On a real server an unexpected exception costs one request. Here it fails the history."""
     raise effect.error

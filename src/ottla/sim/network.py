@@ -1,9 +1,8 @@
-"""Connections between users and brokers: frames arrive in order, late, or never again once the connection broke.
+"""Connections between clients and brokers. Frames arrive in order, late, or not at all after the connection broke.
 
-A connection carries whole frames both ways, each way first in, first out. When it breaks, frames on their way are lost and both ends hear
-of it; what a request had done by then is for the user to find out. Sometimes a frame is damaged on the way, as no checksum below ours is
-perfect. Sometimes only the user's end knows that the connection broke: what it sent is still on its way, the host carries it out when it
-comes, and a user that sends it again has it carried out twice.
+When a connection breaks, frames in transit are lost and both ends notice. Sometimes a frame is damaged, because no checksum below Kafka's
+is perfect. Sometimes only the client's end notices: the broker still executes what was sent, so a client that retries has its request
+executed twice.
 """
 
 from collections.abc import Callable
@@ -11,16 +10,16 @@ from typing import Protocol
 
 from ottla.sim.world import World
 
-#: Latency of one frame, ms.
+#: Latency of a frame in ms.
 LATENCY_MS = (0, 4)
 SLOW_MS = (20, 400)
 
 
 class Host(Protocol):
-    """What listens."""
+    """A listener."""
 
     def accept(self, connection: "Connection") -> bool:
-        """Whether it takes the connection."""
+        """Whether it accepts the connection."""
         ...
 
     def receive(self, connection: "Connection", frame: bytearray) -> None: ...
@@ -29,7 +28,7 @@ class Host(Protocol):
 
 
 class Connection:
-    """One user's connection to a host."""
+    """One client's connection to a host."""
 
     def __init__(
         self, network: "Network", number: int, host: Host, *, on_frame: Callable[[bytearray], None], on_close: Callable[[], None]
@@ -39,16 +38,17 @@ class Connection:
         self._host = host
         self._on_frame = on_frame
         self._on_close = on_close
-        #: Whether the host's end is: it may not know yet that the user hung up.
+        #: Whether the host's end is open: the host may not have noticed yet that the client closed it.
         self.open = True
-        #: Whether anybody is at the user's end.
+        #: Whether the client's end is open.
         self._attended = True
-        #: When the last frame of each direction arrives: the next one cannot overtake it.
+        #: When the last frame of each direction arrives; the next one arrives later.
         self._last_to_host = self._last_to_user = 0
 
     def send(self, frame: bytes | bytearray, *, batch_at: int = -1) -> None:
-        """User to host, without the size prefix. From ``batch_at`` on a checksum of ours guards the bytes, and the network may damage
-        them."""
+        """Client to host, without the size prefix. From ``batch_at`` on, a checksum of record batches protects the bytes, so they may be
+        damaged.
+        """
         sent = bytearray(frame)
         rng = self._network.rng
         if batch_at >= 0 and rng.random() < self._network.damage:
@@ -56,11 +56,11 @@ class Connection:
         self._last_to_host = self._carry(sent, self._last_to_host, lambda arrived: self._host.receive(self, arrived), to_user=False)
 
     def reply(self, frame: bytes | bytearray) -> None:
-        """Host to user."""
+        """Host to client."""
         self._last_to_user = self._carry(bytearray(frame), self._last_to_user, self._on_frame, to_user=True)
 
     def close(self) -> None:
-        """Either end hangs up, or the network breaks the connection."""
+        """Closes the connection from either end, or because the network failed."""
         if self._attended:
             self._attended = False
             world = self._network.world
@@ -72,7 +72,7 @@ class Connection:
                 self.break_off()
 
     def break_off(self) -> None:
-        """The host's end is closed; nothing comes through any more."""
+        """Closes the host's end; nothing arrives any more."""
         if self.open:
             self.open = False
             self._host.hung_up(self)
@@ -93,23 +93,23 @@ class Connection:
 
 
 class Network:
-    """Makes connections; its rates may change while time passes."""
+    """Creates connections. Its rates may change over time."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = world.rng("net")
-        #: Chance that a frame's connection breaks soon after.
+        #: Probability that a frame breaks its connection.
         self.loss = 0.0
-        #: Chance that one bit of a batch on its way to a host is turned.
+        #: Probability that one bit of a batch to a host is flipped.
         self.damage = 0.0
-        #: Chance that a frame is slow.
+        #: Probability that a frame is slow.
         self.slow = 0.0
-        #: Chance that what is on its way to a host when its user hangs up arrives all the same.
+        #: Probability that frames to a host arrive although their client closed the connection.
         self.lateness = 0.0
         self._numbers = 0
 
     def connect(self, host: Host, *, on_frame: Callable[[bytearray], None], on_close: Callable[[], None]) -> Connection | None:
-        """A new connection; None when the host takes none."""
+        """A new connection; None if the host refuses it."""
         self._numbers += 1
         connection = Connection(self, self._numbers, host, on_frame=on_frame, on_close=on_close)
         if not host.accept(connection):
