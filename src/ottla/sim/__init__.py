@@ -1,1 +1,1 @@
-"""The whole broker under virtual time: seeded network, disk and store, faults on purpose, and checkers that must stay silent."""
+"""The simulator: whole brokers under virtual time, with seeded network, disk and store, injected faults, and invariant checkers."""

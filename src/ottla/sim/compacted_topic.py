@@ -1,6 +1,6 @@
-"""Records of a compacted topic in a history: each unique value has a key, the same few for all values, and some of them are tombstones.
+"""Records of a compacted topic in a history: each value is unique, keys are shared by many values, and some records are tombstones.
 
-Key and kind follow from the value, so whoever met a value anywhere can tell them. A tombstone carries its value in a header.
+Key and kind follow from the value. A tombstone has its value in a header.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ _HEADER = "value"
 
 
 def key_of(value: bytes) -> bytes:
-    """The key that a value has in a compacted topic."""
+    """The key of a value in a compacted topic."""
     return b"key-%d" % (crc32(value) % KEYS)
 
 
 def is_tombstone(value: bytes) -> bool:
-    """Whether the value is one that deletes its key."""
+    """Whether the record of this value is a tombstone."""
     return crc32(value) // KEYS % 5 == 0
 
 
@@ -28,7 +28,7 @@ def record_of(timestamp_ms: int, value: bytes) -> tuple[int, bytes, bytes | None
 
 
 def value_of(value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """The value that a record stands for."""
+    """The value of a record."""
     if value is None and headers:
         return headers[0][1] or b""
     return value or b""

@@ -1,4 +1,4 @@
-"""Users of groups who join none: an auditor who asks for committed offsets, a bookkeeper who commits and deletes."""
+"""Clients of groups that are not members: an auditor fetches committed offsets; a bookkeeper commits and deletes offsets."""
 
 from random import Random
 from typing import Any
@@ -22,7 +22,7 @@ NOBODY = ("", -1)
 
 
 class Outsider:
-    """A connection, and the habit of looking for a coordinator where there is none."""
+    """A connection to a group's coordinator, sometimes to a broker that is not."""
 
     def __init__(self, world: World, network: Network, stage: Stage, history: GroupListener, name: str) -> None:
         self._world = world
@@ -42,12 +42,12 @@ class Outsider:
 
 
 class Auditor(Outsider):
-    """Asks for the offsets of all groups, one after the other, for ever."""
+    """Fetches the offsets of all groups in turn, for ever."""
 
     def __init__(self, world: World, network: Network, stage: Stage, history: GroupListener, groups: list[str]) -> None:
         super().__init__(world, network, stage, history, "auditor")
         self._options = [from_keywords(ConsumerOptions, {"group_id": group}) for group in groups]
-        #: Groups that gave an answer since this was emptied.
+        #: Groups that answered since this was last emptied.
         self.heard: set[str] = set()
         world.after(500, lambda: self._ask(0))
 
@@ -73,7 +73,7 @@ class Auditor(Outsider):
 
 
 class Bookkeeper(Outsider):
-    """Keeps offsets under a group that nobody joins; now and then it deletes the group, offsets and all."""
+    """Commits offsets for a group without members. Sometimes it deletes offsets or the group."""
 
     def __init__(self, world: World, network: Network, stage: Stage, history: GroupListener, group: str) -> None:
         super().__init__(world, network, stage, history, "bookkeeper")

@@ -1,7 +1,7 @@
-"""Where a story of groups is told: on one broker, or on a cluster. What the story needs to know of either.
+"""Where a group history runs: on one broker or on a cluster.
 
-Members and other users of groups know which broker coordinates a group, or leads a partition, from what the store says, as if they had just
-asked; between that and the broker's own belief there is room enough for errors.
+Clients learn the coordinator of a group and the leader of a partition from the store, as if they had just asked a broker. The broker itself
+may know an older state, so errors occur.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +25,10 @@ from ottla.store.memory import MemoryStore
 
 
 class Stage(Protocol):
-    """Brokers by number; of those that only one broker has, this is always the same one."""
+    """Brokers by number. With a single broker every number means that broker."""
 
     store: MemoryStore
-    #: Copies of each partition.
+    #: Replicas of each partition.
     replicas: int
 
     @property
@@ -39,15 +39,15 @@ class Stage(Protocol):
     def anyone(self) -> int: ...
 
     def entrance(self, partition: int) -> Host:
-        """Where users go who want the leader of a partition; -1 for anybody."""
+        """The host for clients of a partition's leader; -1 for any broker."""
         ...
 
     def leader_of(self, partition: TopicPartition) -> int:
-        """As the store says; anybody while there is none."""
+        """The leader in the store; any broker if there is none."""
         ...
 
     def coordinator_of(self, group: str) -> int:
-        """As the store says; anybody while there is none."""
+        """The coordinator in the store; any broker if there is none."""
         ...
 
     def readable(self, positions: Mapping[int, int], rng: Random) -> tuple[int, dict[int, int]]:
@@ -55,7 +55,7 @@ class Stage(Protocol):
         ...
 
     def leads(self, broker: int, partition: int) -> bool:
-        """Whether what a broker says of a partition of the story's topic counts."""
+        """Whether responses of a broker about a partition of the history's topic count."""
         ...
 
     def node(self, broker: int) -> Node | None:
@@ -69,20 +69,20 @@ class Stage(Protocol):
         ...
 
     def last_look(self, look: Callable[[Node], None]) -> None:
-        """Have each process looked at that is about to end."""
+        """Calls ``look`` before each process ends."""
         ...
 
     def power_cut(self) -> None:
-        """The power goes everywhere, once, and comes back."""
+        """Cuts the power everywhere once, and restores it."""
         ...
 
     def problems(self) -> list[str]:
-        """What the stage has seen that must not be."""
+        """Violated invariants of the environment itself."""
         ...
 
 
 class Callers:
-    """A user's connections, one to each broker that it needs."""
+    """A client's connections, one per broker."""
 
     def __init__(self, world: World, network: Network, stage: Stage, name: str) -> None:
         self._world = world
@@ -103,7 +103,7 @@ class Callers:
 
 
 class OneBroker:
-    """A stage with one broker, number 1."""
+    """A single broker with number 1."""
 
     replicas = 1
     brokers = (1,)
@@ -154,11 +154,11 @@ class OneBroker:
 
 
 class Scene:
-    """What a stage shows of the story's topic and groups at this moment."""
+    """The present state of the history's topic and groups."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        #: As decoded last, with what from.
+        #: Last decoded value, with its bytes.
         self._topic: tuple[bytes, layout.TopicAssignment] | None = None
 
     def topic(self) -> layout.TopicAssignment | None:
@@ -179,14 +179,14 @@ class Scene:
                 yield leader
 
     def ends(self) -> dict[int, int]:
-        """The high watermark of each partition that is led."""
+        """High watermark of each partition that has a leader."""
         return {leader.partition.partition: leader.high_watermark for leader in self._leaders()}
 
     def logs(self) -> dict[int, Log]:
         return {leader.partition.partition: leader.log for leader in self._leaders()}
 
     def takes(self, group_id: str, member_id: str, epoch: int) -> bool | None:
-        """Whether the group's coordinator would take a commit from a member now; None when there is no coordinator."""
+        """Whether the group's coordinator would accept a commit of a member now; None without a coordinator."""
         node = self._stage.node(self._stage.coordinator_of(group_id))
         number = node.groups.partition_of(group_id) if node is not None else None
         shard = node.groups.shards.get(number) if node is not None and number is not None else None

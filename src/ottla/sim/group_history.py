@@ -1,11 +1,11 @@
-"""One simulated history of consumer groups: members come, read, commit, fall ill and die while the broker does.
+"""One simulated history of consumer groups: members join, read, commit, pause and die while brokers fail.
 
-Phases: the topic is created; producers write and groups read while faults happen; then everything is healed. From then on each group has
-``SETTLED_BY_MS`` to come to rest, with every partition read by one member, up to its end. At last the power goes once more, and what was
-committed must still be there.
+Phases: the topic is created; producers write and groups read while faults happen; then all faults are undone. Each group then has
+``SETTLED_BY_MS`` to become stable, with every partition read to its end by one member. Finally the power fails once more, and committed
+offsets must still be there.
 
-Beside the groups there are two users who join none: an auditor who asks for committed offsets all the time, and a bookkeeper who commits
-from outside and deletes. Whenever the broker's process ends, its coordinator is held against a replay of its log (``replayed.py``).
+Two clients are not members: an auditor fetches committed offsets all the time, and a bookkeeper commits and deletes offsets. Whenever a
+process ends, its coordinator is compared with a replay of its log (``shard_replay.py``).
 """
 
 from collections.abc import Callable, Sequence
@@ -44,21 +44,22 @@ from ottla.store.memory import MemoryStore
 from ottla.wire.messages import CreatePartitionsRequest, CreatePartitionsTopic
 
 FAULTS_UNTIL_MS = 6_000
-#: From the end of the faults on: the longest pause, a session, and rebalances.
+#: After the end of the faults: the longest pause, a session timeout, and rebalances.
 SETTLED_BY_MS = 30_000
 MEMBER_FAULTS = ("member killed", "member paused", "member leaves", "member lost", "member replaced", "member joins")
 GROWTH = "topic grows"
 GROUP_FAULT_KINDS = (*FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS, GROWTH)
 CLUSTER_GROUP_KINDS = (*CLUSTER_FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS, GROWTH)
-#: What members of a group speak: one protocol, or each life its own.
+#: Protocols of a group's members: one for all, or each life chooses.
 PROTOCOLS = (("classic",), ("classic",), ("consumer",), ("classic", "consumer"))
 LEDGER = "ledger"
 PARTITIONS_MAX = 6
 
 
 class GroupHistory:
-    """See the module's theory. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from;
-    ``protocols`` what the members of each group speak."""
+    """One history of groups. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from;
+    ``protocols`` are those of each group's members.
+    """
 
     topic = TOPIC
 
@@ -71,7 +72,7 @@ class GroupHistory:
         protocols: Sequence[Sequence[str]] = PROTOCOLS,
         brokers: int | None = None,
     ) -> None:
-        """``brokers``: how many a cluster has; None for one broker that is no cluster. Without ``kinds`` there are all of them."""
+        """``brokers``: size of the cluster; None for a single broker without a cluster. ``kinds``: None for all."""
         self.world = World(seed)
         rng = self.world.rng("profile")
         self._protocols = protocols
@@ -84,7 +85,7 @@ class GroupHistory:
         else:
             kinds = kinds or CLUSTER_GROUP_KINDS
         chosen = rng.sample(kinds, rng.randint(1, len(kinds)))
-        #: Whether what a user sent before it hung up may be carried out later.
+        #: Whether requests may be executed after their client closed the connection.
         self._late = "late requests" in chosen
         self._set_stage(texts, performer, brokers, chosen)
         self.scene = Scene(self.stage)
@@ -97,19 +98,19 @@ class GroupHistory:
         )
         self.producers: list[Producer] = []
         self.groups: list[SimGroup] = []
-        #: All members that ever were, by name.
+        #: All members that ever existed, by name.
         self.members: dict[str, Member] = {}
         self.seats: dict[str, Seat] = {}
         self.auditor: Auditor | None = None
         self.bookkeeper: Bookkeeper | None = None
         self._open_writes: list[Write] = []
-        # Members read on where the group was, not where they were themselves.
+        # Members start at the committed offset, not at their own last position.
         self.log_checkers: list[Checker] = [kind() for kind in ALL if kind is not HistoryIsSound]
-        #: What producers tell; nobody reads but members.
+        #: Reports of producers; only members read.
         self.reports = Reports(self.world, self.log_checkers, of=None)
         self.complaints = self.reports.complaints
         self.checkers: list[GroupChecker] = [OneOwner(self._lawful), CommittedIsKept(), ZombiesAreFenced(), NothingIsSkipped()]
-        #: Besides, for groups that stay with the classic protocol.
+        #: Additionally for groups that use the classic protocol alone.
         self._generations = GenerationsAreDisjoint()
 
     def _set_stage(self, texts: dict[str, str], performer: Performer | None, brokers: int | None, chosen: Sequence[str]) -> None:
@@ -145,7 +146,7 @@ class GroupHistory:
         }
 
     def run(self) -> Verdict:
-        """Live through the whole history."""
+        """Runs the whole history."""
         self.stage.start()
         self._run(HEALED_BY_MS, lambda: self.admin.done, "the topic was never created")
         self._people()
@@ -223,10 +224,10 @@ class GroupHistory:
             seat.begin()
 
     def _grow(self) -> None:
-        """Somebody adds a partition; nobody looks whether that worked.
+        """Adds a partition and ignores the result.
 
-        Not where a group has a static leader: one that is restarted meanwhile does not assign anew, and so notices at the next rebalance
-        only, as with Kafka's client.
+        Not if a group has a static leader: a leader that restarts meanwhile does not assign anew, so it notices the partition at the next
+        rebalance, like Kafka's client.
         """
         count = self.partitions + 1
         if count <= PARTITIONS_MAX and not any(group.static and "classic" in group.protocols for group in self.groups):
@@ -269,7 +270,7 @@ class GroupHistory:
     def _all_checkers(self) -> list[Checker | GroupChecker]:
         return [*self.checkers, self._generations, *self.log_checkers]
 
-    # The broker's inside.
+    # State of the brokers.
 
     def _hold_against_replay(self, node: Node) -> None:
         try:
@@ -279,7 +280,7 @@ class GroupHistory:
             self.world.note(f"no replay: {error}")
 
     def _lawful(self, name: str) -> bool | None:
-        """Whether the coordinator would take a commit from a member now; None when there is no coordinator."""
+        """Whether the coordinator would accept a commit of a member now; None without a coordinator."""
         member = self.members[name]
         return self.scene.takes(member.group, *member.machine.committing)
 
@@ -322,7 +323,7 @@ class GroupHistory:
             self._answered(write, "unclear")
 
     def ended(self, who: Member) -> None:
-        """Somebody starts it again."""
+        """A member's program ended: start another one."""
         seat = self.seats[who.name]
         self.world.after(self.world.rng("member faults").choice((500, 3_000)), seat.begin_unless_alive)
 

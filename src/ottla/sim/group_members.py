@@ -1,4 +1,4 @@
-"""Seats in a group: a member as its user thinks of it, whichever process that is at the moment; and a group with its seats."""
+"""Members of a group over several processes, and a group with its members."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ MEMBERS_MAX = 5
 
 
 class Seat:
-    """A member as its user thinks of it: one life after the other, of which a former one may not know that it is over."""
+    """A member over its lives, one process after the other. A former process may not know that it was replaced."""
 
     def __init__(self, story: "GroupHistory", group: "SimGroup", number: int, *, static: bool) -> None:
         self._story = story
@@ -28,7 +28,7 @@ class Seat:
         return [life for life in self.lives if not life.dead]
 
     def begin(self) -> None:
-        """Another life, beside the former one if that is not over."""
+        """Starts a process, beside the former one if that still runs."""
         story, number = self._story, len(self.lives)
         name = f"{self._name}.{number}"
         rng = story.world.rng(name)
@@ -44,7 +44,7 @@ class Seat:
 
 
 class SimGroup:
-    """A group with its seats."""
+    """A group with its members."""
 
     def __init__(self, story: "GroupHistory", name: str, *, protocols: Sequence[str]) -> None:
         rng = story.world.rng("profile")
@@ -60,7 +60,7 @@ class SimGroup:
             self.grow()
 
     def grow(self) -> None:
-        """Someone new comes."""
+        """Adds a member."""
         if len(self.seats) < MEMBERS_MAX:
             self.seats.append(Seat(self._story, self, len(self.seats), static=self.static))
             self.seats[-1].begin()
@@ -92,7 +92,7 @@ class SimGroup:
         )
 
     def settled(self, ends: dict[int, int]) -> bool:
-        """Whether each partition has one reader, who has read all of it."""
+        """Whether each partition has one reader that has read all of it."""
         living = self.living
         owned = sorted(partition for member in living for partition in member.owned)
         return (

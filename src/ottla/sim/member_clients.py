@@ -1,11 +1,11 @@
-"""Simulated members of consumer groups: the client's own membership machines, driven by a user who polls, reads, commits and dies.
+"""Simulated members of consumer groups: the client's own membership state machines, driven by a simulated user that polls and commits.
 
-The user's program is written as one generator, ``Member._program``: what it waits for it yields, as a function that takes what to call when
-it is there. Nothing of a dead member happens any more; of a paused one it happens later. A member lives once: who comes back is another
-``Member``, with the same instance id if it is a static one.
+The user's program is one generator, ``Member._program``. It yields functions that take a callback and call it when the awaited thing is
+there. A dead member does nothing any more; a paused member does it later. A member is one process: a restarted one is another ``Member``,
+with the same instance id if it is static.
 
-What is real: ``client.membership``, ``client.reconciliation``, the messages of ``client.commits``, frames. What is simulated: the loop
-around them (``client.group``, ``client.rebalance``), sockets, and the user.
+Real: ``client.group.classic_membership``, ``client.group.consumer_membership``, messages of ``client.group.commits``, frames. Simulated:
+the loop around them (``client.group.coordinator_client``, ``client.consumer.rebalance``), sockets, and the user.
 """
 
 from collections.abc import Callable, Generator
@@ -32,25 +32,25 @@ from ottla.wire import errors
 from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGroupRequest, SyncGroupRequest
 
 COMMIT, OFFSETS, FETCH = 8, 9, 1
-#: Chance that a user works so long on what it polled that it is taken for stuck.
+#: Probability that a user processes polled records for longer than max.poll.interval.ms.
 STUCK = 0.003
-#: Errors of a commit after which it is not known whether it was written.
+#: Errors of a commit that may have been written.
 UNCLEAR = frozenset((*COORDINATOR_MOVED, errors.UnknownServerError.code, errors.RequestTimedOut.code))
-#: What a user waits for: a function that takes whom to tell.
+#: What a program waits for: a function that takes the callback.
 Wait: TypeAlias = Callable[[Callable[[Any], None]], None]
 Program: TypeAlias = Generator[Wait, Any, Any]
 
 
 class GroupListener(Protocol):
-    """What a story of groups hears from members. ``who`` is a member that is or was."""
+    """Receives what members do. ``who`` is a present or former member."""
 
     topic: str
-    #: The faults are over, and users behave.
+    #: Faults are over, and users do not misbehave any more.
     calm: bool
 
     @property
     def partitions(self) -> int:
-        """How many the topic has now."""
+        """Present number of partitions of the topic."""
         ...
 
     def topic_id(self) -> bytes: ...
@@ -77,14 +77,14 @@ class GroupListener(Protocol):
     def died(self, who: "Member") -> None: ...
 
     def ended(self, who: "Member") -> None:
-        """Its program is over. It has died, too."""
+        """Its program ended, or it was killed."""
         ...
 
     def complaint(self, text: str) -> None: ...
 
 
 class Member:
-    """One life of one member of a group."""
+    """One process of one member of a group."""
 
     def __init__(
         self, world: World, network: Network, stage: Stage, history: GroupListener, options: ConsumerOptions, *, name: str, rng: Random
@@ -103,17 +103,17 @@ class Member:
             made = assignors_from(list(options.partition_assignment_strategy))
             self.machine = Membership(options, made, rng, lambda topic: history.partitions)
         self._stage = stage
-        #: Connections to coordinators, and those for all else, by broker.
+        #: Connections to coordinators, and other connections, by broker.
         self._coordinating = Callers(world, network, stage, name)
         self._fetching = Callers(world, network, stage, name)
         self.dead = False
         self._leaving = False
         self._gate = Gate(world)
-        #: When the membership machine is to be asked next; what was planned for another time is void.
+        #: When the membership machine is next called; calls scheduled for another time are ignored.
         self._step_at_ms = float("inf")
-        #: Requests to the coordinator that may be answered late: nothing behind them is late meanwhile.
+        #: Requests to the coordinator that may be answered late, so requests behind them are not late.
         self._patience_ms: dict[Call, float] = {}
-        #: Next offset to read, for partitions whose committed offset is known.
+        #: Next offset to read, for partitions with a known committed offset.
         self.positions: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self.machine.subscribe([history.topic])
@@ -123,10 +123,10 @@ class Member:
     def __repr__(self) -> str:
         return self.name
 
-    # What befalls it.
+    # Faults.
 
     def kill(self) -> None:
-        """The process ends; nobody is told."""
+        """Ends the process without notice."""
         if not self.dead:
             self.dead = True
             self._world.note(f"{self.name} dies")
@@ -135,12 +135,12 @@ class Member:
                 callers.hang_up()
 
     def pause(self, duration_ms: int) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
+        """Sends SIGSTOP, and SIGCONT after a while."""
         self._world.note(f"{self.name} pauses for {duration_ms}")
         self._gate.shut(duration_ms)
 
     def leave(self) -> None:
-        """The user closes its consumer, when it polls next."""
+        """Closes the consumer at its next poll."""
         self._leaving = True
 
     @property
@@ -151,7 +151,7 @@ class Member:
     # Time.
 
     def _awake(self, act: Callable[[], None]) -> None:
-        """Do it unless it is dead; later, while it is paused."""
+        """Runs ``act`` unless the member is dead; later if it is paused."""
 
         def heard() -> None:
             if not self.dead:
@@ -163,7 +163,7 @@ class Member:
         return lambda resume: self._world.after(duration_ms, lambda: self._awake(lambda: resume(None)))
 
     def _go_on(self, found: Any) -> None:
-        """Let the user's program run until it waits again."""
+        """Runs the user's program until it waits again."""
         try:
             wait = self._life.send(found)
         except StopIteration:
@@ -173,7 +173,7 @@ class Member:
             wait(self._go_on)
 
     def _ask(self, caller: Caller, message: Any, key: int, timeout_ms: int) -> Wait:
-        """The answer to a request; None when it is lost."""
+        """The response to a request; None if it is lost."""
 
         def wait(resume: Callable[[Any], None]) -> None:
             def answered(response: Any) -> None:
@@ -189,11 +189,11 @@ class Member:
 
     @property
     def _coordinator(self) -> Caller:
-        """To whom it takes for its coordinator."""
+        """The coordinator that the member knows."""
         place = self.machine.coordinator.place
         return self._coordinating.to(place.node_id if place is not None else self._stage.anyone())
 
-    # The membership machine's postman.
+    # Requests of the membership machine.
 
     def _pump(self) -> None:
         now_ms = self._world.now_ms
@@ -240,7 +240,7 @@ class Member:
     # The user.
 
     def _program(self) -> Program:
-        """Poll, work, commit now and then; until the user leaves, or hears of an error that it can do nothing about."""
+        """Polls, processes and sometimes commits, until the user leaves or gets a fatal error."""
         machine, rng = self.machine, self._rng
         yield self._sleep(rng.randint(0, 300))
         while not self._leaving:
@@ -272,7 +272,7 @@ class Member:
             yield self._ask(self._coordinator, call.build(VERSIONS[KEYS[call.request]]), KEYS[call.request], int(call.timeout_ms))
 
     def _attend(self) -> Program:
-        """Partitions that come and go."""
+        """Adopts assigned and revoked partitions."""
         while (change := self.machine.change()) is not None:
             if change.kind is Kind.REVOKED:
                 yield from self._commit(patient=True)
@@ -281,7 +281,7 @@ class Member:
 
     def _carry_out(self, change: Change) -> None:
         partitions = [tp.partition for tp in change.partitions]
-        # A loss may have overtaken it.
+        # Partitions may have been lost meanwhile.
         there = self.machine.change() is change
         self.machine.changed(change)
         if change.kind is not Kind.ASSIGNED:
@@ -293,7 +293,7 @@ class Member:
             self._history.assigned(self, partitions)
 
     def _find_positions(self) -> Program:
-        """Read on where the group was."""
+        """Starts at the committed offsets."""
         unknown = [tp for tp in self.machine.owned if tp.partition not in self.positions]
         if not unknown or self.machine.coordinator.place is None:
             return
@@ -321,7 +321,7 @@ class Member:
         return int(max([self.options.request_timeout_ms, *self._patience_ms.values()]))
 
     def _fetch(self) -> Program:
-        """Records of what the user reads."""
+        """Fetches records of the assigned partitions."""
         if not self.positions:
             yield self._sleep(self._rng.choice((10, 50)))
             return []
@@ -345,7 +345,7 @@ class Member:
             try:
                 records = list(decoded(data.records, asked[partition]))
             except RecordsError:
-                # Damaged on the broker's disk; reading again tells.
+                # Damaged on the broker's disk; reading again shows it.
                 continue
             found += [(partition, offset, value) for offset, value in records]
         if not found:
@@ -353,7 +353,7 @@ class Member:
         return found
 
     def _commit(self, *, patient: bool) -> Program:
-        """Commit where the user is; with patience until it is certain, or the rebalance would be over."""
+        """Commits the user's positions; if patient, until the outcome is certain or the rebalance would be over."""
         deadline_ms = self._world.now_ms + self.options.max_poll_interval_ms
         while True:
             news = {partition: at for partition, at in self.positions.items() if self._committed.get(partition) != at}
@@ -368,13 +368,13 @@ class Member:
             self._pump()
 
     def _commit_once(self, news: dict[int, int]) -> Program:
-        """The error's code, 0 for none, None when nobody answered."""
+        """Error code of one attempt, 0 for none, None without a response."""
         machine, history = self.machine, self._history
         if machine.coordinator.place is None:
             return errors.CoordinatorNotAvailable.code
         who = machine.committing
         if who[1] < 0:
-            # As ``client.group`` does: who is no member at the moment does not commit.
+            # As in ``client.group.coordinator_client``: a client that is not a member at the moment does not commit.
             return errors.UnknownMemberId.code
         offsets = {TopicPartition(history.topic, partition): OffsetAndMetadata(at) for partition, at in news.items()}
         request = commits.commit_request(self.options, self._cluster, offsets, who)

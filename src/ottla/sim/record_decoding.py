@@ -1,4 +1,4 @@
-"""What simulated users make of the records they fetch."""
+"""Decoding of fetched records by simulated clients."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from ottla.records.read import records
 
 
 def decoded(batches: memoryview, position: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, value) from an offset on; a torn tail is left out. Raises: RecordsError for a damaged batch."""
+    """(offset, value) from an offset on, without a torn tail. Raises: RecordsError for a damaged batch."""
     for place, header in headers(batches):
         if place + header.size > len(batches):
             break

@@ -1,12 +1,11 @@
-"""Runs what a flight record holds again: its requests, at their times, on a fresh simulated broker.
+"""Replays a flight record: its requests, at their times, on a new simulated broker.
 
-The broker is given the settings, topics and overrides that the record knows of, an empty log for each partition it led, a sound disk, and
-the calendar of that day. Then every connection makes its requests anew. So a failure that requests bring about comes back, with a broker
-in a debugger's reach. One that needs the records that lay in the logs before, a disk that failed, or another broker's answer does not; the
-outcome says what the record lacks.
+The broker gets the settings, topics and overrides in the record, an empty log for each partition that it led, a working disk, and the wall
+clock of the record. Then all requests are sent again. Failures that are caused by requests happen again, in a process with a debugger.
+Failures that need earlier records in the logs, a failed disk, or another broker's response do not; the result names what is missing.
 
-Topics are there from the beginning, also those that a request of the record created: their ids are in later requests. Partitions have the
-leader epochs of that day once they are led. Fetch sessions have other numbers, so what continues one is refused.
+All topics exist from the beginning, also those that the requests create, because later requests use their ids. Partitions have their leader
+epochs once they are led. Fetch sessions have other ids, so requests that continue one are refused.
 """
 
 import traceback
@@ -31,11 +30,11 @@ from ottla.store import layout
 from ottla.store.memory import MemoryStore
 from ottla.store.tree import creations
 
-#: Settings that place a broker on a machine; the simulated one stands elsewhere.
+#: Settings of the machine that do not apply to the simulated broker.
 PLACE = ("listeners", "advertised.listeners", "log.dirs")
-#: What lives with a broker's session, or is written by whoever is controller: the fresh broker makes its own.
+#: Nodes of a session or of the controller: the new broker writes its own.
 OF_A_SESSION = (f"{layout.BROKER_IDS}/", layout.CONTROLLER, layout.CONTROLLER_EPOCH)
-#: Time for the fresh broker to lead its partitions, and for the last requests to have their consequences.
+#: Time for the new broker to lead its partitions, and for the effects of the last requests.
 SETTLE_MS = 10 * SECOND_MS
 
 
@@ -64,7 +63,7 @@ class UnreadableRecord(ValueError):
 
 @dataclass(slots=True)
 class Record:
-    """A flight record, read. Times are in ms since the process began."""
+    """A parsed flight record. Times are in ms since the process started."""
 
     failure: Failure
     nodes: dict[str, NodeState] = field(default_factory=dict)
@@ -75,7 +74,7 @@ class Record:
 
 @dataclass(slots=True)
 class Replayed:
-    """What came of it: the failure, or None; what was not as it had been; the last things noted."""
+    """The result: the failure or None, what differed from the record, and the last trace lines."""
 
     error: BaseException | None
     requests: int
@@ -114,10 +113,10 @@ def _take_in(record: Record, entry: Entry) -> None:
 
 
 def replay(record: Record) -> Replayed:
-    """See the module's theory."""
+    """Replays the record."""
     world = World(0)
     first_ms = record.requests[0][0] if record.requests else record.last_ms
-    # The first request comes when the broker has settled.
+    # The first request arrives when the broker leads its partitions.
     ahead_ms = SETTLE_MS - first_ms
     epoch_ms = record.failure.wall_ms - record.last_ms - ahead_ms
     settings = {name: text for name, text in record.failure.settings.items() if name not in PLACE}
@@ -149,7 +148,7 @@ def _lacks(record: Record, whole: int) -> list[str]:
 
 
 def _store(nodes: Iterable[NodeState], broker_id: int) -> MemoryStore:
-    """A store that holds these nodes, but for those that live with a session, as it is when this broker is not there."""
+    """A store with these nodes, except those of a session: the state without this broker."""
     store = MemoryStore()
     for state in sorted(nodes, key=lambda state: state.path):
         if not state.path.startswith(OF_A_SESSION) and state.data is not None:
@@ -162,7 +161,7 @@ def _store(nodes: Iterable[NodeState], broker_id: int) -> MemoryStore:
 
 
 def _leaderless(path: str, data: bytes, broker_id: int) -> bytes:
-    """Of a partition that the broker led, the state before it did: its election raises the leader epoch to what it was then."""
+    """For a partition that the broker led, the state before its election, which then raises the leader epoch to the recorded one."""
     if layout.partition_state_of(path) is None:
         return data
     state = layout.decode_partition_state(data)
@@ -187,7 +186,7 @@ class _Callers:
             if made is None:
                 return
             connection = self._open[request.connection] = made
-        # Not sent, which would take its own time: it arrives when it arrived then.
+        # Delivered at its recorded time, without a network delay.
         self._machine.receive(connection, bytearray(request.frame))
 
     def hang_up(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""What simulated users report of a topic goes to all of its checkers, and into the trace."""
+"""Sends the reports of a topic's clients to all its checkers and to the trace."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,14 @@ from ottla.sim.world import World
 
 
 class Reports:
-    """Is the ``Listener`` of a topic's users."""
+    """The ``Listener`` of a topic's clients."""
 
     def __init__(self, world: World, checkers: Sequence[Checker], *, of: str | None = "", watermarks: bool = False) -> None:
-        """``of``: the topic as the trace is to name it; None leaves acknowledgements out of it. ``watermarks``: whether they are judged;
-        a new leader may know less of them for a moment."""
+        """``of``: the topic's name in the trace; None omits acknowledgements. ``watermarks``: whether they are checked; a new leader may
+        know a lower one for a moment.
+        """
         self.checkers = checkers
-        #: Answers that no correct broker gives, and what the story itself finds wrong; each once.
+        #: Responses that no correct broker sends, and violations found by the history itself; each once.
         self.complaints: list[str] = []
         self.acknowledged_count = 0
         self._world = world
@@ -22,7 +23,7 @@ class Reports:
 
     @property
     def problems(self) -> list[str]:
-        """The first ones of each checker."""
+        """The first violations of each checker."""
         return [problem for checker in self.checkers for problem in checker.problems[:3]]
 
     def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:

@@ -1,7 +1,7 @@
-"""Whether a coordinator that reads its log would be the one that is there: the state of each shard, held against a replay of its log.
+"""Compares each coordinator shard with a replay of its log: a coordinator that loads the log must have the same state.
 
-Compared is all that records say: committed offsets, and groups with their members and assignments. A group of the classic protocol
-that is on its way to its next generation is ahead of its records, as it may be, and is left out.
+Compared is everything that records contain: committed offsets, groups with their members and assignments. A classic group during a
+rebalance is ahead of its records and is skipped.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ from ottla.broker.node import Node
 from ottla.records.batch import headers
 from ottla.records.read import records
 
-#: What a group of the new protocol knows beside its records.
+#: State of a consumer group that is not in its records.
 SOFT = frozenset(("topics_version", "matched_ms", "assigned_ms", "changed_ms", "matched"))
 
 
 def differences(node: Node) -> list[str]:
-    """What a replay would make different, in one line each. Raises: OSError, LogError, RecordsError when the log cannot be read."""
+    """Differences to a replay, one line each. Raises: OSError, LogError, RecordsError if the log cannot be read."""
     return [
         line
         for number, shard in sorted(node.groups.shards.items())
@@ -46,7 +46,7 @@ def _of_shard(node: Node, number: int, shard: Shard[Groups]) -> list[str]:
         if isinstance(mine, ClassicGroup) and mine.state is not GroupState.STABLE:
             continue
         if mine is None and isinstance(read, ClassicGroup) and read.unused and group_id not in again.offsets.by_group:
-            # What was only thought of, or lost its last offset: nothing is known of it.
+            # Never persisted, or its last offset expired: there is no record.
             continue
         if durable(mine) != durable(read):
             found.append(f"shard {number}: group {group_id} is {_short(durable(mine))}, a replay has {_short(durable(read))}")
@@ -71,7 +71,7 @@ def _replay(node: Node, shard: Shard[Groups]) -> Shard[Groups]:
 
 
 def durable(group: Any) -> Any:
-    """What the records say of a group, in a form that can be compared."""
+    """The persisted state of a group, in a form that can be compared."""
     if isinstance(group, ClassicGroup):
         members = {
             member.member_id: (member.instance_id, member.metadata(group.protocol), member.assignment, member.session_timeout_ms)
@@ -79,14 +79,14 @@ def durable(group: Any) -> Any:
         }
         return ("classic", group.generation, group.protocol_type, group.protocol, group.leader, members)
     if isinstance(group, ServedConsumerGroup):
-        # What the shard holds beside this group is not compared, so of the footprint only its own bytes are.
+        # The rest of the shard is not compared, so only the group's own bytes of the footprint are.
         told = {name: value for name, value in vars(group.told).items() if name not in SOFT} | {"footprint": group.footprint.bytes}
         return ("consumer", _plain(told))
     return None
 
 
 def _plain(value: Any) -> Any:
-    """Objects taken apart, so that equal contents are equal."""
+    """Takes objects apart, so that equal contents compare equal."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Many seeds, on all cores; a failure is a report that somebody can act on."""
+"""Runs many seeds on all cores and reports failures."""
 
 import gc
 import platform
@@ -9,19 +9,19 @@ from ottla.sim.cluster_history import ClusterHistory
 from ottla.sim.group_history import GroupHistory
 from ottla.sim.history import History, Verdict
 
-#: What a seed can be told as.
+#: Kinds of histories by name.
 STORIES: dict[str, Callable[[int], History | GroupHistory | ClusterHistory]] = {
     "logs": History,
     "groups": GroupHistory,
     "cluster": ClusterHistory,
     "cluster-groups": lambda seed: GroupHistory(seed, brokers=3),
 }
-#: Those told of one seed in so many: what clusters do is looked at most, what groups do in clusters costs most.
+#: A kind runs for one seed in so many. Clusters have the most invariants; groups in clusters cost the most time.
 ONE_IN = {"logs": 2, "groups": 2, "cluster-groups": 3}
 
 
 def run_seed(seed: int, story: str = "logs") -> Verdict:
-    """One history; an exception in it is its first problem."""
+    """Runs one history; an exception is its first problem."""
     history = STORIES[story](seed)
     try:
         return history.run()
@@ -34,7 +34,7 @@ def run_seed(seed: int, story: str = "logs") -> Verdict:
 
 
 def run_seeds(seeds: range, *, jobs: int, stories: Sequence[str] = tuple(STORIES)) -> Iterator[Verdict]:
-    """The verdicts of these seeds, in their order, each of the stories after the other; one story alone is told of all seeds."""
+    """Results of these seeds in order, one per kind; a single kind runs for all seeds."""
     asked = [(seed, story) for seed in seeds for story in stories if len(stories) == 1 or seed % ONE_IN.get(story, 1) == 0]
     if jobs <= 1:
         for seed, story in asked:
@@ -45,13 +45,13 @@ def run_seeds(seeds: range, *, jobs: int, stories: Sequence[str] = tuple(STORIES
 
 
 def collect_seldom() -> None:
-    """In a process that only tells histories: a history is small, and its garbage may wait for the end of it."""
+    """Collects garbage rarely: a history is small and can wait until its end."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
 
 def report(verdict: Verdict) -> str:
-    """Why a seed failed, what happened last, and how to see it again."""
+    """Why a seed failed, its last trace lines, and the command to run it again."""
     after = f"after {verdict.virtual_ms} ms and {verdict.faults} faults (Python {platform.python_version()})"
     lines = [f"seed {verdict.seed}, {verdict.story}, failed {after}:"]
     lines += [f"  {problem}" for problem in verdict.problems]

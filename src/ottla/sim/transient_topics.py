@@ -1,6 +1,7 @@
-"""Topics that come and go while a cluster is in trouble: created, written to a little by way of growth, deleted, created again under the
-same name. Nobody asks what they held; but in the end those that are there must be held by all of their replicas, and by nobody else, and
-nothing may be left of those that are gone, also where a broker was down when its partition went, or its disk forgot that it did.
+"""Topics that are created and deleted while a cluster has faults, and created again under the same name.
+
+Their records are not checked. At the end, existing topics must be held by all of their replicas and no other broker, and nothing may remain
+of deleted ones, also if a broker was down when its partition was deleted, or if its disk lost the deletion.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ NAMES = ("passing-0", "passing-1")
 
 
 class PassingTopics:
-    """See the module's theory."""
+    """Creates, expands and deletes a few topics."""
 
     def __init__(self, world: World, network: Network, machines: Mapping[BrokerId, ClusterMachine]) -> None:
         self._world = world
@@ -35,7 +36,7 @@ class PassingTopics:
         self._rng = world.rng("passing")
 
     def happen(self) -> None:
-        """Somebody asks for a change of one of the topics; nobody looks whether that worked."""
+        """Requests a change of one topic and ignores the result."""
         name, rng = self._rng.choice(NAMES), self._rng
         wish = CreatableTopic(name=name, num_partitions=rng.randint(1, 3), replication_factor=rng.randint(1, 3))
         request: Any
@@ -51,7 +52,7 @@ class PassingTopics:
         caller.call(request, key, lambda response: caller.hang_up())
 
     def remains(self, store: MemoryStore) -> str:
-        """What is not as it should be; empty when all is well."""
+        """The first violation at the end; empty if there is none."""
         for name in NAMES:
             node = store.tree.nodes.get(layout.topic(name))
             topic = layout.decode_topic(node.data) if node is not None else None

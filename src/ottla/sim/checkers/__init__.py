@@ -1,6 +1,6 @@
-"""What must hold in every history, one small class each.
+"""Invariants of every history, one small class each.
 
-Source: the list of anomalies that Jepsen's Kafka workload looks for, as far as it concerns one broker.
+Source: the anomalies of Jepsen's Kafka workload, as far as they concern one broker.
 """
 
 from ottla.sim.checkers.checks import (
@@ -25,10 +25,10 @@ ALL: tuple[type[Checker], ...] = (
     WatermarkNeverFalls,
 )
 
-#: Where every reader reads its partition from the start on, alone.
+#: For partitions that every reader reads alone from the start.
 IN_ORDER: tuple[type[Checker], ...] = (*ALL, HistoryIsSound)
 
-#: Of a compacted topic, which has gaps by right.
+#: For compacted topics, which have gaps.
 COMPACTED: tuple[type[Checker], ...] = (LastValueIsKept, NoDuplicates, OffsetsStay, WatermarkNeverFalls)
 
 __all__ = ["ALL", "COMPACTED", "IN_ORDER", "Checker"]

@@ -1,6 +1,6 @@
-"""The checkers themselves. Each hears what users saw and, at the end, the whole of every log; ``problems`` must stay empty.
+"""Invariants of logs. Checkers get what clients observe and, at the end, the content of every log; ``problems`` must stay empty.
 
-``final[partition]`` is the log read after everything was healed: a list of (offset, value) from the log start on.
+``final[partition]`` is the log after all faults were undone: a list of (offset, value) from the log start on.
 """
 
 from itertools import pairwise
@@ -11,29 +11,29 @@ Log = list[tuple[int, bytes]]
 
 
 class Checker:
-    """Base of the checkers: hears everything, complains about nothing."""
+    """Base of the checkers: ignores everything."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
-        """A producer handed over a batch."""
+        """A producer sent a batch."""
 
     def acknowledged(self, partition: int, base_offset: int, values: list[bytes]) -> None:
-        """The broker acknowledged a batch at acks=all."""
+        """The broker acknowledged a batch with acks=all."""
 
     def read(self, reader: int, partition: int, offset: int, value: bytes) -> None:
-        """A consumer got a record."""
+        """A consumer read a record."""
 
     def watermark(self, reader: int, partition: int, offset: int) -> None:
-        """A consumer was told the high watermark."""
+        """A consumer got the high watermark."""
 
     def finish(self, final: dict[int, Log]) -> None:
         """The history is over."""
 
 
 class AcknowledgedIsKept(Checker):
-    """No record acknowledged at acks=all is lost, or is found at another offset than the one acknowledged."""
+    """Records that were acknowledged with acks=all are not lost, and keep their offset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class AcknowledgedIsKept(Checker):
 
 
 class NoDuplicates(Checker):
-    """A value of an idempotent producer stands in the log once at most."""
+    """A value of an idempotent producer is in the log at most once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class NoDuplicates(Checker):
 
 
 class OffsetsAreDense(Checker):
-    """From the log start on, every offset up to the end is there, and holds something that somebody sent."""
+    """From the log start to the end every offset has a record that a producer sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class OffsetsAreDense(Checker):
 
 
 class OffsetsAreNeverReused(Checker):
-    """What a consumer read at an offset stays there: for every other reader, and at the end."""
+    """A record that a consumer read keeps its offset, for every other reader and at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class OffsetsAreNeverReused(Checker):
 
 
 class OrderIsKept(Checker):
-    """The records of one idempotent producer stand in the order in which it sent them, without a gap."""
+    """Records of an idempotent producer are in the order in which it sent them, without gaps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class OrderIsKept(Checker):
 
 
 class OffsetsStay(Checker):
-    """Compaction moves nothing: what was acknowledged or read at an offset is the only value ever there, and offsets grow in the log."""
+    """Compaction keeps offsets: a value acknowledged or read at an offset is the only one there, and offsets increase."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class OffsetsStay(Checker):
 
 
 class LastValueIsKept(Checker):
-    """In a compacted topic the newest acknowledged value of each key can be read, unless it deleted the key: then none before it can."""
+    """In a compacted topic the latest acknowledged value of each key can be read. If it was a tombstone, no earlier value can."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class LastValueIsKept(Checker):
 
 
 class WatermarkNeverFalls(Checker):
-    """The high watermark that one consumer is told never gets smaller, whatever happens to the broker."""
+    """The high watermark that a consumer gets never decreases."""
 
     def __init__(self) -> None:
         super().__init__()

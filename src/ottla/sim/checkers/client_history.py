@@ -1,6 +1,6 @@
-"""Simulated users' histories, judged as those of real clients are: what each ``Checker`` hears becomes a history for ``log_history``.
+"""Converts what ``Checker`` receives into a history for ``log_history``, so that simulated clients are checked like real ones.
 
-A consumer tells of one record after the other, and each is a poll of its own; reading the logs in the end is the last poll.
+A consumer reports one record at a time, so each is a poll of its own; reading the logs at the end is the last poll.
 """
 
 from itertools import count
@@ -13,7 +13,7 @@ END = "the end"
 
 
 class HistoryIsSound(Checker):
-    """Nothing that users saw contradicts one log per partition that only grows. Not for topics that are compacted."""
+    """Everything that clients observed fits one append-only log per partition. Not for compacted topics."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
-"""What must hold inside a cluster, one small class each. They see what no user sees: every broker, and the store; ``problems`` must stay
-empty.
+"""Invariants of a cluster, one small class each. They see every broker and the store; ``problems`` must stay empty.
 
-What users see of a cluster is judged by the checkers of single logs (``checks.py``), one set for each topic.
+What clients observe of a cluster is checked by the checkers of single logs (``checks.py``), one set per topic.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,54 +13,54 @@ from ottla.records.batch import headers
 from ottla.store.layout import PartitionState
 
 PROBLEMS_MAX = 3
-#: Leader epochs that a history can have by right: far more than it has faults.
+#: More leader epochs than any history should need.
 EPOCHS_MAX = 200
 
 
 class Cluster(Protocol):
-    """The cluster as it is at this moment, seen from above."""
+    """The present state of the cluster."""
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
-        """As the store has it."""
+        """The state in the store."""
         ...
 
     def registration(self, broker: int) -> int | None:
-        """The broker epoch that the store has, if it is that of the process that runs; a former one's may be there for a while."""
+        """The broker epoch in the store, if it belongs to the running process; a former registration may remain for a while."""
         ...
 
     def replica(self, broker: int, partition: TopicPartition) -> Leader | Follower | None:
-        """None while the broker is down, or does not hold the partition."""
+        """None while the broker is down or does not have the partition."""
         ...
 
     def is_rotten(self, broker: int, partition: TopicPartition) -> bool:
-        """Whether bits of the log changed on the broker's disk."""
+        """Whether bits of the log were flipped on the broker's disk."""
         ...
 
 
 class ClusterChecker:
-    """Base of the checkers: hears everything, complains about nothing."""
+    """Base of the checkers: ignores everything."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.problems: list[str] = []
         self.cluster = cluster
 
     def led(self, broker: int, leader: Leader) -> None:
-        """A broker begins to lead, or goes on under another epoch."""
+        """A broker becomes leader, or continues under another epoch."""
 
     def moved(self, broker: int, replica: Leader | Follower, before: int) -> None:
-        """The high watermark of a replica is not what it was; a replica that has just begun comes from 0."""
+        """The high watermark of a replica changed; a new replica starts from 0."""
 
     def wrote(self, broker: int, controller_epoch: int) -> None:
-        """A broker changed what only the controller may change, while the store had this controller epoch; or began the epoch."""
+        """A broker wrote what only the controller may write while the store had this controller epoch; or it began the epoch."""
 
     def state_written(self, partition: TopicPartition, before: PartitionState | None, after: PartitionState) -> None:
-        """The store has another state of a partition."""
+        """The store has a new state of a partition."""
 
     def unheard(self, broker: int, leads: int, *, controls: bool) -> None:
-        """A broker has taken something in while it knew that its session is not heard; it leads so many partitions."""
+        """A broker took a step while it knew that its session is not connected; it leads this many partitions."""
 
     def gone(self, topic: str) -> None:
-        """A topic was deleted; another of its name begins anew."""
+        """A topic was deleted; a new one of its name has a new history."""
 
     def complain(self, text: str) -> None:
         if len(self.problems) < PROBLEMS_MAX:
@@ -69,14 +68,14 @@ class ClusterChecker:
 
 
 class OneLeaderPerEpoch(ClusterChecker):
-    """No two brokers ever lead a partition under the same leader epoch."""
+    """No two brokers lead a partition under the same leader epoch."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._led: dict[tuple[TopicPartition, int], int] = {}
 
     def leader_of(self, partition: TopicPartition, epoch: int) -> int | None:
-        """Who leads, or led, in an epoch; None while nobody does."""
+        """The leader of an epoch; None if there was none."""
         return self._led.get((partition, epoch))
 
     def led(self, broker: int, leader: Leader) -> None:
@@ -89,9 +88,10 @@ class OneLeaderPerEpoch(ClusterChecker):
 
 
 class EpochsRise(ClusterChecker):
-    """In the store a leader epoch never falls, rises with each new leader, and the leader is in its ISR; elections come to an end.
+    """A leader epoch in the store never decreases, increases with each new leader, and the leader is in the ISR; elections end.
 
-    Raises: AssertionError, when they do not."""
+    Raises: AssertionError if they do not end.
+    """
 
     def state_written(self, partition: TopicPartition, before: PartitionState | None, after: PartitionState) -> None:
         if after.leader >= 0 and after.leader not in after.isr:
@@ -100,7 +100,7 @@ class EpochsRise(ClusterChecker):
             return
         changed = before.leader != after.leader
         if after.leader_epoch > EPOCHS_MAX:
-            # Whoever is elected does not lead, for one; the history would not come to its end.
+            # For example, elected brokers do not lead; then the history would never end.
             raise AssertionError(f"elections of {partition} do not end: it has the state {after}")
         if after.leader_epoch < before.leader_epoch + changed:
             self.complain(
@@ -109,7 +109,7 @@ class EpochsRise(ClusterChecker):
 
 
 class OneControllerPerEpoch(ClusterChecker):
-    """In each controller epoch one broker at most writes what is the controller's to write: the one that began it."""
+    """In each controller epoch at most one broker writes the controller's nodes: the one that began the epoch."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -122,7 +122,7 @@ class OneControllerPerEpoch(ClusterChecker):
 
 
 class MarksOnlyRise(ClusterChecker):
-    """The high watermark of a leader never falls while it leads; nobody's is beyond its own log."""
+    """The high watermark of a leader never decreases while it leads, and is never beyond the log end."""
 
     def moved(self, broker: int, replica: Leader | Follower, before: int) -> None:
         mark = replica.high_watermark
@@ -133,7 +133,7 @@ class MarksOnlyRise(ClusterChecker):
 
 
 class CommittedIsSpread(ClusterChecker):
-    """What is committed is on the disks of min.insync.replicas brokers, or was on those of brokers that are down now."""
+    """Committed records are on the disks of min.insync.replicas brokers, including brokers that are down now."""
 
     def moved(self, broker: int, replica: Leader | Follower, before: int) -> None:
         state = self.cluster.state(replica.partition) if isinstance(replica, Leader) else None
@@ -147,7 +147,7 @@ class CommittedIsSpread(ClusterChecker):
 
 
 class NobodyLeadsUnheard(ClusterChecker):
-    """A broker that knows that its session is not heard leads nothing, and is no controller."""
+    """A broker that knows that its session is not connected leads nothing and is not the controller."""
 
     def unheard(self, broker: int, leads: int, *, controls: bool) -> None:
         if leads or controls:
@@ -155,13 +155,14 @@ class NobodyLeadsUnheard(ClusterChecker):
 
 
 def held_by(replica: Leader | Follower) -> int:
-    """Up to where a replica may be counted on: on disk; under ``write.caching`` the page cache is enough."""
+    """Offset up to which a replica counts: on disk, or, with ``write.caching``, in the page cache."""
     return replica.log.end_offset if replica.caching else replica.log.recovery_point
 
 
 class IsrHoldsCommitted(ClusterChecker):
-    """Whoever may be elected has all that is committed, on disk: each member of the ISR that is alive and has been since it was counted
-    in. Under ``write.caching`` the page cache is enough."""
+    """Every eligible replica has all committed records on disk: each live member of the ISR that was alive since it was added. With
+    ``write.caching`` the page cache is enough.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -192,7 +193,7 @@ class IsrHoldsCommitted(ClusterChecker):
 
 
 class Batch(NamedTuple):
-    """What tells a batch from every other one of its partition."""
+    """Identifies a batch within its partition."""
 
     base_offset: int
     last_offset: int
@@ -201,22 +202,21 @@ class Batch(NamedTuple):
 
 
 class CopiesAgree(ClusterChecker):
-    """Below its high watermark each replica has the same batches as any other, of the same epochs, ever; and whoever begins to lead has
-    all of what was ever below one, unless that is old news: who slept hears of an epoch in which others have followed it, and can commit
-    nothing in it.
+    """Below its high watermark each replica has the same batches with the same epochs. A new leader has all batches that were ever below
+    one, unless its epoch is outdated: a broker that was paused may learn of an epoch after another one followed, and commits nothing in it.
 
-    The first replica whose watermark passes a batch says what it is; each replica is read once, as its watermark rises. Not of topics
-    that are compacted, where each broker does that for itself.
+    The first replica whose high watermark passes a batch defines it. Each replica is read once, as its high watermark rises. Compacted
+    topics are excluded, because each broker compacts its own replica.
     """
 
     def __init__(self, cluster: Cluster, follows: Callable[[str], bool]) -> None:
-        """``follows``: whether the batches of a topic stay as they are."""
+        """``follows``: whether the batches of a topic never change."""
         super().__init__(cluster)
         self._follows = follows
-        #: By partition, what is committed, by base offset; and up to where.
+        #: Committed batches of each partition by base offset, and the offset up to which they are known.
         self._known: dict[TopicPartition, dict[int, Batch]] = {}
         self._upto: dict[TopicPartition, int] = {}
-        #: By broker and partition: the log that was read, its truncations then, and up to where.
+        #: By broker and partition: the log that was read, its truncation count, and the offset up to which it was read.
         self._read: dict[tuple[int, TopicPartition], tuple[object, int, int]] = {}
 
     def moved(self, broker: int, replica: Leader | Follower, before: int) -> None:
@@ -269,21 +269,22 @@ class CopiesAgree(ClusterChecker):
 
 
 class LatestNeverFalls:
-    """The end of a partition that a user is told never gets smaller, as long as the user says which leader epoch it has heard of; and only
-    the leader of that epoch tells it."""
+    """The end offset that a client gets never decreases, as long as it sends the leader epoch that it knows; and only the leader of that
+    epoch answers.
+    """
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._highest: dict[TopicPartition, int] = {}
 
     def told(self, partition: TopicPartition, offset: int, *, asked_at: int) -> None:
-        """``asked_at``: what the user had been told when it asked."""
+        """``asked_at``: the end offset that the client knew when it asked."""
         if offset < asked_at and len(self.problems) < PROBLEMS_MAX:
             self.problems.append(f"the end of {partition} fell from {asked_at} to {offset}")
         self._highest[partition] = max(self._highest.get(partition, 0), offset)
 
     def wrong(self, partition: TopicPartition, epoch: int, broker: int) -> None:
-        """A broker answered a question to the leader of an epoch in which it did not lead."""
+        """A broker answered a request for the leader of an epoch in which it did not lead."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(f"broker {broker}, which does not lead {partition} in epoch {epoch}, told its end")
 

@@ -1,59 +1,59 @@
-"""What must hold of consumer groups, one small class each. They hear what members and other users saw; ``problems`` must stay empty.
+"""Invariants of consumer groups, one small class each. They get what members and other clients observe; ``problems`` must stay empty.
 
-A committed offset is a register that many write and read at overlapping times, and what is read must fit some order of the writes::
+A committed offset is a register with concurrent writes and reads. A read must fit some order of the writes::
 
     commit 5   ├────┤ acknowledged
-    commit 9             ├──────────── unclear: nobody answered
+    commit 9             ├──────────── unclear: no response
     commit 7                   ├───┤ acknowledged
-    read                                 ├──┤   may be 7, or 9 while that may still be on its way, never 5, never none
+    read                                 ├──┤   may be 7, or 9 while that commit may still be executed, never 5, never none
 
-A write takes effect between when it was sent and when it was answered. One whose outcome is unclear may do so until its connection was
-closed, at both ends; or, where requests may come late, until its sender is fenced: another member was given the partition.
+A write takes effect between its request and its response. If the outcome is unclear, it may take effect until both ends of its connection
+are closed; or, where requests may be late, until its sender is fenced because another member got the partition.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: No time: never.
+#: A time that never comes.
 NEVER = 1 << 60
-#: The committed offset of a partition that has none.
+#: Committed offset of a partition without a commit.
 NONE = -1
 
 
 class GroupChecker:
-    """Base of the checkers: hears everything, complains about nothing. Members are named; ``epoch`` is a generation or a member's epoch;
-    a partition is (group, number). ``lawful``: whether the coordinator would take a commit from the member now; None if nobody knows.
+    """Base of the checkers: ignores everything. Members have names; ``epoch`` is a generation or a member epoch; a partition is (group,
+    number). ``lawful``: whether the coordinator would accept a commit of the member now; None if unknown.
     """
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def assigned(self, group: str, member: str, epoch: int, partitions: list[int], *, lawful: bool | None, now_ms: int) -> None:
-        """A member's user began to read partitions."""
+        """A member's user starts to read partitions."""
 
     def released(self, group: str, member: str, partitions: list[int]) -> None:
-        """A member's user reads them no more, or is no more."""
+        """A member's user stops to read them, or the member ended."""
 
     def synced(self, group: str, member: str, generation: int, asked_ms: int, now_ms: int) -> None:
-        """A member was given its part of a generation of the classic protocol."""
+        """A member got its assignment in a generation of the classic protocol."""
 
     def began(self, group: str, member: str, partition: int, offset: int) -> None:
-        """A member reads on where the group was."""
+        """A member starts at the committed offset."""
 
     def delivered(self, group: str, member: str, partition: int, offset: int) -> None:
         """A user got a record."""
 
     def commit_sent(self, write: "Write") -> None:
-        """Somebody commits, or deletes."""
+        """A client commits or deletes an offset."""
 
     def commit_answered(self, write: "Write") -> None:
-        """Its outcome is known, or never will be."""
+        """The outcome of a write is known, or will never be."""
 
     def read(self, group: str, partition: int, offset: int, *, asked_ms: int, now_ms: int) -> None:
-        """Somebody was told a committed offset."""
+        """A client fetched a committed offset."""
 
     def finish(self, ends: dict[int, int], groups: list[str]) -> None:
-        """The history is over; these are the ends of the partitions, and the groups that read all of them."""
+        """The history is over, with these end offsets and the groups that read all of them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,24 +63,24 @@ class Write:
     group: str
     partition: int
     offset: int
-    #: Name and epoch of the member; None for somebody outside.
+    #: Name and epoch of the member; None for a client that is not a member.
     by: tuple[str, int] | None
     sent_ms: int
-    #: acknowledged, refused, unclear, or not known yet.
+    #: acknowledged, refused, unclear, or empty while unknown.
     outcome: str = ""
     #: When it was acknowledged.
     done_ms: int = NEVER
-    #: It took effect by then, if ever.
+    #: It took effect before this time, if at all.
     by_ms: int = NEVER
 
 
 class OneOwner(GroupChecker):
-    """No partition is read by two members whose commits the coordinator would take."""
+    """No partition is read by two members whose commits the coordinator would accept."""
 
     def __init__(self, lawful: Callable[[str], bool | None]) -> None:
         super().__init__()
         self._lawful = lawful
-        #: By partition, who reads it, with the epoch in which it was given.
+        #: Readers of each partition, with the epoch in which it was assigned.
         self._readers: dict[tuple[str, int], dict[str, int]] = {}
 
     def assigned(self, group: str, member: str, epoch: int, partitions: list[int], *, lawful: bool | None, now_ms: int) -> None:
@@ -99,19 +99,19 @@ class OneOwner(GroupChecker):
 
 
 class GenerationsAreDisjoint(GroupChecker):
-    """Within a generation, each partition has one owner, and no member is let into an old generation when a newer one works.
+    """Within a generation each partition has one owner, and no member joins an old generation while a newer one is active.
 
-    Only for groups that stay with the classic protocol.
+    Only for groups that use the classic protocol alone.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._owners: dict[tuple[str, int, int], str] = {}
-        #: The newest generation that worked, and since when.
+        #: The newest active generation, and since when.
         self._newest: dict[str, tuple[int, int]] = {}
 
     def assigned(self, group: str, member: str, epoch: int, partitions: list[int], *, lawful: bool | None, now_ms: int) -> None:
-        # Lives of one static member: it keeps its place under another name.
+        # Lives of one static member: it keeps its assignment under another member id.
         place = member.rpartition(".")[0]
         for partition in partitions:
             owner = self._owners.setdefault((group, epoch, partition), place)
@@ -127,11 +127,11 @@ class GenerationsAreDisjoint(GroupChecker):
 
 
 class CommittedIsKept(GroupChecker):
-    """A committed offset that anybody is told fits the commits: none acknowledged is forgotten, none that was refused shows."""
+    """A fetched committed offset fits the commits: acknowledged ones are not lost, refused ones are not visible."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: All writes but those that were refused. None is dropped: what was asked long ago may be answered late.
+        #: All writes that were not refused. None is dropped, because a fetch may be answered late.
         self._writes: dict[tuple[str, int], list[Write]] = {}
 
     def commit_sent(self, write: Write) -> None:
@@ -143,7 +143,7 @@ class CommittedIsKept(GroupChecker):
             writes.remove(write)
 
     def assigned(self, group: str, member: str, epoch: int, partitions: list[int], *, lawful: bool | None, now_ms: int) -> None:
-        """Who had the partition before is fenced: what it has on its way comes to nothing from now on."""
+        """The former owner of the partition is fenced: its writes in flight have no effect from now on."""
         if lawful:
             for partition in partitions:
                 for write in self._of(group, partition):
@@ -152,12 +152,12 @@ class CommittedIsKept(GroupChecker):
 
     def read(self, group: str, partition: int, offset: int, *, asked_ms: int, now_ms: int) -> None:
         writes = self._of(group, partition)
-        # The last write that was sure to be done when the question was asked: what was over before that is overwritten.
+        # The last write that was certainly done when the fetch was sent; earlier ones are overwritten.
         floor_ms = max((write.sent_ms for write in writes if write.done_ms <= asked_ms), default=0)
         fits = [write for write in writes if min(write.by_ms, write.done_ms) >= floor_ms]
         shown = [write for write in fits if write.offset == offset]
         if len(shown) == 1:
-            # Whatever became of its answer, it is done: it must not be taken back.
+            # It took effect, whatever its response: it must not be undone.
             shown[0].done_ms = min(shown[0].done_ms, now_ms)
         if not shown:
             known = ", ".join(f"{write.offset} ({write.outcome or 'under way'})" for write in fits)
@@ -173,11 +173,11 @@ class CommittedIsKept(GroupChecker):
 
 
 class ZombiesAreFenced(GroupChecker):
-    """A commit that was sent after another member was given the partition is never acknowledged."""
+    """A commit that was sent after another member got the partition is never acknowledged."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: Who was given the partition last, if that is certain.
+        #: The last owner of each partition, if it is certain.
         self._owner: dict[tuple[str, int], str | None] = {}
         self._zombies: set[Write] = set()
 
@@ -200,9 +200,9 @@ class ZombiesAreFenced(GroupChecker):
 
 @dataclass(slots=True)
 class Coverage:
-    """What of one partition a group was given."""
+    """What a group got of one partition."""
 
-    #: Everything below was delivered to somebody.
+    #: All records below were delivered to some member.
     upto: int = 0
     beyond: set[int] = field(default_factory=set)
 
@@ -215,7 +215,7 @@ class Coverage:
 
 
 class NothingIsSkipped(GroupChecker):
-    """Each record goes to some member of each group; nobody begins beyond what was delivered, or gets one record without the one before."""
+    """Each record is delivered to some member of each group; no member starts beyond the delivered records or skips one."""
 
     def __init__(self) -> None:
         super().__init__()

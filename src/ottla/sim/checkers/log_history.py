@@ -1,19 +1,18 @@
-"""Judges a history of sends and polls: does it fit one log per partition that only grows, and from which nothing acknowledged is missing?
+"""Checks a history of sends and polls: does it fit one append-only log per partition from which no acknowledged record is missing?
 
-What the log of a partition was is put together from everything that anybody saw of it: the offsets of acknowledged sends, and all that was
-polled. Gaps between offsets are legal, so records are counted by *place*, the rank of an offset among those that hold something::
+The log is reconstructed from everything that any client observed: offsets of acknowledged sends, and all polled records. Gaps between
+offsets are legal, so records are counted by *place*, the rank of an offset among those with a record::
 
     offset   0   1   2       5   6          process A polled   a b c | e f       d was skipped
     value    a   b   c       d   e   f                B polled   a b c d | d     not monotonic
     place    0   1   2       3   4          d acknowledged, never polled, e was: d is lost
 
-A send counts as written if it was acknowledged, or if its outcome is unknown and somebody polled what it sent. The judgement is sound: what
-is reported cannot have come of a correct log, whatever the messages between clients and brokers did. It takes time linear in the history.
+A send counts as written if it was acknowledged, or if its outcome is unknown and a client polled it. The check is sound: a reported anomaly
+cannot come from a correct log, whatever happens to messages between clients and brokers. It takes linear time.
 
-A client in a group is given partitions and begins where the group was, so between its polls it may jump; that is not reported.
+A group member starts at committed offsets, so its position may jump between polls; that is not reported.
 
-Transactions are not judged: reads of aborted transactions, and cycles among transactions, need operations that hold several sends and
-polls.
+Transactions are not checked: aborted reads and cycles need operations with several sends and polls.
 
 Source: the anomalies of Jepsen's Kafka workload.
 """
@@ -27,7 +26,7 @@ from dataclasses import dataclass, field
 
 from ottla.sim.checkers.recorder import Key, Operation, Recorder, Value
 
-#: What can be wrong, and what that means.
+#: Anomalies and their meaning.
 ANOMALIES: dict[str, str] = {
     "inconsistent offset": "an offset held two values",
     "duplicate": "a value of an idempotent producer stands at two offsets",
@@ -41,24 +40,24 @@ ANOMALIES: dict[str, str] = {
     "nonmonotonic within a poll": "within one poll, offsets do not grow",
     "nonmonotonic send": "a later send of a client stands before an earlier one",
 }
-#: Of each anomaly, so many are told; all are counted.
+#: Examples shown per anomaly; all are counted.
 EXAMPLES = 3
 
 
 @dataclass(slots=True)
 class Findings:
-    """What came of a check."""
+    """The result of a check."""
 
-    #: By anomaly, how often it was found.
+    #: Number of occurrences by anomaly.
     counts: dict[str, int] = field(default_factory=dict)
-    #: By anomaly, the first few in words.
+    #: The first examples by anomaly, as text.
     examples: dict[str, list[str]] = field(default_factory=dict)
-    #: Sends that were acknowledged, and those of which nobody knows.
+    #: Acknowledged sends, and sends with an unknown outcome.
     acknowledged: int = 0
     unknown: int = 0
-    #: Records polled by clients, each time counted.
+    #: Polled records, counted each time.
     polled: int = 0
-    #: The longest that a client went on polling without a record that was known to exist: how long, and who, in words.
+    #: Longest time that a client polled without getting an existing record, and a description.
     lag_ns: int = 0
     laggard: str = ""
 
@@ -67,7 +66,7 @@ class Findings:
         return not self.counts
 
     def lines(self) -> list[str]:
-        """The anomalies in words, each with its first examples."""
+        """The anomalies as text, each with its first examples."""
         return [
             f"{kind}: {self.counts[kind]} ({ANOMALIES[kind]}); {'; '.join(self.examples[kind])}"
             for kind in ANOMALIES
@@ -75,7 +74,7 @@ class Findings:
         ]
 
     def add(self, kind: str, text: str) -> None:
-        """One more of this anomaly."""
+        """Adds one occurrence."""
         assert kind in ANOMALIES, kind
         self.counts[kind] = self.counts.get(kind, 0) + 1
         told = self.examples.setdefault(kind, [])
@@ -89,13 +88,13 @@ class Log:
     __slots__ = ("at", "offsets_of", "place", "polled")
 
     def __init__(self) -> None:
-        #: The values seen at each offset, in the order in which they were seen; one, unless something is wrong.
+        #: Values seen at each offset, in order of observation; more than one is an anomaly.
         self.at: dict[int, list[Value]] = {}
-        #: The offsets of each value, ascending.
+        #: Offsets of each value, ascending.
         self.offsets_of: dict[Value, list[int]] = {}
-        #: The place of each offset.
+        #: Place of each offset.
         self.place: dict[int, int] = {}
-        #: Values that polls which succeeded gave.
+        #: Values returned by successful polls.
         self.polled: set[Value] = set()
 
     def see(self, offset: int, value: Value) -> None:
@@ -104,24 +103,24 @@ class Log:
             values.append(value)
 
     def settle(self) -> None:
-        """Everything was seen."""
+        """Computes places after all observations."""
         for place, offset in enumerate(sorted(self.at)):
             self.place[offset] = place
             for value in self.at[offset]:
                 self.offsets_of.setdefault(value, []).append(offset)
 
     def bound(self) -> int:
-        """The last offset that was polled; of a value at two offsets, the first counts."""
+        """The last polled offset; for a value at two offsets, the first one."""
         return max((self.offsets_of[value][0] for value in self.polled), default=-1)
 
 
 def check(recorder: Recorder, *, complete: bool = True) -> Findings:
-    """Everything that is wrong. ``complete``: in the end, after all sends, some client polled everything there is."""
+    """All anomalies. ``complete``: after all sends some client polled the whole log."""
     return _Check(recorder, complete=complete).run()
 
 
 class _Check:
-    """One check, pass by pass; each goes over the history, or over the logs, once."""
+    """One check in several passes, each linear in the history or the logs."""
 
     def __init__(self, recorder: Recorder, *, complete: bool) -> None:
         self._operations = recorder.operations
@@ -144,7 +143,7 @@ class _Check:
         return self._findings
 
     def _read_history(self) -> None:
-        """Writers, and the logs."""
+        """Collects writers and logs."""
         sends = [one for one in self._operations if one.action == "send"]
         for send in sends:
             assert (send.key, send.value) not in self._writers, f"{send.value!r} is sent to {send.key!r} once in a history"
@@ -166,13 +165,13 @@ class _Check:
             log.settle()
 
     def _written(self, send: Operation) -> bool:
-        """It is certain that it was done."""
+        """Whether the send certainly took effect."""
         if send.outcome == "info":
             log = self._logs.get(send.key)
             return log is not None and send.value in log.polled
         return send.outcome == "ok"
 
-    # What is wrong with a log.
+    # Anomalies of a log.
 
     def _judge_offsets(self, key: Key, log: Log) -> None:
         for offset, values in log.at.items():
@@ -192,7 +191,7 @@ class _Check:
                 self._findings.add("failed read", f"{_short(value)} at {key} {log.offsets_of[value][0]}, sent by {writer.process}")
 
     def _judge_writes(self, key: Key, log: Log) -> None:
-        """Up to the last place that was polled, everything written has to have been polled."""
+        """Up to the last polled place, everything written must have been polled."""
         bound = log.bound()
         for value, offsets in log.offsets_of.items():
             if offsets[-1] <= bound and value not in log.polled:
@@ -201,7 +200,7 @@ class _Check:
                     self._findings.add("lost write", f"{_short(value)} at {key} {offsets[-1]}; {bound} was polled")
 
     def _judge_unseen(self) -> None:
-        """What was acknowledged behind the last place that was polled, or without being told where."""
+        """Sends that were acknowledged after the last polled place, or without an offset."""
         if not self._complete:
             return
         bounds = {key: log.bound() for key, log in self._logs.items()}
@@ -211,10 +210,10 @@ class _Check:
             if send.offset is None or send.offset > bounds.get(key, -1):
                 self._findings.add("unseen", f"{_short(value)} of {key}, acknowledged at {send.offset}")
 
-    # What is wrong with what a client saw.
+    # Anomalies of a client.
 
     def _judge_polls(self) -> None:
-        #: By client and partition, the place of the last record it was given.
+        #: Place of the last record of each client and partition.
         positions: dict[str, dict[Key, int]] = defaultdict(dict)
         in_group: set[str] = set()
         for one in self._operations:
@@ -232,11 +231,11 @@ class _Check:
                         mine[key] = self._logs[key].place[found[-1][0]]
 
     def _begins(self, assign: Operation) -> Iterator[tuple[Key, int]]:
-        """The places before those where a client begins, as far as it said where."""
+        """Places before those where a client starts, as far as it gave an offset."""
         for key, start in assign.starts.items():
             if start is not None and key in self._logs:
                 places = self._logs[key].place
-                # Most begin at 0, or where something stands.
+                # Most start at 0 or at an existing record.
                 yield key, places[start] - 1 if start in places else sum(offset < start for offset in places) - 1
 
     def _judge_poll(self, poll: Operation, key: Key, found: Sequence[tuple[int, Value]], before: int | None) -> None:
@@ -251,10 +250,10 @@ class _Check:
             before, within = place, True
 
     def _judge_sends(self) -> None:
-        """An idempotent client's sends stand in the order in which they began; another's, behind those that were done by then."""
-        #: By client and partition, the highest offset that others must not be below.
+        """An idempotent client's sends are in order of their start; another client's follow those that were complete by then."""
+        #: By client and partition, the highest offset that later sends must exceed.
         floors: dict[tuple[str, Key], int] = {}
-        #: Acknowledged, and not known to be when the sends so far began: (completed, offset).
+        #: Acknowledged after later sends started: (completed, offset).
         open_sends: dict[tuple[str, Key], list[tuple[int, int]]] = defaultdict(list)
         for send in self._operations:
             if send.action != "send" or send.outcome != "ok" or send.offset is None:
@@ -269,11 +268,11 @@ class _Check:
                 self._findings.add("nonmonotonic send", text)
             heapq.heappush(waiting, (send.completed_ns, send.offset))
 
-    # How late clients are.
+    # Lag.
 
     def _measure_lag(self) -> None:
-        """Of clients that chose their partitions: who else has them is not known of those in a group. What was there before a client
-        began counts from then on.
+        """Lag of clients that chose their partitions; group members are excluded because their assignment is unknown. Records from before
+        a client's start count from its start.
         """
         known = self._known_since()
         began_ns: dict[str, int] = {}
@@ -296,7 +295,7 @@ class _Check:
                         self._findings.laggard = f"{one.process} in {key}, {place + 1} records from the start"
 
     def _known_since(self) -> dict[Key, list[int]]:
-        """By place, since when somebody could know that something stands there: it, or something behind it, was acknowledged or polled."""
+        """By place, since when a record there was known to exist: it, or a later one, was acknowledged or polled."""
         seen: dict[Key, list[tuple[int, int]]] = defaultdict(list)
         for one in self._operations:
             if one.action == "send" and one.outcome == "ok" and one.offset is not None:

@@ -1,18 +1,17 @@
-"""What clients did and what came of it, written down for ``log_history`` to judge.
+"""Records what clients did and its outcome, for ``log_history`` to check.
 
-An operation is invoked, and later completed with one of three outcomes::
+An operation starts and later completes with one of three outcomes::
 
-    ok      it happened, and this is what came of it
-    fail    it did not happen and never will
-    info    nobody knows; what is never completed counts as this
+    ok      it took effect, with this result
+    fail    it did not and will not take effect
+    info    unknown; also for operations that never complete
 
-Which outcome an error stands for decides what a checker may conclude. A client that tries again by itself reports only its last error: the
-attempt before may have been carried out. So only errors that a broker gives by looking at the request are ``fail`` (``DEFINITE``), and
-everything else is ``info``; to be told by a broker that it is not the leader is no promise that it did not write, nor that an attempt
-before did not (KAFKA-13574).
+The outcome of an error decides what a checker may conclude. A client that retries reports only its last error, and an earlier attempt may
+have taken effect. So only errors that a broker returns after examining the request are ``fail`` (``DEFINITE``); everything else is
+``info``. NOT_LEADER_OR_FOLLOWER does not prove that this or an earlier attempt was not written (KAFKA-13574).
 
-Times are nanoseconds of whatever clock the recorder was given; only their order matters, and for the lag their distance. Recording is
-appending to a list, so threads may share a recorder.
+Times are nanoseconds of any clock; their order matters, and for the lag their difference. Recording appends to a list, so threads may share
+a recorder.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Value = Hashable
 Outcome = Literal["ok", "fail", "info"]
 Action = Literal["send", "poll", "assign", "subscribe", "crash"]
 
-#: By code, answers after which a record is not in the log and will not be.
+#: By code, errors after which a record is not and will not be in the log.
 DEFINITE: dict[int, str] = {
     kind.code: why
     for kind, why in (
@@ -51,40 +50,40 @@ DEFINITE: dict[int, str] = {
         (errors.ProducerFenced, "another producer has taken its place"),
     )
 }
-#: librdkafka's own errors, given before a record was put into a request: the queue was full, or it was purged while it waited there.
+#: librdkafka's own errors before a record was put into a request: the queue was full, or the record was purged from it.
 DEFINITE_OF_LIBRDKAFKA: dict[int, str] = {-184: "the queue was full", -152: "given up before it was sent"}
 
 
 def outcome_of(code: int) -> Outcome:
-    """What an error of a produce means for the record: ``fail`` or ``info``. Codes are Kafka's, or librdkafka's own, which are negative."""
+    """Outcome of a produce error: ``fail`` or ``info``. Codes are Kafka's, or librdkafka's own, which are negative."""
     return "fail" if code in DEFINITE or code in DEFINITE_OF_LIBRDKAFKA else "info"
 
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One thing that one client did."""
+    """One operation of one client."""
 
-    #: The client, in one of its lives.
+    #: The client process.
     process: str
     action: Action
     invoked_ns: int
-    #: 0 while it is open.
+    #: 0 while it is not complete.
     completed_ns: int = 0
     outcome: Outcome = "info"
-    #: Of a send: where, what, and at which offset it was acknowledged.
+    #: For a send: partition, value, and the acknowledged offset.
     key: Key = None
     value: Value = None
     offset: int | None = None
-    #: Of a poll: offsets and values of each partition, in the order in which they came.
+    #: For a poll: offsets and values by partition, in order.
     polled: Mapping[Key, Sequence[tuple[int, Value]]] = field(default_factory=dict)
-    #: Of a poll: partitions that were given to the client, or taken from it, meanwhile.
+    #: For a poll: partitions that were assigned or revoked meanwhile.
     rebalanced: frozenset[Key] = frozenset()
-    #: Of an assign: the partitions, and the offset where reading begins; None where that is left open.
+    #: For an assign: partitions with their start offsets; None if not given.
     starts: Mapping[Key, int | None] = field(default_factory=dict)
 
 
 class Recorder:
-    """The history as it is written. ``idempotent`` holds the processes whose records stand once each, in the order of their sends."""
+    """A history being recorded. ``idempotent`` has the processes whose records appear once and in order of their sends."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.operations: list[Operation] = []
@@ -92,43 +91,43 @@ class Recorder:
         self._now_ns = now_ns
 
     def send(self, process: str, key: Key, value: Value) -> Operation:
-        """A send begins; a value is sent to a partition once in a history, by whatever process."""
+        """Starts a send; a value is sent to a partition once per history."""
         made = Operation(process, "send", self._now_ns(), key=key, value=value)
         self.operations.append(made)
         return made
 
     def acknowledged(self, send: Operation, offset: int | None) -> None:
-        """The send is done; without an offset, the client was not told where."""
+        """Completes a send; without an offset if the client did not get one."""
         send.offset, send.outcome = offset, "ok"
         send.completed_ns = self._now_ns()
 
     def failed(self, send: Operation, code: int) -> None:
-        """The send came to an error, which says whether it was done or not, or does not say."""
+        """Completes a send with an error, whose code determines the outcome."""
         send.outcome = outcome_of(code)
         send.completed_ns = self._now_ns()
 
     def polling(self, process: str) -> Operation:
-        """A poll begins. It is part of the history once ``polled`` was called, so polls that found nothing may be left out."""
+        """Starts a poll. It becomes part of the history with ``polled``, so empty polls can be omitted."""
         return Operation(process, "poll", self._now_ns())
 
     def polled(
         self, poll: Operation, found: Mapping[Key, Sequence[tuple[int, Value]]], *, ok: bool = True, rebalanced: Iterable[Key] = ()
     ) -> None:
-        """The poll is done; one that is not ``ok`` gave records and then an error, and does not move the client's position."""
+        """Completes a poll. One that is not ``ok`` returned records and then an error, and does not advance the position."""
         poll.polled, poll.rebalanced, poll.outcome = found, frozenset(rebalanced), "ok" if ok else "info"
         poll.completed_ns = self._now_ns()
         self.operations.append(poll)
 
     def assigned(self, process: str, starts: Mapping[Key, int | None]) -> None:
-        """The client chose its partitions, and where to begin."""
+        """The client chose its partitions and start offsets."""
         self._add(Operation(process, "assign", self._now_ns(), starts=starts))
 
     def subscribed(self, process: str, keys: Iterable[Key]) -> None:
-        """The client is given partitions by its group, from now on."""
+        """The client's group assigns its partitions from now on."""
         self._add(Operation(process, "subscribe", self._now_ns(), starts=dict.fromkeys(keys)))
 
     def crashed(self, process: str) -> None:
-        """The client is no more, or forgot where it was."""
+        """The client ended, or forgot its position."""
         self._add(Operation(process, "crash", self._now_ns()))
 
     def _add(self, done: Operation) -> None:
