@@ -1,4 +1,4 @@
-"""All that a broker can ask of the world. Effects are imperative; the shell performs them in order, after the step that made them."""
+"""Effects: everything that a broker asks of the shell, in the imperative. The shell performs them in order after the step."""
 
 from typing import Any
 
@@ -18,39 +18,39 @@ class Effect(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Respond(Effect):
-    """Send the answer to a request and read the connection's next one. Records in it may be ``Slice``s of log files."""
+    """Send the response of a request and read the connection's next one. Records in it may be ``Slice``s of log files."""
 
     connection: ConnectionId
     correlation_id: int
     api_version: int
     message: Any
     ticket: int = 0
-    #: The request, to refuse it should this answer not be encodable.
+    #: The request, to send an error if this response cannot be encoded.
     call: RequestArrived | None = None
 
 
 class Release(Effect):
-    """Read the connection's next request; this one gets no answer (acks=0)."""
+    """Read the connection's next request without a response to this one (acks=0)."""
 
     connection: ConnectionId
     ticket: int = 0
 
 
 class Close(Effect):
-    """Close the connection: the protocol has no better answer."""
+    """Close the connection: the protocol has no error for this case."""
 
     connection: ConnectionId
     reason: str
 
 
 class Settle(Effect):
-    """Answer with Settled once all that has come by now was heard: the flushes that begin then serve all of it."""
+    """Return Settled after all input that has arrived by now, so that one flush serves all of it."""
 
 
 class Flush(Effect):
-    """Sync the plans' files and directories off the loop, together or not; answer with Flushed for each, or with DirectoryFailed.
+    """Sync the plans' files and directories off the event loop, in any grouping. Returns Flushed for each, or DirectoryFailed.
 
-    At most one flush of a partition is under way.
+    At most one flush of a partition is in progress.
     """
 
     directory: str
@@ -58,7 +58,7 @@ class Flush(Effect):
 
 
 class StartWriteback(Effect):
-    """Have the kernel begin writing these bytes, so that dirty pages stay few and an append never waits for the device. A hint."""
+    """Start kernel writeback of these bytes, so that there are few dirty pages and an append never waits for the device. A hint."""
 
     directory: str
     file: File
@@ -67,7 +67,7 @@ class StartWriteback(Effect):
 
 
 class ReadLog(Effect):
-    """Read bytes of a log file off the loop; answer with LogRead, or DirectoryFailed."""
+    """Read bytes of a log file off the event loop. Returns LogRead or DirectoryFailed."""
 
     directory: str
     ticket: int
@@ -75,9 +75,9 @@ class ReadLog(Effect):
 
 
 class ChangeLogs(Effect):
-    """Carry out the changes off the loop; answer with LogsChanged, or DirectoryFailed. At most one per directory is under way.
+    """Carry out changes of logs off the event loop. Returns LogsChanged or DirectoryFailed. At most one per directory is in progress.
 
-    ChangeLogs and ReplaceFiles of a directory are performed one after the other, in the order in which they were asked for.
+    ChangeLogs and ReplaceFiles of a directory are performed in the order of the effects.
     """
 
     directory: str
@@ -85,23 +85,23 @@ class ChangeLogs(Effect):
 
 
 class Remove(Effect):
-    """Unlink files, or whole directories, off the loop. They are already renamed out of the way."""
+    """Unlink files or directories off the event loop. They are already renamed."""
 
     directory: str
     paths: tuple[str, ...]
 
 
 class ReplaceFiles(Effect):
-    """Write whole small files, each atomically and durably (``Disk.replace_file``), off the loop, in order; a newer one wins."""
+    """Write small files, each atomically and durably (``Disk.replace_file``), off the event loop, in order; a later version wins."""
 
     directory: str
     files: tuple[tuple[str, bytes], ...]
 
 
 class Clean(Effect):
-    """Compact a log as planned, off the loop, no faster than so many bytes per second in all; answer with Cleaned.
+    """Compact a log by a plan, off the event loop, within a rate limit for all compactions. Returns Cleaned.
 
-    At most one per partition is under way.
+    At most one per partition is in progress.
     """
 
     partition: TopicPartition
@@ -111,9 +111,9 @@ class Clean(Effect):
 
 
 class Scrub(Effect):
-    """Compare a segment with its checksums as planned, off the loop, no faster than so many bytes per second; answer with Scrubbed.
+    """Compare a segment with its checksums by a plan, off the event loop, within a rate limit. Returns Scrubbed.
 
-    At most one is under way.
+    At most one is in progress.
     """
 
     partition: TopicPartition
@@ -123,14 +123,14 @@ class Scrub(Effect):
 
 
 class StoreSubmit(Effect):
-    """Carry out a ``multi`` on the store; answer with StoreAnswered."""
+    """Execute a ``multi`` on the store. Returns StoreAnswered."""
 
     ticket: int
     ops: tuple[Op, ...]
 
 
 class Ask(Effect):
-    """Send a request to another broker; answer with PeerAnswered."""
+    """Send a request to another broker. Returns PeerAnswered."""
 
     broker: BrokerId
     ticket: int
@@ -139,21 +139,21 @@ class Ask(Effect):
 
 
 class Warn(Effect):
-    """Tell the operator, in one line, of a state that needs a hand: said when it begins and when it ends, not for each request it costs."""
+    """Log one line about a state that needs an operator: when it begins and when it ends, not per request."""
 
     message: str
 
 
 class RequestFailed(Effect):
-    """Log, count and record an unexpected exception that cost a request, and nothing else (``isolation.py``)."""
+    """Log, count and record an unexpected exception that failed one request and nothing else (``isolation.py``)."""
 
-    #: None: no request, but ``what``.
+    #: None: not a request; ``what`` describes it.
     call: RequestArrived | None
     what: str
     error: Exception
 
 
 class Halt(Effect):
-    """Stop the process: no log directory is left, or the broker's id is taken."""
+    """Stop the process: no log directory is left, or another broker has this id."""
 
     reason: str

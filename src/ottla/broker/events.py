@@ -1,7 +1,6 @@
-"""All that can happen to a broker. Events are past tense; a shell, or the simulator, makes them and hands each to ``Node.step``.
+"""Events: everything that can happen to a broker, in the past tense. The shell or the simulator passes each to ``Node.step``.
 
-A memoryview inside ``RequestArrived.body`` (the records of a Produce) is only valid during the step that receives it: the shell reuses
-the buffer afterwards.
+A memoryview in ``RequestArrived.body`` (the records of a Produce) is valid only during the step: the shell reuses the buffer.
 """
 
 from typing import Any
@@ -18,7 +17,7 @@ class Event(msgspec.Struct, kw_only=True, gc=False):
 
 
 class RequestArrived(Event):
-    """A whole request was read and decoded. The connection stays muted until it is answered, released or closed."""
+    """A request was received and decoded. The connection stays muted until the request is answered, released or closed."""
 
     connection: ConnectionId
     correlation_id: int
@@ -26,39 +25,39 @@ class RequestArrived(Event):
     api_version: int
     client_id: str | None
     body: Any
-    #: Address of the client, for limits and DescribeCluster's answer; no port.
+    #: Address of the client without port, for limits and DescribeCluster.
     host: str = ""
-    #: Address and port under which this client reached us; the host is told back where we listen everywhere and advertise nothing.
+    #: Address and port to which the client connected; the host is advertised if the broker listens everywhere and advertises nothing.
     local: tuple[str, int] = ("", 0)
-    #: Tells the request from others of its connection: a few Produce requests may be in work together.
+    #: Identifies the request within its connection: several Produce requests may be in progress.
     ticket: int = 0
 
 
 class ConnectionClosed(Event):
-    """The peer went away or was cut off; whatever it waited for is forgotten."""
+    """The client's connection ended; its delayed requests are dropped."""
 
     connection: ConnectionId
 
 
 class Settled(Event):
-    """Everything that had come when a step asked to ``Settle`` was heard."""
+    """All input that had arrived at a ``Settle`` effect was processed."""
 
 
 class Flushed(Event):
-    """A group of flushes was carried out: of each partition, all bytes below the offset are on disk."""
+    """Flushes were carried out: of each partition, all bytes below the offset are on disk."""
 
     marks: tuple[tuple[TopicPartition, Offset], ...]
 
 
 class LogsChanged(Event):
-    """A ChangeLogs was carried out. ``refused``: partitions whose log was not created, because the disk is full."""
+    """A ChangeLogs was carried out. ``refused``: partitions whose log was not created because the disk is full."""
 
     directory: str
     refused: tuple[TopicPartition, ...] = ()
 
 
 class Cleaned(Event):
-    """A Clean is over. ``result`` None: it was given up, for want of room or of the log; ``damage`` names a batch that is not sound."""
+    """A Clean ended. ``result`` None: it was abandoned because of lack of space or a closed log; ``damage`` names a damaged batch."""
 
     partition: TopicPartition
     result: compactor.Cleaned | None = None
@@ -66,21 +65,21 @@ class Cleaned(Event):
 
 
 class Scrubbed(Event):
-    """A Scrub is over. ``result`` None: it was given up, since the broker stops or the segment is gone."""
+    """A Scrub ended. ``result`` None: it was abandoned because the broker stops or the segment was deleted."""
 
     partition: TopicPartition
     result: scrub.Scrubbed | None = None
 
 
 class DirectoryFailed(Event):
-    """A file operation in this log directory raised OSError; nothing in it is trusted or tried again."""
+    """A file operation in this log directory raised OSError; the directory is not used or retried any more."""
 
     directory: str
     reason: str
 
 
 class SpaceMeasured(Event):
-    """Free and total bytes of the file system that holds the log directory."""
+    """Free and total bytes of the file system of a log directory."""
 
     directory: str
     free_bytes: int
@@ -88,14 +87,14 @@ class SpaceMeasured(Event):
 
 
 class LogRead(Event):
-    """A ReadLog was carried out; ``data`` None when the file is gone."""
+    """A ReadLog was carried out; ``data`` None if the file is gone."""
 
     ticket: int
     data: bytes | None
 
 
 class StoreChanged(Event):
-    """A watched store node was created, changed or (``data`` None) deleted; in the order of the store."""
+    """A watched store node was created, changed or (``data`` None) deleted; in the store's order."""
 
     state: NodeState
 
@@ -108,27 +107,26 @@ class StoreAnswered(Event):
 
 
 class SessionChanged(Event):
-    """The session with the store is suspended, lost, or there again; in the order of the store with what else it tells."""
+    """The store session was suspended, lost, or connected again; in the store's order with other events."""
 
     state: SessionState
 
 
 class PeerAnswered(Event):
-    """Another broker answered an Ask; ``message`` None when it could not be reached."""
+    """Another broker answered an Ask; ``message`` None if it could not be reached."""
 
     ticket: int
     message: Any
 
 
 class StopAsked(Event):
-    """An operator wants this broker to stop: it hands over what others can take, and may be stopped once ``Node.leaving.over``."""
+    """The operator stops this broker: it starts a controlled shutdown, and may be stopped after ``Node.leaving.over``."""
 
 
 class Ticked(Event):
-    """Time passed; sent at or after ``Node.next_deadline_ms`` and at least once a second.
+    """Time passed. Sent at or after ``Node.next_deadline_ms``, and at least once a second.
 
-    ``now_ms`` of a step never goes back and makes deadlines; ``wall_ms`` is the calendar's, for record
-    timestamps and retention.
+    ``wall_ms`` is the wall clock, for record timestamps and retention.
     """
 
     wall_ms: int

@@ -1,8 +1,8 @@
-"""Which API is answered by which function, and in which versions: the table that ApiVersions and the protocol reference are made from.
+"""The handlers of all APIs and their versions. ApiVersions and the protocol reference are generated from this table.
 
-A handler is a function ``(node, call) -> answer``. It returns the response message; ``PARKED`` when the answer comes later through
-``Node.answer``; ``SILENT`` when there is none (acks=0). A KafkaError it raises is answered by the API's own ``refuse`` function. With
-``at_controller`` the node hands the request to the controller first, so the handler runs there and nowhere else.
+A handler is a function ``(node, call) -> response``. It returns the response message, ``PARKED`` if the response follows later through
+``Node.answer``, or ``SILENT`` if there is none (acks=0). If it raises a KafkaError, the API's ``refuse`` function makes the response. With
+``at_controller`` the request is first forwarded to the controller, and the handler runs only there.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Later(Enum):
-    """What a handler returns instead of a message."""
+    """What a handler returns instead of a response."""
 
     PARKED = 1
     SILENT = 2
@@ -34,21 +34,21 @@ Refusal = Callable[[RequestArrived, KafkaError], Any]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One API as this broker serves it."""
+    """One API of this broker."""
 
     key: int
     #: Class of the request.
     request: type[Any]
-    #: The first version that has a form; the advertised range may begin before it.
+    #: First version with a schema; the advertised range may begin before it.
     declared_since: int
-    #: The advertised range, inclusive.
+    #: Advertised range, inclusive.
     versions: tuple[int, int]
     run: Handler
     refuse: Refusal
     at_controller: bool
-    #: Whether ApiVersions tells clients of it; not of what brokers alone ask, nor of what has no meaning in this cluster.
+    #: Whether ApiVersions advertises it to clients; false for requests between brokers, and for APIs that do not apply to this cluster.
     told: bool
-    #: Whether it leaves the state of groups as it is: an exception in it does not make that state doubtful.
+    #: Whether it does not change group state, so that an exception in it leaves that state valid.
     reads_groups: bool
 
     @property
@@ -71,7 +71,7 @@ def handles(
     told: bool = True,
     reads_groups: bool = False,
 ) -> Callable[[H], H]:
-    """Serve requests of this class in the versions given, both ends included."""
+    """Registers the handler of a request class for these versions, inclusive."""
 
     def register(run: H) -> H:
         schema = schema_of(request)

@@ -1,10 +1,10 @@
-"""A broker as one pure machine: ``step(event, now_ms)`` takes in what happened and returns what to do about it.
+"""A broker as one pure state machine: ``step(event, now_ms)`` takes an event and returns effects.
 
-This module only routes. Requests go to the handler of their API (``apis/``), store changes to the image and from there to the controller
-and to the partitions led here, deadlines to the purgatory. What a step asks for is collected in ``effects``, in order.
+This module only routes. Requests go to the handler of their API (``apis/``), store changes to the image and then to the controller and the
+partitions, deadlines to the delayed operations. A step collects its effects in ``effects``, in order.
 
-``now_ms`` makes deadlines and never goes back; ``wall_ms`` is the calendar's and may jump. A step never waits: what takes time is an effect
-whose outcome comes back as an event.
+``now_ms`` is monotonic and used for deadlines; ``wall_ms`` is the wall clock and may jump. A step never waits: slow work is an effect whose
+result returns as an event.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,28 +44,28 @@ from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.wire.errors import KafkaError, NotController
 
-#: The longest a request to the controller may take before its client is told to look for the controller again.
+#: Timeout of a request that is forwarded to the controller; then the client must look up the controller again.
 FORWARD_MS = 30_000
-#: The client id under which one broker asks another.
+#: Client id of requests between brokers.
 PEER = "ottla-broker"
 
 
 @dataclass(slots=True)
 class Space:
-    """Free and total bytes of a log directory's disk, as measured last."""
+    """Free and total bytes of a log directory's disk at the last measurement."""
 
-    #: What was appended to its logs since then is taken off: at the speed of a disk, a second is enough to use up a reserve.
+    #: Reduced by later appends: at disk speed, one second can use up a reserve.
     free_bytes: int
     total_bytes: int
-    #: Whether less than the reserve was free then.
+    #: Whether less than the reserve was free.
     low: bool = False
-    #: Whether others should lead: low for two measurements on end, so that followers have what it took before; until there is clearly
-    #: more than the reserve.
+    #: Whether other replicas should lead: after two low measurements in a row, so that followers have the records written before; until
+    #: clearly more than the reserve is free.
     full: bool = False
 
 
 class Node:
-    """See the module's theory. Attributes are read by handlers; each is changed only by its own machine."""
+    """The broker. Handlers read its attributes; each attribute is changed only by its own machine."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class Node:
         self.broker_id = BrokerId(broker_id)
         self.cluster_id = cluster_id
         self.settings = settings
-        #: What is in force now: a change of the broker's settings in the store makes a new one.
+        #: Settings in effect, with overrides from the store.
         self.options = settings.options
         self.directories = list(directories)
         self.rng = rng
         self.address = address
         self.now_ms = now_ms
-        #: wall clock minus ``now_ms``, as told by the last tick.
+        #: Wall clock minus ``now_ms`` at the last tick.
         self._wall_ahead_ms = wall_ms - now_ms
         self.image = Image()
         self.isolation = Isolation(self)
@@ -108,28 +108,28 @@ class Node:
         self.compaction = Compaction(self)
         self.upkeep = Upkeep(self)
         self.space: dict[str, Space] = {}
-        #: Topics whose creation on demand is under way.
+        #: Topics that are being created automatically.
         self.creating: set[str] = set()
-        #: Set once this broker has heard what the store held before it.
+        #: Set after the store's initial state was received.
         self.started = False
-        #: Set once this broker stops: it leads nothing any more and answers nothing new.
+        #: Set when the broker stops: it leads nothing and answers no new requests.
         self.stopping = False
-        #: What this step has asked for so far.
+        #: Effects of the present step.
         self.effects: list[effects.Effect] = []
         #: By connection and ticket.
         self._parked_of: dict[ConnectionId, dict[int, Parked]] = {}
         self._tickets = 0
         self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
         self._log_waits: dict[int, Callable[[bytes | None], None]] = {}
-        #: Requests of clients that the controller has, and requests of our own, by ticket.
+        #: Forwarded requests of clients, and the broker's own requests, by ticket.
         self._asked: dict[int, tuple[events.RequestArrived, Parked]] = {}
         self._asks: dict[int, tuple[Parked, Callable[[Any], None]]] = {}
-        #: Whether a Settled is on its way.
+        #: Whether a Settled event is expected.
         self._settling = False
         self._routes = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
-        """Which event is whose; and fetch sessions hear what happens to partitions."""
+        """The method for each event; also connects fetch sessions with delayed operations."""
         self.sessions.poke, self.sessions.woken = self.purgatory.poke, partial(follower_woke, self)
         self.purgatory.heard = self.sessions.heard
         return {
@@ -151,10 +151,10 @@ class Node:
             events.Ticked: self._ticked,
         }
 
-    # The shell's side.
+    # For the shell.
 
     def start(self, now_ms: int) -> list[effects.Effect]:
-        """Register in the store. Called once, after the store's present state has been told through StoreChanged events."""
+        """Registers in the store. Called once, after the store's state arrived as StoreChanged events."""
         self.now_ms, self.effects = now_ms, []
         self.partitions.take_stock()
         self.started = True
@@ -164,7 +164,7 @@ class Node:
         return self.effects
 
     def step(self, event: events.Event, now_ms: int) -> list[effects.Effect]:
-        """Take in one event; returns what to do, in order."""
+        """Takes one event; returns effects in order."""
         assert now_ms >= self.now_ms, f"time goes forward: {now_ms} follows {self.now_ms}"
         self.now_ms, self.effects = now_ms, []
         self._routes[type(event)](event)
@@ -175,9 +175,10 @@ class Node:
         return self.effects
 
     def stop(self, now_ms: int) -> list[effects.Effect]:
-        """Stop serving: waiting requests are answered as they stand, the registration goes. The shell then closes the log directories.
+        """Stops serving: delayed operations complete as they are, and the registration is deleted. The shell then closes the log
+        directories.
 
-        A broker of several is asked to stop first, with StopAsked, and is left time until ``leaving.over``.
+        A broker of a cluster first gets StopAsked and time until ``leaving.over``.
         """
         self.now_ms, self.effects = now_ms, []
         self.stopping = True
@@ -188,48 +189,49 @@ class Node:
 
     @property
     def epoch(self) -> int | None:
-        """The broker epoch: the registration of now, None while there is none. What was decided for an earlier one does not bind us."""
+        """Broker epoch of the present registration, None without one. Decisions for an earlier epoch do not apply."""
         return self.standing.epoch
 
     @property
     def ready(self) -> bool:
-        """Registered, with a controller, and leading what it should: clients may be told to come."""
+        """Whether the broker is registered, has a controller and leads its partitions: clients may connect."""
         registered = self.standing.epoch is not None and self.image.controller is not None
         return registered and self.partitions.resumed and self.controller.settled()
 
     def next_deadline_ms(self) -> int | None:
-        """When the next Ticked has something to do."""
+        """When the next Ticked is needed."""
         due, other = self.purgatory.next_deadline_ms(), self.upkeep.next_ms
         return other if due is None or (other is not None and other < due) else due
 
     @property
     def wall_ms(self) -> int:
-        """The calendar's time in this step."""
+        """The wall clock in this step."""
         return self.now_ms + self._wall_ahead_ms
 
-    # The machines' and handlers' side.
+    # For machines and handlers.
 
     def topic_options(self, topic: str) -> TopicOptions:
-        """What holds for a topic now: its overrides over the broker's defaults."""
+        """Settings of a topic: its overrides over the broker's defaults."""
         return topic_options(self.settings, self.image, topic, self.broker_id)
 
     @indivisible
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
-        """Carry out a ``multi`` on the store; ``done`` runs in the step in which the store answers."""
+        """Submits a ``multi`` to the store; ``done`` runs in the step of its answer."""
         self._tickets += 1
         self._store_waits[self._tickets] = done
         self.effects.append(effects.StoreSubmit(ticket=self._tickets, ops=tuple(ops)))
 
     @indivisible
     def read_log(self, root: str, found: Slice, done: Callable[[bytes | None], None]) -> None:
-        """Read a part of a log off the loop; ``done`` gets the bytes, None when the file is gone, in the step in which they come."""
+        """Reads part of a log off the event loop; ``done`` gets the bytes, or None if the file is gone."""
         self._tickets += 1
         self._log_waits[self._tickets] = done
         self.effects.append(effects.ReadLog(directory=root, ticket=self._tickets, slice=found))
 
     def tell_controller(self, message: Any, *, version: int, done: Callable[[], None]) -> None:
-        """Send the controller, which is not this broker, a request of our own; ``done`` runs when it was answered, or was not within its
-        time. The office may be ours before the store's answer has told us: then nobody can be asked yet."""
+        """Sends a request of this broker to the controller, if that is another broker; ``done`` runs after the response or timeout. If this
+        broker may have just been elected, ``done`` runs at once.
+        """
         controller = self.image.controller
         if controller is None or controller == self.broker_id:
             done()
@@ -238,7 +240,7 @@ class Node:
 
     @indivisible
     def ask(self, broker: BrokerId, message: Any, *, version: int, timeout_ms: int, done: Callable[[Any], None]) -> None:
-        """Send another broker, or this one, a request of our own; ``done`` gets the response, None when there was none in time."""
+        """Sends a request of this broker to another broker or itself; ``done`` gets the response, or None after the timeout."""
         self._tickets += 1
         ticket = self._tickets
 
@@ -252,13 +254,13 @@ class Node:
         self.effects.append(effects.Ask(broker=broker, ticket=ticket, api_version=version, message=message))
 
     def answer(self, call: events.RequestArrived, message: Any) -> None:
-        """Answer a request whose handler returned PARKED."""
+        """Answers a request whose handler returned PARKED."""
         self._forget(call)
         self._respond(call, message)
 
     @indivisible
     def unpark(self, call: events.RequestArrived) -> None:
-        """Let a request wait no more, if it does."""
+        """Cancels a request's delayed operation, if it has one."""
         parked = self._forget(call)
         if parked is not None:
             self.purgatory.cancel(parked)
@@ -273,7 +275,7 @@ class Node:
         return parked
 
     def park(self, call: events.RequestArrived, parked: Parked, deadline_ms: int | None) -> Any:
-        """Let a request wait; it is forgotten when its connection closes. Returns PARKED, for the handler to return."""
+        """Delays a request until its operation completes or its connection closes. Returns PARKED, for the handler to return."""
         parked.call = call
         self.purgatory.park(parked, deadline_ms)
         self._parked_of.setdefault(call.connection, {})[call.ticket] = parked
@@ -282,17 +284,17 @@ class Node:
     # Routes.
 
     def handle(self, call: events.RequestArrived) -> None:
-        """Answer a request that arrived, let it wait, or hand it on. To be called by ``isolation`` alone."""
+        """Handles a request, delays it or forwards it. Called by ``isolation`` only."""
         served = HANDLERS.get(call.api_key)
         if self.stopping:
-            # Our picture of the cluster falls apart now: metadata without brokers would send a client away for long.
+            # The image is incomplete now: metadata without brokers would keep a client away for long.
             self.effects.append(effects.Close(connection=call.connection, reason="the broker is stopping"))
         elif served is None or not served.versions[0] <= call.api_version <= served.versions[1]:
             reason = f"no API {call.api_key} version {call.api_version} here"
             self.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif served.at_controller and not self.controller.active:
             if call.client_id == PEER:
-                # Whoever asked takes this broker for the controller, or did a moment ago: it must not go round in circles.
+                # The sender assumes that this broker is the controller: do not forward in circles.
                 self._respond(call, served.refuse(call, NotController(f"broker {self.broker_id} is not the controller")))
             else:
                 self._forward(served, call)

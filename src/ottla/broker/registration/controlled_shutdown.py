@@ -1,25 +1,25 @@
-"""Controlled shutdown: a broker that is to stop first hands over what others can take.
+"""Controlled shutdown: a broker that stops first transfers leadership and leaves the ISRs.
 
 ::
 
-    StopAsked ──▶ drained ──▶ marked: its registration says that it leaves ──▶ nothing left to hand over, or patience over ──▶ may stop
-                                 │ everybody hears it from the store
-                                 ├─▶ controller: others of their ISRs lead its partitions, and it leaves each ISR that has another member
-                                 └─▶ leaders, controller: it is not taken back into an ISR
+    StopAsked ──▶ drained ──▶ marked: the registration says that it leaves ──▶ nothing left to transfer, or timeout ──▶ may stop
+                                 │ all brokers read it from the store
+                                 ├─▶ controller: other ISR members lead its partitions; it leaves each ISR with another member
+                                 └─▶ leaders, controller: it is not added to an ISR again
 
-Draining comes first, for those who produce with acks=1 or 0: what they were promised is on this broker alone until followers have fetched
-it. So nothing more is taken from them for the partitions that go, and the broker waits until all that was written by then is committed, a
-moment in most cases and DRAIN_MS at most. Whoever produces with acks=all goes on meanwhile.
+Draining protects acks=1 and acks=0: records acknowledged with them are on this broker alone until followers fetch them. So the broker
+refuses such requests for partitions that another replica can take, and waits until all records written before are committed, at most
+DRAIN_MS. Producers with acks=all continue.
 
-The mark stands in the store, so whoever becomes controller meanwhile goes on, and it goes with the registration. A broker waits for a
-partition as long as another live replica that stays could take it, be it that this one has to catch up first; when it is alone, or the
-others leave too, or their log directories failed, it does not wait. Patience is controlled.shutdown.max.retries times
-controlled.shutdown.retry.backoff.ms, in which the mark is written again as often, in case the store did not take it. After that, or while
-the store is not heard, the broker stops as one that dies would, but for its last answers and clean logs: nothing that was acknowledged with
-acks=all depends on the handing over.
+The mark is in the store, so a new controller continues with it, and it is deleted with the registration. The broker waits for a partition
+as long as another live replica that stays could lead it, even if that replica must catch up first. It does not wait if it is alone, or if
+the others leave too or have failed log directories. The timeout is controlled.shutdown.max.retries times
+controlled.shutdown.retry.backoff.ms; the mark is written again after each backoff in case the store did not accept it. After the timeout,
+or without a store session, the broker stops as after a crash, except for its last responses and clean logs. Records acknowledged with
+acks=all do not depend on the transfer.
 
-Difference from Kafka with ZooKeeper: the broker asks everybody through the store rather than the controller by ControlledShutdown (key 7);
-it is the mark that Kafka's own quorum keeps with a registration. Source: KIP-841, KIP-631; KAFKA-20554 for draining.
+Difference from Kafka with ZooKeeper: the mark in the store takes the place of ControlledShutdown (key 7) to the controller, as in KRaft's
+registrations. Source: KIP-841, KIP-631; KAFKA-20554 for draining.
 """
 
 from typing import TYPE_CHECKING
@@ -33,25 +33,25 @@ from ottla.broker.replica.leader import Leader
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: The longest time for which records promised with acks=1 are waited for; a follower that is in sync needs a small part of it.
+#: Longest wait for records acknowledged with acks=1; an in-sync follower needs a small part of it.
 DRAIN_MS = SECOND_MS
 
 
 class Leaving:
-    """See the module's theory."""
+    """State of the controlled shutdown."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        #: Set once this broker is to stop: its registration says so, also one that it makes from now on.
+        #: Set when the broker is to stop; its registration, also a later one, says so.
         self.begun = False
-        #: Whether it may stop now; stays so.
+        #: Whether it may stop; never reset.
         self.over = False
-        #: Partitions that another broker can take, and has not taken yet.
+        #: Partitions that another broker can take and has not taken yet.
         self._held: dict[TopicPartition, None] = {}
         self._tries = 0
 
     def begin(self) -> None:
-        """The broker is asked to stop."""
+        """Starts the controlled shutdown."""
         if self.begun:
             return
         self.begun = True
@@ -62,11 +62,11 @@ class Leaving:
         self._drain()
 
     def refuses(self, leader: Leader, acks: int) -> bool:
-        """Whether what its producer would call written once this broker has it comes too late: another member of the ISR takes over."""
+        """Whether a produce with these acks is refused: another ISR member takes over the partition."""
         return self.begun and acks >= 0 and leader.partition in self._held and len(leader.insync.isr) > 1
 
     def _drain(self) -> None:
-        """Wait until what is written now is committed."""
+        """Waits until all records written so far are committed."""
         leaders = self._node.partitions.leaders
         ends = [(leader, leader.log.end_offset) for partition in self._held if (leader := leaders.get(partition)) is not None]
 
@@ -85,7 +85,7 @@ class Leaving:
             self._node.purgatory.park(waits, self._node.now_ms + DRAIN_MS)
 
     def changed(self, change: Change) -> None:
-        """The image took in a change of the store."""
+        """The image changed."""
         if not self.begun or self.over:
             return
         match change:
@@ -101,7 +101,7 @@ class Leaving:
         self._look_whether_over()
 
     def _try(self) -> None:
-        """Write the mark down, and again after a while."""
+        """Writes the mark, and again after a backoff."""
         node = self._node
         self._look_whether_over()
         if self.over or node.stopping:
@@ -115,7 +115,7 @@ class Leaving:
         node.purgatory.park(backoff, node.now_ms + node.options.controlled_shutdown_retry_backoff_ms)
 
     def _mark(self) -> None:
-        """Whether it was written is heard from the store."""
+        """The image shows whether it was written."""
         ops = self._node.standing.redescribed()
         if ops and not self.over:
             self._node.submit(ops, lambda result: self._mark() if result.error == "version" else None)
@@ -134,7 +134,7 @@ class Leaving:
             self.over = True
 
     def _can_hand_over(self, partition: TopicPartition) -> bool:
-        """Whether this broker counts in a partition, and another one could go on without it."""
+        """Whether this broker is in the ISR or leads, and another replica could continue without it."""
         image, me = self._node.image, self._node.broker_id
         state = image.state(partition)
         if state is None or not image.has(*partition) or (state.leader != me and me not in state.isr) or partition.topic in image.deleting:

@@ -1,21 +1,20 @@
-"""This broker's standing in the cluster: registered under a session of the store, or for the moment not to be believed.
+"""The broker's lifecycle in the cluster: registered under a store session, suspended, or unregistered.
 
 ::
 
                  registered                    suspended                       lost
-    starting ──────────────▶ standing ──────────────────────▶ silent ────────────────────▶ unregistered ──┐
+    starting ──────────────▶ registered ────────────────────▶ suspended ─────────────────▶ unregistered ──┐
                                  ▲                               │ connected, same registration           │ connected
                                  │◀──────────────────────────────┘                                        │
-                                 └────────────────────────────────────────────────────────────────────────┘ registered anew
+                                 └────────────────────────────────────────────────────────────────────────┘ registered again
 
-A broker whose session is suspended may have been forgotten: another one may lead what it led. So it leads nothing from that moment on;
-whoever waits is told that it is no leader, and nothing more is acknowledged. When the session turns out to have lived on, it leads again
-what the image says. When the session is lost it registers anew, with a new broker epoch, and leads what the controller then elects it for,
-under larger leader epochs. Source: KIP-380 for broker epochs.
+While its session is suspended, the broker may have been removed, and others may lead its partitions. So it stops leading at once, answers
+NOT_LEADER_OR_FOLLOWER, and acknowledges nothing. If the session survives, it leads again as the image says. If the session is lost, it
+registers again with a new broker epoch and leads what the controller then elects it for, under higher leader epochs. Source: KIP-380.
 
-An earlier life of this broker may still be registered, until the store gives its session up. One at this broker's own address is replaced
-at once, since nobody else can listen there; another address may be another broker of the same number, which is waited for as long as a
-session lives, and then refused. A broker that was replaced so while it lived stops.
+A registration of an earlier process of this broker may remain until its session expires. One at this broker's own address is replaced at
+once, because no other process can listen there. One at another address may be another broker with the same id: this broker waits for a
+session timeout and then refuses to start. A broker whose registration is replaced while it runs stops.
 """
 
 from typing import TYPE_CHECKING
@@ -35,24 +34,24 @@ def _clean_since(directory: "LogDirectory") -> int:
 
 
 class Standing:
-    """See the module's theory."""
+    """State of the registration."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        #: Since this registration the broker stopped in order each time, and lost nothing; -1 when it did not, before it is registered.
+        #: Broker epoch since which all stops were clean and nothing was lost; -1 if the last stop was not clean, before registration.
         self.clean_since = min((_clean_since(directory) for directory in node.directories), default=-1)
-        #: Whether the session is heard.
+        #: Whether the session is connected.
         self.connected = True
-        #: Creation zxid of our registration, the broker epoch; None while there is none.
+        #: Creation zxid of the registration, which is the broker epoch; None without a registration.
         self.epoch: int | None = None
-        #: A session was lost, so nothing of what the store said under it makes this broker a leader.
+        #: A session was lost, so partition states written under it do not make this broker a leader.
         self._lost = False
         self._registering = False
-        #: When another broker of our number is taken for a living one; None while there is none.
+        #: When another registration with this id counts as a living broker; None without one.
         self._patience_ms: int | None = None
-        #: The store did not answer; the next tick tries again.
+        #: The store did not answer; the next tick retries.
         self._retry = False
-        #: Our registration was deleted under a session that lives: whoever is registered now did it.
+        #: The registration was deleted although the session lives: the present registration belongs to another process.
         self._ousted = False
 
     @property
@@ -61,7 +60,7 @@ class Standing:
         return self.connected and (self.epoch is not None or not self._lost)
 
     def register(self) -> None:
-        """Become one of the cluster's brokers."""
+        """Registers the broker."""
         node = self._node
         if self._registering or self.epoch is not None or node.stopping:
             return
@@ -73,7 +72,7 @@ class Standing:
         node.submit(ops, lambda result: self._registered(result, told))
 
     def session_changed(self, state: SessionState) -> None:
-        """The store's client tells what became of the session."""
+        """The session state changed."""
         if state == "connected":
             self._connected()
         elif self.connected or state == "lost":
@@ -85,21 +84,21 @@ class Standing:
             self._node.partitions.step_down()
 
     def broker_changed(self) -> None:
-        """Our own registration changed in the store."""
+        """This broker's registration changed in the store."""
         node = self._node
         found = node.image.brokers.get(node.broker_id)
         if self.epoch is None:
             if found is None and self._patience_ms is not None:
                 self.register()
         elif found is None:
-            # Other brokers believe now that this one is gone.
+            # Other brokers now consider this one as gone.
             self.epoch = None
             if self.connected:
                 self._ousted = True
                 self.register()
 
     def tick(self) -> None:
-        """Time passed: try again what the store did not answer."""
+        """Retries what the store did not answer."""
         node = self._node
         if self._retry and self.connected:
             self._retry = False
@@ -122,7 +121,7 @@ class Standing:
             self.register()
 
     def description(self) -> layout.BrokerRegistration:
-        """What a registration says of this broker now."""
+        """The content of a registration now."""
         node = self._node
         host, port = node.address
         offline, impaired, full = node.unfit.description()
@@ -142,15 +141,16 @@ class Standing:
         )
 
     def redescribed(self) -> tuple[Op, ...]:
-        """Says anew, in the registration there is, what this broker is like now; nothing where there is none of this life, as far as the
-        image shows. Under its version: what is told later must not be overtaken by what was told before, nor be of another life."""
+        """Operations that update the existing registration; none without a registration of this process. They are conditional on its
+        version, so that an older update cannot follow a newer one or change another registration.
+        """
         registered = self._node.image.brokers.get(self._node.broker_id)
         if self.epoch is None or registered is None or registered.epoch != self.epoch:
             return ()
         return (Op("set", layout.broker(self._node.broker_id), layout.encode_broker(self.description()), version=registered.version),)
 
     def _own_remains(self) -> bool:
-        """Whether what is registered is an earlier life of this broker."""
+        """Whether the registration belongs to an earlier process of this broker."""
         found = self._node.image.brokers.get(self._node.broker_id)
         return found is not None and self._node.options.zookeeper_connect != "" and (found.host, found.port) == self._node.address
 
@@ -160,7 +160,7 @@ class Standing:
         if result.error is None:
             self.epoch = result.states[-1].created_zxid
             if self.clean_since < 0:
-                # From now on nothing is lost but by another crash.
+                # From now on only another crash can lose records.
                 self.clean_since = self.epoch
             node.unfit.registered(told)
             node.controller.hearing.registered()
@@ -174,10 +174,10 @@ class Standing:
         elif self._ousted:
             self._refuse()
         elif node.broker_id not in node.image.brokers or self._own_remains():
-            # What was in the way went meanwhile, or is ours to replace.
+            # The conflicting registration was deleted, or is ours to replace.
             self.register()
         elif node.options.zookeeper_connect and self._patience_ms is None:
-            # A session lives so long after its last sign of life, and a little longer when the ensemble elects a leader.
+            # A session lives this long after its last heartbeat, and longer while the ensemble elects a leader.
             self._patience_ms = node.now_ms + node.options.zookeeper_session_timeout_ms * 3 // 2
             node.effects.append(
                 effects.Warn(message=f"broker {node.broker_id} is registered; waiting, in case it is a former life of this one")

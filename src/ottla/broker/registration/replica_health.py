@@ -1,24 +1,22 @@
-"""Replicas here that must not lead: what this broker's registration says of them, and when it is taken back.
+"""Replicas on this broker that must not lead: their state in the broker's registration, and how it ends.
 
 ::
 
-    log directory failed, no room      ──▶ offline     until there is a log again
-    disk full                          ──▶ full        until there is room again
-    records missing: log gone, cut     ──▶ impaired    until nobody counts on this replica, or it was elected all the same
-    back by a crash of the medium,
-    or damaged where it lies
+    log directory failed, no space     ──▶ offline     until there is a log again
+    disk full                          ──▶ full        until there is space again
+    records missing: log gone, truncated──▶ impaired    until no broker counts on this replica, or it was elected nevertheless
+    by a crash of the medium, or damaged
 
-The registration is the one place that everybody hears of at once, that the controller's decisions are checked against, and that goes with
-the broker: no controller has to remember anything, and a new one knows all. A failed log directory is also told as Kafka tells it, by a
-node below ``/log_dir_event_notification``. Should the store not take it within log.dir.failure.timeout.ms while others still believe in
-this broker, the broker stops.
+All brokers receive a registration at once, the controller's writes are conditional on it, and it is deleted with the broker: so a
+controller needs no memory of its own, and a new one knows everything. A failed log directory is also reported as in Kafka, by a node below
+``/log_dir_event_notification``. If the store does not accept this within log.dir.failure.timeout.ms, the broker stops.
 
-A full disk breaks no promise: its replicas stay in their ISRs as long as the reserve lasts, and serve readers. But a leader there takes
-nothing from producers. So another member of the ISR leads that has room, if there is one.
+A full disk breaks no guarantee: its replicas stay in their ISRs while the reserve lasts, and serve consumers. But a leader there refuses
+producers. So another ISR member with space leads, if there is one.
 
-An impaired replica of the ISR would, as leader, have others cut off what it lacks. It waits until a state names it no more, neither in
-the ISR nor as eligible; then it drops what is damaged and copies it from its leader. It is fit again when it has the copy.
-Where nobody else has the records, an unclean election is the way out: its state says ``recovering``, and that the replica may lead.
+An impaired replica in the ISR would, as leader, make others truncate the records that it lacks. It waits until no state names it in the
+ISR or as eligible; then it drops damaged records and copies them from its leader. It is healthy again when it has them. If no other
+replica has the records, an unclean election is the way out: its state says ``recovering``, and the replica may lead.
 Source: KIP-112, KIP-858 (log directories), KIP-966.
 """
 
@@ -43,44 +41,44 @@ from ottla.store.layout import PartitionState
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Damaged places of a segment that get a line of their own.
+#: Damaged places of a segment that are logged one by one.
 WARNED_MAX = 5
 HEALS = "it leaves the ISR, drops the log from there on and copies it from another replica"
 KEEPS = (
     "no other in-sync replica has these records, so nothing is deleted; reads of these offsets are answered CORRUPT_MESSAGE, "
     "others are served; ottla doctor says what to do"
 )
-#: What the registration says: offline, impaired and full replicas.
+#: Offline, impaired and full replicas, as in the registration.
 Told = tuple[frozenset[TopicPartition], frozenset[TopicPartition], frozenset[TopicPartition]]
 ByTopic = dict[str, tuple[int, ...]]
 
 
 class Unfit:
-    """See the module's theory."""
+    """Health of the replicas on this broker."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        #: Impaired replicas, with the offset of the first damaged batch; None where it is only that records are missing.
+        #: Impaired replicas with the offset of the first damaged batch; None if records are missing without damage.
         self.impaired: dict[TopicPartition, int | None] = {}
-        #: Impaired replicas that copy again what was cut off: the former end of the log, and the leader epoch. In that epoch the leader may
-        #: count on an offset that the replica told before. So it stays impaired until it has that again, or another epoch began.
+        #: Impaired replicas that copy truncated records again: the former log end and the leader epoch. In that epoch the leader may count
+        #: on an offset that the replica reported before. So it stays impaired until it has that again, or another epoch begins.
         self._copying: dict[TopicPartition, tuple[int, int]] = {}
-        #: As our registration says, as far as the store has confirmed it.
+        #: The state in the registration, as confirmed by the store.
         self._told: Told = (frozenset(), frozenset(), frozenset())
         self._telling = False
-        #: The store did not answer; the next tick tries again.
+        #: The store did not answer; the next tick retries.
         self._retry = False
-        #: Number of the next notification, as far as it is free.
+        #: Number of the next notification.
         self._sequence = 0
         self._bound: Parked | None = None
 
-    # What there is to tell.
+    # Reporting.
 
     def _now(self) -> Told:
         return frozenset(self._node.partitions.offline), frozenset(self.impaired), self._full()
 
     def _full(self) -> frozenset[TopicPartition]:
-        """A broker alone has nobody to tell."""
+        """Empty for a broker that is alone: no other broker can lead."""
         node = self._node
         full = {root for root, space in node.space.items() if space.full} if len(node.image.brokers) > 1 else set()
         return frozenset(partition for directory in node.directories if directory.root in full for partition in directory.logs)
@@ -91,16 +89,16 @@ class Unfit:
         return _by_topic(offline), _by_topic(impaired), _by_topic(full)
 
     def registering(self) -> Told:
-        """What the registration that is being made says; to be handed to ``registered``."""
+        """The state in the registration being created; passed to ``registered``."""
         return self._now()
 
     def registered(self, told: Told) -> None:
-        """The registration was made."""
+        """The registration was created."""
         self._told = told
         self.changed()
 
     def changed(self) -> None:
-        """Something may have become unfit, or fit again: tell, if it is not told yet."""
+        """Reports a change, if it is not reported yet."""
         node, now = self._node, self._now()
         if now == self._told or not node.started or node.stopping:
             return
@@ -116,7 +114,7 @@ class Unfit:
         node.submit(ops, lambda result: self._answered(result, now))
 
     def tick(self) -> None:
-        """Time passed: try again what the store did not answer, and see who has its records again."""
+        """Retries what the store did not answer, and checks which replicas have copied their records."""
         for partition in list(self._copying):
             self._look_at_copy(partition)
         if self._retry:
@@ -135,7 +133,7 @@ class Unfit:
                 self.state_changed(partition, self._node.image.state(partition))
             self.changed()
         elif result.error in ("exists", "version"):
-            # The notification's number was taken, or the registration tells something else new; the image shows it by now.
+            # The number was taken, or the registration has newer content; the image shows it by now.
             self._sequence += result.error == "exists"
             self.changed()
         else:
@@ -148,10 +146,10 @@ class Unfit:
             bound = f"within {node.options.log_dir_failure_timeout_ms} ms (log.dir.failure.timeout.ms)"
             node.effects.append(effects.Halt(reason=f"the controller could not be told {bound} of a log directory that failed"))
 
-    # Records that are missing.
+    # Missing records.
 
     def found(self, directory: LogDirectory, log: Log, replicas: int) -> None:
-        """A log was opened or made that may note that records are missing. Where nobody else can have them, it is what there is."""
+        """A log was opened or created that may lack records. If no other replica can have them, the log is accepted."""
         partition = log.partition
         if log.missing_below is None or partition in self.impaired:
             return
@@ -168,11 +166,11 @@ class Unfit:
             self._mend(directory, log)
 
     def may_lead(self, partition: TopicPartition, state: PartitionState) -> bool:
-        """Whether this state makes a leader of a replica that may be impaired."""
+        """Whether this state makes a replica that may be impaired a leader."""
         return state.recovering or partition not in self.impaired
 
     def leads(self, leader: Leader) -> None:
-        """Whatever its log lacks, it was elected."""
+        """The replica was elected in spite of missing records."""
         if leader.partition in self.impaired:
             del self.impaired[leader.partition]
             self._copying.pop(leader.partition, None)
@@ -183,7 +181,7 @@ class Unfit:
     # Damage.
 
     def scrubbed(self, replica: Leader | Follower, segment: Segment, damages: Sequence[Damage]) -> None:
-        """This is all the damage of a segment. Raises: OSError."""
+        """A scrub found this damage in a segment. Raises: OSError."""
         log, former = replica.log, segment.damages
         known = set(former)
         news = [one for one in damages if one not in known]
@@ -202,7 +200,7 @@ class Unfit:
             self._node.effects.append(effects.Warn(message=f"{where} has {len(news) - WARNED_MAX} more damaged places in this segment"))
 
     def weigh(self, replica: Leader | Follower) -> bool:
-        """Whether known damage of a log is healed from another replica; begins that where it is possible now."""
+        """Whether known damage of a log is repaired from another replica; starts that if it is possible now."""
         damages = [one for one in replica.log.damages if one.end > replica.log.start_offset]
         if not damages:
             return False
@@ -214,7 +212,7 @@ class Unfit:
         return True
 
     def damaged(self, replica: Leader | Follower, offset: int) -> None:
-        """The batch at this offset is not what was written there."""
+        """The batch at this offset is damaged."""
         if replica.partition not in self.impaired and self._can_copy(replica):
             where = f"{replica.partition} in {replica.directory.root} is damaged at offset {offset}"
             self._node.effects.append(effects.Warn(message=f"{where}; {HEALS}"))
@@ -229,13 +227,13 @@ class Unfit:
         self.changed()
 
     def _can_copy(self, replica: Leader | Follower) -> bool:
-        """Whether another replica has what is damaged here. A leader hands over to one in sync; a follower copies from its leader."""
+        """Whether another replica has the damaged records: for a leader one in sync, for a follower its leader."""
         if isinstance(replica, Leader):
             return self._others_in_sync(replica.partition)
         return replica.leader not in (-1, self._node.broker_id) and BrokerId(replica.leader) in self._node.image.brokers
 
     def state_of(self, partition: TopicPartition) -> str:
-        """What is wrong with a replica here, in words for operators; empty when nothing is known."""
+        """What is wrong with a replica, for operators; empty if nothing is known."""
         replica = self._node.partitions.replica(partition)
         if replica is None:
             return ""
@@ -258,7 +256,7 @@ class Unfit:
         )
 
     def state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
-        """A state was written, or the store knows that a replica is impaired: once nobody counts on it, it can begin to copy."""
+        """A state was written, or the store knows that a replica is impaired: once no broker counts on it, it starts to copy."""
         node = self._node
         replica = node.partitions.replica(partition)
         if partition in self._copying:
@@ -289,7 +287,7 @@ class Unfit:
         self.changed()
 
     def _look_at_copy(self, partition: TopicPartition) -> None:
-        """Whether a replica that was cut has its records again."""
+        """Whether a truncated replica has its records again."""
         end_offset, epoch = self._copying[partition]
         replica = self._node.partitions.replica(partition)
         same = isinstance(replica, Follower) and replica.epoch == epoch
@@ -300,13 +298,13 @@ class Unfit:
         self.changed()
 
     def _whole(self, replica: Follower) -> None:
-        """Nobody counts on what this replica lacks, or it lacks nothing any more."""
+        """The replica is complete, or no broker counts on what it lacks."""
         self.impaired.pop(replica.partition, None)
         self._copying.pop(replica.partition, None)
         self._mend(replica.directory, replica.log)
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition is held here no more."""
+        """The partition is no longer on this broker."""
         self._copying.pop(partition, None)
         if self.impaired.pop(partition, 0) != 0:
             self.changed()
