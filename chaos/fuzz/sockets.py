@@ -45,6 +45,8 @@ PATIENCE_S = 0.25
 #: A server that neither answers nor closes within this has forgotten a request.
 HANG_S = 15.0
 WAIT_MAX_MS = 20
+#: Fields that say how long a request may wait.
+WAITS = ("max_wait_ms", "timeout_ms")
 CLIENT_EVERY = 500
 #: Only larger requests have so many elements that they may be refused for it.
 LARGE_BYTES = 100_000
@@ -164,8 +166,9 @@ class Fuzzed:
                 self.frames += 1
                 wire.out += frame
                 wire.expected.append(expected)
-                if expected.request is None:
-                    # What follows mutated bytes may be read as part of them.
+                if expected.request is None or _waits_long(expected.request):
+                    # What follows mutated bytes may be read as part of them. What follows a request that waits long can be so much that the
+                    # server reads no further, and does not see the end of the connection.
                     break
         silent = {wire: any(expected.silent or expected.request is None for expected in wire.expected) for wire in wires}
         try:
@@ -209,7 +212,7 @@ class Fuzzed:
 
     def _frame(self) -> tuple[bytes, Expected]:
         key, version, request = self._requests.request()
-        for name in ("max_wait_ms", "timeout_ms"):
+        for name in WAITS:
             if getattr(request, name, 0) > WAIT_MAX_MS and self._random.random() < 0.95:
                 setattr(request, name, WAIT_MAX_MS)
         if self._random.random() < MUTATED / BURST_MAX * 4:
@@ -223,6 +226,10 @@ class Fuzzed:
         if len(frame) > LARGE_BYTES and not _read_back(key, version, request):
             return frame, expected_of(frame)
         return frame, Expected(key, version, self._correlation, request)
+
+
+def _waits_long(request: Any) -> bool:
+    return any(getattr(request, name, 0) > WAIT_MAX_MS for name in WAITS)
 
 
 def _read_back(key: int, version: int, request: Any) -> bool:

@@ -20,7 +20,8 @@ from plain import request
 from sample_requests import REQUESTS, member
 
 import ottla.broker
-from ottla.broker import events
+from ottla.broker import effects, events
+from ottla.broker.apis import k00_produce
 from ottla.broker.handlers import HANDLERS
 from ottla.broker.isolation import BrokenState, _says
 from ottla.wire.declare import schema_of
@@ -203,6 +204,27 @@ def test_an_exception_at_any_call_costs_the_request_or_stops_the_broker(api: str
     broker = cluster.restart(1)
     cluster.pass_ms(20_000)
     assert values(fetch(broker, partitions=(2,)).records) == acknowledged
+
+
+def test_a_failure_is_in_the_log_before_its_client_reads_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_with_everything()
+    broker = cluster[1]
+    asked: list[effects.Effect] = []
+    inner = broker.node.step
+
+    def step(event: events.Event, now_ms: int) -> list[effects.Effect]:
+        done = inner(event, now_ms)
+        asked.extend(done)
+        return done
+
+    def fails(*arguments: Any) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(broker.node, "step", step)
+    monkeypatch.setattr(k00_produce, "_append", fails)
+    assert produce(broker, batch(b"v")).error_code == -1
+    kinds = [type(effect) for effect in asked]
+    assert kinds.index(effects.RequestFailed) < kinds.index(effects.Respond), "a flight record is written before the line"
 
 
 def test_every_handler_is_tried() -> None:

@@ -153,6 +153,21 @@ def test_a_topic_that_comes_and_goes_and_comes_while_files_wait_has_the_log_of_i
     assert produce(broker, batch(b"a")).error_code == 0
 
 
+def test_a_topic_that_goes_and_comes_while_a_portion_creates_its_logs_has_the_logs_of_its_last_life() -> None:
+    cluster = a_cluster()
+    broker = cluster[1]
+    create(cluster, "other")
+    create(cluster, "t", 3)
+    broker.change_logs()
+    cluster.run()
+    assert len(broker.changes[0].changes.creations) == 3, "one portion has all of them"
+    delete(cluster, "t")
+    create(cluster, "t", 3)
+    carry_out(cluster, broker)
+    for number in range(3):
+        assert broker.leader("t", number).log.topic_id == broker.node.image.topics["t"].topic_id
+
+
 @pytest.mark.parametrize("steps", range(9))
 def test_a_crash_before_a_portion_is_done_is_made_good_by_the_next_start(steps: int) -> None:
     """A process that is killed leaves the first few files of a log, or none."""

@@ -7,7 +7,7 @@ import crc32c
 import pytest
 from cluster import WALL_MS, Broker, Cluster, batch, fetch, produce, produce_request, unpacked, values
 
-from ottla.base.units import HOUR_MS
+from ottla.base.units import HOUR_MS, INT64_MAX
 from ottla.records.batch import crc_ok, parse_header
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
@@ -311,6 +311,15 @@ def test_under_log_append_time_the_broker_stamps_the_batch() -> None:
 def test_a_client_does_not_say_log_append_time_itself() -> None:
     """Line 28."""
     refused(Cluster().topic(), batch(b"a", timestamp_type=1), errors.InvalidTimestamp)
+
+
+@pytest.mark.parametrize(("before", "after", "timestamp_ms"), [(0, INT64_MAX, WALL_MS - 1), (INT64_MAX, 0, WALL_MS + 1)])
+def test_limits_of_timestamps_may_be_as_large_as_a_timestamp(before: int, after: int, timestamp_ms: int) -> None:
+    configs = {"message.timestamp.before.max.ms": str(before), "message.timestamp.after.max.ms": str(after)}
+    broker = Cluster().topic(configs=configs)
+    answer = refused(broker, batch(b"a", timestamp_ms=timestamp_ms), errors.InvalidTimestamp)
+    assert [fault.batch_index for fault in answer.record_errors] == [0]
+    assert produce(broker, batch(b"a")).error_code == 0
 
 
 def test_timestamps_lie_within_the_topics_limits() -> None:

@@ -93,6 +93,20 @@ def test_without_a_good_copy_a_backup_can_be_named(data_dir: Path, tmp_path: Pat
     assert "/config/topics/after" in nodes(data_dir)
 
 
+def test_a_note_that_cannot_be_read_is_a_warning(data_dir: Path) -> None:
+    (data_dir / f"{STORE}-last").write_bytes(b"")
+    checked = run("store", "check", "--data-dir", str(data_dir))
+    assert (
+        checked.exit_code == 0
+        and "is good" in checked.output
+        and "-last cannot be read, so the last changes may be missing" in checked.output
+    )
+    seen = local.data_dir(data_dir)
+    assert seen.store_trouble is None and seen.store_doubt is not None and "cannot be read" in seen.store_doubt
+    found = run("doctor", "--check", "data-dir", "--data-dir", str(data_dir), "-o", "json")
+    assert "The embedded store may lack its last changes" in found.output
+
+
 def test_a_store_in_use_is_left_alone(data_dir: Path) -> None:
     held = HeldDirectory(data_dir)
     try:

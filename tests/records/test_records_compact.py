@@ -59,6 +59,14 @@ def test_a_batch_that_loses_nothing_is_the_same_bytes() -> None:
     assert kept(batch, mapped(batch)) is batch
 
 
+def test_a_delete_retention_as_large_as_a_timestamp_keeps_a_tombstone_for_ever() -> None:
+    batch = keyed((b"a", None))
+    made = kept(batch, mapped(batch), delete_retention_ms=2**63 - 1)
+    assert parse_header(made).delete_horizon_ms == 1 << 62 and crc_ok(made)
+    assert [(time, key, value) for _, time, key, value, _ in records(made)] == [(T0, b"a", None)]
+    assert kept(made, mapped(batch), now_ms=T0 * 1000) is made
+
+
 def test_records_without_a_key_go_and_records_the_map_does_not_speak_of_stay() -> None:
     batch = keyed((None, b"1"), (b"a", b"2"), (None, b"3"), (b"a", b"4"))
     made = kept(batch, mapped(batch), upto=2)

@@ -6,6 +6,7 @@ makes this longer, `OTTLA_FUZZ_SEED` different; a failure names the seed.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from random import Random
@@ -32,6 +33,12 @@ WARM = 4_000
 GROWTH_BYTES_MAX = 150 << 20
 
 
+def tracebacks(data_dir: Path) -> str:
+    """What failed inside of the server, from its flight records."""
+    failures = [json.loads(path.open().readline()) for path in sorted(data_dir.glob("flight-*.jsonl"))]
+    return "\n".join("".join(failure["traceback"]) for failure in failures)
+
+
 def test_tokens_are_what_the_codec_writes() -> None:
     random = Random(SEED)
     for key, api in API.items():
@@ -52,7 +59,8 @@ def test_bursts_of_hostile_requests_leave_the_server_as_it_was(tmp_path: Path) -
             before = server.resident_bytes()
             fuzzed.run(FRAMES - WARM)
         except (Finding, OSError) as finding:
-            raise AssertionError(f"OTTLA_FUZZ_SEED={SEED}, {fuzzed.frames} frames: {finding}\n{server.logs()[-3000:]}") from finding
+            said = f"{server.logs()[-3000:]}\n{tracebacks(server.data_dir)}"
+            raise AssertionError(f"OTTLA_FUZZ_SEED={SEED}, {fuzzed.frames} frames: {finding}\n{said}") from finding
         assert server.alive and server.pid == pid
         assert server.resident_bytes() < before + GROWTH_BYTES_MAX
         check_log(server.logs())

@@ -19,8 +19,17 @@ from ottla.base.ids import LeaderEpoch, ProducerId
 from ottla.base.ports import Op
 from ottla.store import layout
 from ottla.store.embedded import store as embedded_store
-from ottla.store.embedded.copies import candidates, copy_paths, described, remedy, restore
-from ottla.store.embedded.file import APPLICATION_ID, StoreDamaged, StoreFileError, StoreForeign, read_contents, wal_path
+from ottla.store.embedded.copies import LOST_UNKNOWN, candidates, copy_paths, described, remedy, restore, write_copy
+from ottla.store.embedded.file import (
+    APPLICATION_ID,
+    StoreDamaged,
+    StoreFileError,
+    StoreForeign,
+    last_path,
+    read_contents,
+    read_last,
+    wal_path,
+)
 from ottla.store.embedded.store import EmbeddedStore
 
 PAGE = 4096
@@ -203,12 +212,11 @@ def test_a_file_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest
         EmbeddedStore(tmp_path / "s")
 
 
-def test_a_damaged_note_and_a_damaged_index_of_the_log_change_nothing(stores: dict[str, tuple[Path, State]], tmp_path: Path) -> None:
+def test_a_damaged_index_of_the_log_changes_nothing(stores: dict[str, tuple[Path, State]], tmp_path: Path) -> None:
     directory, expected = stores["killed"]
-    for number, name in enumerate(("s-last", "s-shm")):
-        shutil.copytree(directory, tmp_path / str(number))
-        (tmp_path / str(number) / name).write_bytes(b"0" * 100)
-        assert outcome(tmp_path / str(number), expected) == "unchanged"
+    shutil.copytree(directory, tmp_path / "d")
+    (tmp_path / "d" / "s-shm").write_bytes(b"0" * 100)
+    assert outcome(tmp_path / "d", expected) == "unchanged"
 
 
 async def test_a_store_of_format_1_gets_its_checksums(tmp_path: Path) -> None:
@@ -345,3 +353,124 @@ async def test_a_restored_older_state_gives_nothing_out_twice(tmp_path: Path, mo
     assert layout.decode_controller_epoch(nodes[layout.CONTROLLER_EPOCH].data) == 10
     assert layout.decode_producer_id_block(nodes[layout.PRODUCER_ID_BLOCK].data).start == 7000
     await again.close()
+
+
+# Without a note that can be read.
+
+BLOCK = layout.ProducerIdBlock(1, ProducerId(0), ProducerId(999))
+
+
+def note_lost(path: Path, how: str) -> None:
+    if how == "missing":
+        last_path(path).unlink()
+    else:
+        last_path(path).write_bytes(b"" if how == "empty" else bytes(53) if how == "zeros" else b"0" * 100)
+
+
+async def given_out(path: Path) -> int:
+    """Opens a store, hands out the next block of producer ids as a controller does, and is killed; returns where the block began."""
+    store = EmbeddedStore(path)
+    node = store.tree.nodes[layout.PRODUCER_ID_BLOCK]
+    start = layout.decode_producer_id_block(node.data).end + 1
+    block = layout.ProducerIdBlock(1, ProducerId(start), ProducerId(start + 999))
+    await submit(store, [Op("set", layout.PRODUCER_ID_BLOCK, layout.encode_producer_id_block(block))])
+    left = {one: one.read_bytes() for one in path.parent.iterdir() if "ballast" not in one.name}
+    await store.close()
+    for one in path.parent.iterdir():
+        one.unlink()
+    for one, data in left.items():
+        one.write_bytes(data)
+    return start
+
+
+async def with_a_block(path: Path) -> None:
+    """A store with a copy, in which a block of producer ids was handed out."""
+    store = EmbeddedStore(path)
+    await submit(store, [Op("create", layout.PRODUCER_ID_BLOCK, layout.encode_producer_id_block(BLOCK))])
+    write_copy(path, store._file.contents)
+    await store.close()
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "zeros", "text"])
+async def test_a_store_without_its_note_is_put_ahead_and_says_so(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "s"
+    await with_a_block(path)
+    before = read_contents(path)
+    note_lost(path, how)
+    first = await given_out(path)
+    assert before is not None and first == 1000 + LOST_UNKNOWN * 1000
+    assert caplog.text.count("so the coordination store may lack changes after transaction") == 1
+    last = read_last(path)
+    assert last is not None and last.zxid > before.zxid + LOST_UNKNOWN
+    caplog.clear()
+    assert await given_out(path) == first + 1000 and not caplog.text, "once is enough"
+
+
+async def test_a_store_without_its_note_that_is_older_than_a_copy_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    await with_a_block(path)
+    old = path.read_bytes()
+    await given_out(path)
+    await with_newer_copy(path)
+    path.write_bytes(old)
+    wal_path(path).unlink(missing_ok=True)
+    note_lost(path, "text")
+    with pytest.raises(StoreDamaged, match=r"it ends with transaction \d+, and s-copy-\d+ has transaction \d+"):
+        EmbeddedStore(path)
+    best = candidates(path)[0]
+    assert best.path == copy_paths(path)[0] and best.lost is None
+    assert "Restore the copy of" in remedy(path, tmp_path, now_s=0)
+
+
+async def with_newer_copy(path: Path) -> None:
+    contents = read_contents(path)
+    assert contents is not None
+    write_copy(path, contents)
+
+
+async def test_a_log_and_a_note_that_are_lost_again_and_again_give_no_producer_id_out_twice(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    await with_a_block(path)
+    seen = []
+    for _ in range(3):
+        seen.append(await given_out(path))
+        wal_path(path).unlink()
+        note_lost(path, "text")
+        for copy in copy_paths(path):
+            copy.unlink()
+    assert len(set(seen)) == 3 and seen == sorted(seen)
+
+
+async def test_a_damaged_copy_proves_by_its_name_that_there_was_more(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    await with_a_block(path)
+    path.with_name(f"s-copy-{900:020}").write_bytes(b"damaged")
+    note_lost(path, "missing")
+    with pytest.raises(StoreDamaged, match=r"and s-copy-0+900 has transaction 900"):
+        EmbeddedStore(path)
+    best = candidates(path)[0]
+    assert best.path == path
+    restore(path, best, now_s=0)
+    store = EmbeddedStore(path)
+    assert store.tree.zxid >= 900 + LOST_UNKNOWN
+    await store.close()
+
+
+async def test_a_state_that_is_restored_again_and_again_gives_no_producer_id_out_twice(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    await with_a_block(path)
+    oldest = copy_paths(path)[0]
+    kept = oldest.read_bytes()
+    seen = []
+    for number in range(3):
+        path.write_bytes(b"damaged")
+        wal_path(path).unlink(missing_ok=True)
+        note_lost(path, "text")
+        for copy in copy_paths(path):
+            copy.write_bytes(b"")
+        oldest.write_bytes(kept)
+        best = candidates(path)[0]
+        assert best.path == oldest
+        restore(path, best, now_s=number)
+        seen.append(await given_out(path))
+    assert len(set(seen)) == 3 and seen == sorted(seen)

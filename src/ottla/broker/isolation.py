@@ -141,9 +141,11 @@ class Isolation:
                 for shard in shards:
                     shard.reload()
         node.unpark(call)
-        if not any(_ends(effect, call) for effect in node.effects):
-            node.effects.append(self._refusal(call))
+        answered = any(_ends(effect, call) for effect in node.effects)
+        # First, so that the log has the failure when the client reads of it: a flight record takes a while to write.
         node.effects.append(effects.RequestFailed(call=call, what="the request", error=error))
+        if not answered:
+            node.effects.append(self._refusal(call))
 
     def _refusal(self, call: RequestArrived) -> effects.Effect:
         message = refusal(call)

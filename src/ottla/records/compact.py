@@ -25,6 +25,9 @@ from ottla.records.codec import OffsetMap, keep_records, map_records, shift_time
 from ottla.records.compression import Codec, compress
 from ottla.records.read import DECOMPRESSED_MAX, payload
 
+#: Far beyond any time that comes: delete.retention.ms may be as large as a timestamp, and timestamps relative to the sum must fit 64 bits.
+HORIZON_MS_MAX = 1 << 62
+
 
 def map_batch(offset_map: OffsetMap, batch: Buffer, header: BatchHeader, start_offset: int) -> int:
     """Puts the keys of a whole batch's records from ``start_offset`` on into the map.
@@ -73,6 +76,7 @@ def emptied(header: BatchHeader) -> bytearray:
 
 def _rebuilt(header: BatchHeader, records: bytearray, horizon_ms: int | None) -> bytearray:
     if horizon_ms is not None:
+        horizon_ms = min(horizon_ms, HORIZON_MS_MAX)
         records = shift_timestamps(records, 0, len(records), header.count, header.base_timestamp - horizon_ms)
         header = header._replace(base_timestamp=horizon_ms, attributes=header.attributes | DELETE_HORIZON_BIT)
     return _sealed(header, records if header.codec is Codec.NONE else compress(header.codec, records))

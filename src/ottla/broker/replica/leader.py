@@ -23,7 +23,7 @@ import msgspec
 
 from ottla.base.ids import Offset, TopicPartition
 from ottla.base.ports import File
-from ottla.base.units import MiB
+from ottla.base.units import INT64_MAX, MiB
 from ottla.broker.isolation import indivisible, interrupted
 from ottla.broker.replica.flush_policy import Flushing
 from ottla.broker.replica.isr_state import InSync
@@ -300,7 +300,8 @@ class Leader(Flushing, Readable):
         return records, header if unchanged else parse_header(records)
 
     def _refuse_timestamps(self, records: memoryview, seen: Examination, wall_ms: int) -> NoReturn:
-        earliest, latest = wall_ms - self._before_max_ms, wall_ms + self._after_max_ms
+        # Both settings may be as large as a timestamp, which has 64 bits.
+        earliest, latest = max(wall_ms - self._before_max_ms, -INT64_MAX), min(wall_ms + self._after_max_ms, INT64_MAX)
         outside = timestamps_outside(
             records, low_ms=earliest, high_ms=latest, max_decompressed=self._decompressed_max, ratio_max=self.ratio_max
         )

@@ -198,8 +198,10 @@ class LogFiles:
         queue = self._queues[directory.root]
         assert queue.under_way is not None, "an outcome follows what was asked for"
         changes, creations = queue.under_way
-        queue.under_way = None
+        # The next portion is put together once all of this one is taken in: what is no longer wanted leaves before its name is used again.
+        queue.under_way = changes, []
         if directory.failed is not None:
+            queue.under_way = None
             return
         for move in changes.moves:
             if move.stray:
@@ -211,6 +213,7 @@ class LogFiles:
                 self._refused(directory, creation)
             else:
                 self._created(directory, creation)
+        queue.under_way = None
         self._go_on(directory)
 
     def _created(self, directory: LogDirectory, creation: Creation) -> None:

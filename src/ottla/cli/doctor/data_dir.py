@@ -12,7 +12,7 @@ from pathlib import Path
 from ottla.log import checkpoints, filenames
 from ottla.log.errors import DirectoryRefused
 from ottla.server.data_directory import STORE
-from ottla.store.embedded.copies import read_store
+from ottla.store.embedded.copies import doubt, read_store
 from ottla.store.embedded.file import StoreFileError
 
 #: Checkpoints of a log directory, and how each is read; None or False: it cannot be.
@@ -37,6 +37,11 @@ def store_trouble(data_dir: Path) -> str | None:
     except StoreFileError as error:
         return str(error)
     return None
+
+
+def store_doubt(data_dir: Path) -> str | None:
+    """Why the embedded store may lack its last changes; None when it does not."""
+    return doubt(data_dir.absolute() / STORE)
 
 
 def metadata_troubles(data_dir: Path) -> Iterator[tuple[str, str]]:

@@ -156,6 +156,11 @@ def _files(here: DataDir) -> Iterator[Finding]:
             remedy="See which good states of it there are, and what is lost with each; then restore one with ottla store restore.",
             command=f"ottla store check --data-dir {shlex.quote(here.path)}",
         )  # fmt: skip
+    elif here.store_doubt is not None:
+        yield Finding(
+            severity="warning", what="The embedded store may lack its last changes", evidence=here.store_doubt,
+            remedy="Look at the disk (dmesg, smartctl). Start the broker, and check that its topics and settings are as they should be.",
+        )  # fmt: skip
     for path, wrong in here.metadata_troubles[:SHOWN_MAX]:
         refused = path.endswith("meta.properties")
         yield Finding(

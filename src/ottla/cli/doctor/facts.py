@@ -128,9 +128,10 @@ class DataDir(msgspec.Struct, kw_only=True):
     #: Of that process: files that it has open and may have.
     holder_files: int | None = None
     holder_files_max: int | None = None
-    #: Why the embedded store cannot be used, and small files of the logs that cannot be read: (path, what is wrong). Only looked at while
-    #: no process holds the directory.
+    #: Why the embedded store cannot be used, why it may lack its last changes, and small files of the logs that cannot be read: (path, what
+    #: is wrong). Only looked at while no process holds the directory.
     store_trouble: str | None = None
+    store_doubt: str | None = None
     metadata_troubles: list[tuple[str, str]] = []
 
 

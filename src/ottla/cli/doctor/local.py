@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ottla.cli.common import profiles
 from ottla.cli.common.connection import ENVIRONMENT
-from ottla.cli.doctor.data_dir import metadata_troubles, store_trouble
+from ottla.cli.doctor.data_dir import metadata_troubles, store_doubt, store_trouble
 from ottla.cli.doctor.facts import DataDir, Machine
 
 LOCK = ".lock"
@@ -87,6 +87,7 @@ def data_dir(path: Path) -> DataDir:
         _holder(seen, path)
         if seen.holder is None:
             seen.store_trouble = store_trouble(path)
+            seen.store_doubt = store_doubt(path)
             seen.metadata_troubles = list(metadata_troubles(path))
     except OSError as error:
         seen.error = error.strerror or str(error)

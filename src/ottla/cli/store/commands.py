@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,8 +17,8 @@ import click
 from ottla.cli.common.confirmation import DRY, agreed, dry_run_option, yes_option
 from ottla.cli.common.lazy import Commands
 from ottla.server.data_directory import STORE, CannotStart, HeldDirectory, default_data_directory
-from ottla.store.embedded.copies import Candidate, candidates, described, read_store, restore
-from ottla.store.embedded.file import StoreFileError, read_contents, read_last
+from ottla.store.embedded.copies import LOST_UNKNOWN, Candidate, candidates, described, doubt, lost_after, read_store, restore
+from ottla.store.embedded.file import StoreFileError, read_contents
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,6 +59,10 @@ def check(data_dir: Path) -> None:
         else:
             found = "there is no store" if contents is None else f"{len(contents.rows)} nodes, {contents.zxid} transactions"
             click.echo(f"{path} is good: {found}")
+            if (unknown := doubt(path)) is not None:
+                click.echo(
+                    f"Warning: {unknown}, so the last changes may be missing; the next start puts epochs and ids ahead by {LOST_UNKNOWN}"
+                )
         for one in candidates(path):
             if one.path != path or problem is not None:
                 click.echo(f"{one.path.name}: {described(one, now_s=now_s)}")
@@ -100,7 +103,7 @@ def restore_command(data_dir: Path, source: Path | None, even_if_good: bool, yes
             return
         agreed(what, [str(candidate.path)], yes=yes)
         kept = restore(path, candidate, now_s=time.time())
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, StoreFileError) as error:
         raise click.ClickException(f"cannot restore {path}: {error}") from None
     finally:
         held.release()
@@ -126,6 +129,4 @@ def _from(path: Path, source: Path) -> Candidate:
         raise click.ClickException(str(error)) from None
     if contents is None:
         raise click.ClickException(f"{source} is empty")
-    noted = read_last(path)
-    candidate = Candidate(source, contents, source.stat().st_mtime, None)
-    return candidate if noted is None else replace(candidate, lost=max(noted.zxid - contents.zxid, 0))
+    return Candidate(source, contents, source.stat().st_mtime, lost_after(path, contents))

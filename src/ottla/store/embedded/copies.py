@@ -11,6 +11,10 @@ A copy is made from the nodes in memory, so damage in the store's file does not 
 An older state must not give anything out a second time that was given out after it: transaction numbers (they are broker epochs), leader
 epochs, the controller epoch, producer ids. ``advanced`` puts them ahead by the number of transactions that are lost, since each of them
 takes one transaction at least.
+
+The same holds for the store itself when its note (``…-last``) is missing or cannot be read. Nothing then proves that the file has the last
+transactions: SQLite skips a write-ahead log whose header is damaged. A store that is older than a copy is refused. Any other one is opened
+and put ahead by ``LOST_UNKNOWN``. What was put ahead is copied at once, so that the next time begins there and not at the same state again.
 """
 
 from __future__ import annotations
@@ -123,18 +127,38 @@ def read_store(path: Path) -> Contents | None:
             raise StoreDamaged(path, "it is empty")
         return None
     check_last(path, contents)
+    newest = newest_known(path)
+    if newest > contents.zxid:
+        raise StoreDamaged(path, f"it ends with transaction {contents.zxid}, and {copy_path(path, newest).name} has transaction {newest}")
     return contents
+
+
+def newest_known(path: Path) -> int:
+    """The last transaction of a store that its note or the name of a copy proves; 0 without any."""
+    noted = read_last(path)
+    copies = copy_paths(path)[:1]
+    return max([noted.zxid if noted else 0, *(int(copy.name.rpartition("-")[2]) for copy in copies)])
+
+
+def doubt(path: Path) -> str | None:
+    """Why nothing proves that a good store has the last transactions; None when its note does, and for a store that just began."""
+    if read_last(path) is not None:
+        return None
+    if os.path.lexists(last_path(path)):
+        return f"{last_path(path)} cannot be read"
+    return f"{last_path(path)} is missing" if copy_paths(path) else None
 
 
 def candidates(path: Path) -> list[Candidate]:
     """All good states that there are of a store, the newest first: its own file as far as it is whole, and the copies."""
-    noted = read_last(path)
     found = [*_whole(path, is_copy=False), *(one for copy in copy_paths(path) for one in _whole(copy, is_copy=True))]
-    newest = max([noted.zxid] if noted else [], default=None)
-    return [
-        replace(one, lost=None if newest is None else max(newest - one.contents.zxid, 0))
-        for one in sorted(found, key=lambda one: one.contents.zxid, reverse=True)
-    ]
+    ordered = sorted(found, key=lambda one: one.contents.zxid, reverse=True)
+    return [replace(one, lost=lost_after(path, one.contents)) for one in ordered]
+
+
+def lost_after(path: Path, contents: Contents) -> int | None:
+    """How many transactions of a store came after these contents; None when unknown, since the store has no note that can be read."""
+    return None if read_last(path) is None else max(newest_known(path) - contents.zxid, 0)
 
 
 def _whole(path: Path, *, is_copy: bool) -> Iterator[Candidate]:
@@ -180,15 +204,15 @@ def restore(path: Path, candidate: Candidate, *, now_s: float) -> list[Path]:
     """Puts a state in the place of a store, and keeps what was there under other names, which are returned.
 
     The new file is complete and synced before anything is moved. A crash between leaves a store that is missing, which a start refuses.
-    Raises: OSError, sqlite3.Error.
+    Raises: OSError, sqlite3.Error, StoreFileError.
     """
-    noted = read_last(path)
-    lost = candidate.lost
-    if lost is None and noted is not None:
-        lost = max(noted.zxid - candidate.contents.zxid, 0)
-    contents = advanced(candidate.contents, LOST_UNKNOWN if lost is None else lost)
+    lost = candidate.lost if candidate.lost is not None else lost_after(path, candidate.contents)
+    contents = advanced(candidate.contents, lost) if lost is not None else doubted(path, candidate.contents)
     fresh = path.with_name(path.name + NEW)
     write_new(fresh, contents)
+    if contents is not candidate.contents:
+        # Else a second restoration from the same state would put the same numbers ahead, by as much.
+        write_copy(path, contents)
     aside = f"-damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}"
     # The log first: a store must never meet the write-ahead log of another one.
     kept = [_set_aside(old, aside) for old in (wal_path(path), path, last_path(path)) if os.path.lexists(old)]
@@ -230,6 +254,11 @@ def advanced(contents: Contents, lost: int) -> Contents:
         changes.append((layout.PRODUCER_ID_BLOCK, (layout.encode_producer_id_block(block), 0, contents.zxid + lost)))
     made.change(changes, contents.zxid + lost)
     return made
+
+
+def doubted(path: Path, contents: Contents) -> Contents:
+    """A state ahead of all that a store gave out after it, as far as anybody knows."""
+    return advanced(contents, LOST_UNKNOWN + max(newest_known(path) - contents.zxid, 0))
 
 
 def _ahead(path: str, data: bytes, lost: int) -> bytes | None:

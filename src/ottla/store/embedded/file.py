@@ -11,7 +11,8 @@ one replaced, or a write-ahead log that SQLite ignores because its header is dam
 - Each row has a checksum, so that an error names the node.
 - The sum of the checksums of all rows is stored too, so that a row cannot go missing.
 - The file ``…-last`` has the number and the sum of the last transaction. It is written after each commit and not synced. It can be older
-  than the file, after a power cut, and never newer. A store that ends before it has lost acknowledged changes.
+  than the file, after a power cut, and never newer. A store that ends before it has lost acknowledged changes. ``store_copies.py`` says
+  what follows when it is missing or cannot be read.
 
 Format 1 has no checksums. ``StoreFile`` adds them when it opens such a file; until then only the structure is checked.
 """
@@ -297,8 +298,11 @@ def check_last(path: Path, contents: Contents) -> None:
 class StoreFile:
     """A store file that this process writes. One thread at a time may use it."""
 
-    def __init__(self, path: Path, *, is_new: bool, found: Contents) -> None:
-        """Opens a file that was checked, or creates one; ``found`` is what it holds. Raises: sqlite3.Error."""
+    def __init__(self, path: Path, *, is_new: bool, found: Contents, advanced: Contents | None = None) -> None:
+        """Opens a file that was checked, or creates one; ``found`` is what it holds.
+
+        ``advanced`` has the same nodes, some of them put ahead; they are written before the note. Raises: sqlite3.Error.
+        """
         self.path = path
         #: What the file holds, by what was written. A copy is made from this, not from the file, which may be damaged meanwhile.
         self.contents = found
@@ -313,6 +317,10 @@ class StoreFile:
                 _create(self.connection, found)
             else:
                 self._migrate()
+                if advanced is not None:
+                    self._write([row for row in advanced.rows.items() if found.rows[row[0]] != row[1]], advanced.zxid)
+                    # Into the file itself: if the log were lost with the next note, the same numbers would be put ahead again.
+                    self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except BaseException:
             self.connection.close()
             raise
@@ -332,6 +340,10 @@ class StoreFile:
 
     def write(self, rows: Sequence[Row], zxid: int) -> None:
         """One transaction. Raises: sqlite3.Error; then nothing was written."""
+        self._write(rows, zxid)
+        self._note_last()
+
+    def _write(self, rows: Sequence[Row], zxid: int) -> None:
         after = Contents({}, self.contents.zxid, self.contents.rows_checksum)
         # Only the rows that change, so that a transaction does not cost more with a larger store.
         after.rows = {path: former for path, _ in rows if (former := self.contents.rows.get(path)) is not None}
@@ -345,7 +357,6 @@ class StoreFile:
                     self.connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?, ?)", row)
             _write_numbers(self.connection, after)
         self.contents.change(rows, zxid)
-        self._note_last()
 
     def close(self) -> None:
         """Writes the write-ahead log back. Raises: sqlite3.Error."""
@@ -355,7 +366,7 @@ class StoreFile:
         self.connection.close()
 
     def _note_last(self) -> None:
-        """A note that is missing or old only finds less, so it may fail."""
+        """May fail: after a note that is missing or unreadable, the next start puts epochs and ids ahead."""
         with contextlib.suppress(OSError):
             if self._note is None:
                 self._note = os.open(last_path(self.path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)

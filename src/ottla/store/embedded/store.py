@@ -29,7 +29,7 @@ from typing import TypeVar
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.base.units import MiB
 from ottla.store.embedded.ballast import Ballast
-from ottla.store.embedded.copies import copy_paths, read_store, write_copy
+from ottla.store.embedded.copies import LOST_UNKNOWN, copy_paths, doubt, doubted, read_store, write_copy
 from ottla.store.embedded.file import (
     Contents,
     Row,
@@ -77,8 +77,9 @@ class EmbeddedStore:
         self.failure: str | None = None
         self._ballast = Ballast(Path(f"{path}-ballast"), size_bytes=BALLAST_BYTES)
         found = self._read()
+        ahead = self._doubted(found) if found is not None else None
         try:
-            self._file = self._with_room(lambda: StoreFile(self.path, is_new=found is None, found=found or Contents()))
+            self._file = self._with_room(lambda: StoreFile(self.path, is_new=found is None, found=found or Contents(), advanced=ahead))
             self.tree.load(self._file.contents.nodes(), self._file.contents.zxid)
             self._written_zxid = self.tree.zxid
             _, changes = self.tree.apply(creations(self.tree, PERSISTENT_PATHS), 0)
@@ -87,6 +88,8 @@ class EmbeddedStore:
             self._ballast.lay_in_plenty()
         except sqlite3.Error as error:
             raise cannot_use(self.path, error) from error
+        if ahead is not None:
+            self._try_copy(self._file.contents)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-store")
         #: Checksum of the rows that the newest copy has; None before this process made one.
         self._copied: int | None = None
@@ -168,14 +171,17 @@ class EmbeddedStore:
         loop = asyncio.get_running_loop()
         contents = await loop.run_in_executor(self._thread, self._file.contents.copy)
         self._copied = contents.rows_checksum
-        try:
-            await loop.run_in_executor(self._copy_thread, self._copy_in_plenty, contents)
-        except (sqlite3.Error, OSError, StoreFileError) as error:
-            log.warning("no copy of the coordination store %s could be made: %s; the last one stays", self.path, error)
+        await loop.run_in_executor(self._copy_thread, self._try_copy, contents)
         self._copying = None
         if self.failure is None and self._sessions:
             # Nodes may have changed meanwhile.
             self._plan_copy()
+
+    def _try_copy(self, contents: Contents) -> None:
+        try:
+            self._copy_in_plenty(contents)
+        except (sqlite3.Error, OSError, StoreFileError) as error:
+            log.warning("no copy of the coordination store %s could be made: %s; the last one stays", self.path, error)
 
     def _copy_in_plenty(self, contents: Contents) -> None:
         """A copy must not take the room that the store itself needs on a full disk. Raises: sqlite3.Error, OSError, StoreFileError."""
@@ -245,6 +251,20 @@ class EmbeddedStore:
             if code not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE) or not self._ballast.drop():
                 raise
         return read_store(self.path)
+
+    def _doubted(self, found: Contents) -> Contents | None:
+        """What the file is to hold when it may lack its last transactions; None when it has them."""
+        reason = doubt(self.path)
+        if reason is None:
+            return None
+        log.warning(
+            "%s, so the coordination store may lack changes after transaction %d; its epochs and ids are put ahead by %d. "
+            "Check that the topics and settings are as they should be",
+            reason,
+            found.zxid,
+            LOST_UNKNOWN,
+        )
+        return doubted(self.path, found)
 
     def _with_room(self, act: Callable[[], T]) -> T:
         """What ``act`` gives; on a full disk it is tried again once the ballast is dropped. Raises sqlite3.Error."""
