@@ -1,27 +1,27 @@
-"""What every coordinator shares: state that is a fold over the records of one partition of an internal topic.
+"""The base of coordinators: state that is a fold over the records of one partition of an internal topic.
 
-A key (a group's id, say) hashes to a partition of the topic, and the broker that leads the partition coordinates the key. Each partition
-led here is a ``Shard`` with a machine of its own, made by ``make(shard)``::
+A key (for example a group id) hashes to a partition of the topic, and the partition's leader coordinates the key. Each partition led here
+is a ``Shard`` with a state machine made by ``make(shard)``::
 
-                led here                    all of the log applied
+                led here                    the whole log applied
     (nothing) ───────────▶ LOADING ─────────────────────────────▶ ACTIVE
-                              │  a record that cannot be read        │
-                              ├───────────────▶ FAILED               │  led no more, directory failed, broker stops
+                              │  unreadable record                   │
+                              ├───────────────▶ FAILED               │  not leader any more, directory failed, broker stops
                               └───────────────┬──────────────────────┘
                                               ▼
-                                            GONE   what waits is answered NOT_COORDINATOR, no timer fires any more
+                                            GONE   waiting requests get NOT_COORDINATOR, timers do not fire
 
-A request is decided by the machine. What must outlive a crash it hands to ``Shard.write`` as records, which are appended as one batch and
-then applied, each by ``machine.apply(key, value)``: the function that loading uses, so that what is loaded is what was there. A refused
-append changes nothing and raises. What need not outlive a crash (who waits, deadlines) the machine keeps beside.
+The machine decides a request. State that must survive a crash is passed to ``Shard.write`` as records, which are appended as one batch and
+then applied by ``machine.apply(key, value)``. Loading uses the same function, so the loaded state is equal. A refused append raises and
+changes nothing. Other state (waiting requests, deadlines) stays in the machine.
 
-No answer shows what a crash could take back: it waits until the last batch about its key (``of``) is committed. ``Shard.answer`` does
-that for an answer known at once, ``Shard.later`` makes a ``Reply`` for one that comes later.
+No response shows state that a crash could undo: it waits until the last batch about its key (``of``) is committed. ``Shard.answer`` does
+this for a response that is known at once; ``Shard.later`` makes a ``Reply`` for one that follows later.
 
-Loading reads the log in chunks off the loop, so that no step lasts longer than a chunk takes to apply; requests meanwhile are refused
-with COORDINATOR_LOAD_IN_PROGRESS. The topic is created when somebody first looks for a coordinator.
+Loading reads the log in chunks off the event loop, so that each step is short; meanwhile requests get COORDINATOR_LOAD_IN_PROGRESS. The
+topic is created when a client first looks for a coordinator.
 
-Source: Kafka's CoordinatorRuntime. Difference: an answer waits for its own key's records, not for all of the shard's.
+Source: Kafka's CoordinatorRuntime. Difference: a response waits for its own key's records, not for all records of the shard.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
 #: Bytes of log applied in one step: some thousand records, a few milliseconds.
 LOAD_BYTES = 64 * KiB
 
-#: A record of a machine's own: key and value as messages; value None is a tombstone.
+#: A record of the machine: key and value as messages; value None is a tombstone.
 Record = tuple[Any, Any]
 
 
 class State(Enum):
-    """See the module's theory."""
+    """State of a shard; see the module's diagram."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -70,26 +70,26 @@ class State(Enum):
 
 
 class Machine(Protocol):
-    """What a shard drives."""
+    """The state machine of a shard."""
 
     def encode(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
-        """A record as it lies in the log."""
+        """A record as stored in the log."""
 
     def decode(self, key: bytes, value: bytes | None) -> Record | None:
-        """A record of the log; None for a type that a later version wrote. Raises: MalformedMessage."""
+        """A record of the log; None for a record type of a later version. Raises: MalformedMessage."""
 
     def apply(self, key: Any, value: Any) -> None:
-        """Take in one record; nothing else changes what a restart would find."""
+        """Applies one record. Only this changes persistent state."""
 
     def loaded(self) -> None:
-        """All of the log was applied: begin to serve."""
+        """The whole log was applied: start to serve."""
 
 
 M = TypeVar("M", bound=Machine)
 
 
 class Reply:
-    """The answer to a request, given later, once. It is forgotten with its connection, and refused with its shard."""
+    """A response that follows later, once. It is dropped with its connection and refused with its shard."""
 
     __slots__ = ("_call", "_of", "_parked", "_refuse", "_shard")
 
@@ -106,9 +106,9 @@ class Reply:
         return self._call.api_version
 
     def give(self, message: Any) -> None:
-        """Answer, as soon as what was written about the key so far is committed."""
+        """Sends the response as soon as all records written about the key so far are committed."""
         if self._leave():
-            # What is given may belong to another request than the one whose step this is.
+            # This step may belong to another request.
             self._shard.node.isolation.run(self._call, self._give, message)
 
     def _give(self, message: Any) -> None:
@@ -117,16 +117,16 @@ class Reply:
             self._shard.node.answer(self._call, answer)
 
     def refuse(self, error: KafkaError) -> None:
-        """Answer with an error."""
+        """Sends an error."""
         self.give(self._refuse(self._call, error))
 
     def gone(self) -> None:
-        """The shard is led elsewhere."""
+        """The shard moved to another broker."""
         if self._leave():
             self._shard.node.answer(self._call, self._refuse(self._call, not_coordinator(self._of)))
 
     def _leave(self) -> bool:
-        """Whether it was still to be answered."""
+        """Whether it was not answered yet."""
         self._shard.replies.pop(self, None)
         if self._parked.done:
             return False
@@ -134,32 +134,32 @@ class Reply:
         return True
 
     def park(self) -> None:
-        """Begin to wait."""
+        """Starts to wait."""
         self._shard.replies[self] = None
         self._shard.node.park(self._call, self._parked, None)
 
 
 class Shard(Generic[M]):
-    """One partition of the topic, led here. See the module's theory."""
+    """One partition of the topic that is led here."""
 
     def __init__(self, node: "Node", leader: "Leader", make: "Callable[[Shard[M]], M]") -> None:
         self.node = node
         self.leader = leader
         self.partition = leader.partition
         self.state = State.LOADING
-        #: Answers that wait for something other than a commit.
+        #: Responses that wait for something other than a commit.
         self.replies: dict[Reply, None] = {}
         #: Deadlines of the machine.
         self._timers: dict[Parked, None] = {}
-        #: End offset of the last batch about a key, for those that may not be committed; emptied when everything is.
+        #: End offset of the last batch about each key that may not be committed; cleared when everything is.
         self._written: dict[str, int] = {}
         self._written_end = 0
-        #: End of the log when loading began: what lay in it need not be committed.
+        #: Log end when loading began: records below need not be committed.
         self._loaded_end: int = leader.log.end_offset
         self._position: int = leader.log.start_offset
         self.machine = make(self)
 
-    # What a machine may ask.
+    # For machines.
 
     @property
     def now_ms(self) -> int:
@@ -182,10 +182,10 @@ class Shard(Generic[M]):
         return self.node.rng
 
     def write(self, of: str, records: Sequence[Record], *, too_large: type[KafkaError] = errors.UnknownServerError) -> None:
-        """Append records about one key as one batch, and apply them. Without records nothing happens.
+        """Appends records about one key as one batch, and applies them. Does nothing without records.
 
-        Raises: NotCoordinator, CoordinatorNotAvailable, and ``too_large``, by default as Kafka, when they are more than max.message.bytes
-        of the topic; nothing has changed then.
+        Raises: NotCoordinator, CoordinatorNotAvailable, and ``too_large`` if they exceed max.message.bytes of the topic (by default the
+        error that Kafka uses). Then nothing has changed.
         """
         if not records:
             return
@@ -206,11 +206,11 @@ class Shard(Generic[M]):
             for key, value in records:
                 machine.apply(key, value)
         finally:
-            # What is in the log is flushed, whatever becomes of the machine.
+            # What is in the log is flushed, whatever happens to the machine.
             self.node.partitions.wrote(leader)
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> Parked:
-        """Have something done later, unless it is cancelled or the shard goes."""
+        """Schedules ``act``, unless it is cancelled or the shard ends."""
 
         def fire(expired: bool) -> None:
             del self._timers[timer]
@@ -223,26 +223,27 @@ class Shard(Generic[M]):
         return timer
 
     def cancel(self, timer: Parked | None) -> None:
-        """Undo ``after``; one that has fired is left alone."""
+        """Cancels ``after``; has no effect on a timer that fired."""
         if timer is not None:
             self._timers.pop(timer, None)
             self.node.purgatory.cancel(timer)
 
-    # Answers.
+    # Responses.
 
     def answer(self, call: RequestArrived, message: Any, *, of: str, refuse: Refusal) -> Any:
-        """What a handler returns: the message, if all that it may show of the key is committed, and PARKED until then."""
+        """The result of a handler: the message if all records about the key are committed, otherwise PARKED until then."""
         return when_committed(call, message, [(self, of)], refuse=refuse)
 
     def committed(self, of: str) -> "Commit | None":
-        """What to wait for before anything about a key is told; None when all that was written about it is committed."""
+        """The commit that a response about a key must wait for; None if everything is committed."""
         if self.leader.high_watermark >= self._written_end:
             self._written.clear()
         until = max(self._written.get(of, 0), self._loaded_end)
         return None if self.leader.high_watermark >= until else Commit(self, until)
 
     def later(self, call: RequestArrived, ask: Callable[[Reply], None], *, of: str, refuse: Refusal) -> Any:
-        """What a handler returns whose answer comes later: ``ask`` gets the ``Reply``, and may give it at once, or raise a KafkaError."""
+        """The result of a handler whose response follows later: ``ask`` gets the ``Reply`` and may answer it at once or raise
+        KafkaError."""
         reply = Reply(self, call, of, refuse)
         reply.park()
         try:
@@ -251,10 +252,10 @@ class Shard(Generic[M]):
             reply.refuse(error)
         return PARKED
 
-    # Loading, and the end.
+    # Loading and end.
 
     def load(self) -> None:
-        """Read on where the last chunk ended. Called once; then each chunk asks for the next."""
+        """Reads the next chunk. Called once; then each chunk requests the next."""
         if self.state is not State.LOADING:
             return
         try:
@@ -300,14 +301,14 @@ class Shard(Generic[M]):
         )
 
     def reload(self) -> None:
-        """An exception interrupted what this shard does: what waits is refused, and another shard takes its state from the log."""
+        """An exception interrupted this shard: waiting requests are refused, and a new shard loads the log."""
         if self.state is not State.GONE:
             self.drop()
             self.node.groups.partition_changed(self.partition)
 
     @indivisible
     def drop(self) -> None:
-        """The partition is led here no more."""
+        """The partition is not led here any more."""
         self.state = State.GONE
         for timer in list(self._timers):
             self.cancel(timer)
@@ -317,10 +318,10 @@ class Shard(Generic[M]):
 
 
 class Commit(NamedTuple):
-    """What an answer waits for."""
+    """The commit that a response waits for."""
 
     shard: Shard[Any]
-    #: The high watermark that settles it.
+    #: The required high watermark.
     until: int
 
     @property
@@ -329,7 +330,7 @@ class Commit(NamedTuple):
 
 
 def when_committed(call: RequestArrived, message: Any, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal) -> Any:
-    """What a handler returns: the message, if all that it may show of these keys is committed, and PARKED until then."""
+    """The result of a handler: the message if all records about these keys are committed, otherwise PARKED until then."""
     waits = [commit for shard, of in about if (commit := shard.committed(of)) is not None]
     if not waits:
         return message
@@ -346,7 +347,7 @@ def when_committed(call: RequestArrived, message: Any, about: Iterable[tuple[Sha
 
 
 class Coordinator(Generic[M]):
-    """The shards of one internal topic on this broker, and where those of other brokers are."""
+    """The shards of one internal topic on this broker, and the locations of the others."""
 
     def __init__(
         self,
@@ -358,8 +359,9 @@ class Coordinator(Generic[M]):
         replicas: Callable[["Settings"], int],
         configs: Callable[["BrokerOptions"], dict[str, str]],
     ) -> None:
-        """``partitions``, ``replicas`` and ``configs`` are those with which the topic is created. Replicas -1: as many as it is to
-        have, but for the moment no more than there are brokers."""
+        """``partitions``, ``replicas`` and ``configs`` are used to create the topic. Replicas -1: the configured number, but at most
+        the number of brokers at the moment.
+        """
         self._node = node
         self.topic = topic
         self._make = make
@@ -370,18 +372,18 @@ class Coordinator(Generic[M]):
         self.shards: dict[int, Shard[M]] = {}
 
     def start(self) -> None:
-        """The broker has heard what the store held: load what it leads."""
+        """Loads the partitions that this broker leads, after the store's initial state arrived."""
         for partition in [led for led in self._node.partitions.leaders if led.topic == self.topic]:
             self.partition_changed(partition)
 
     def stop(self) -> None:
-        """The broker stops: let go of everything."""
+        """Drops all shards, because the broker stops."""
         for shard in list(self.shards.values()):
             shard.drop()
         self.shards = {}
 
     def partition_changed(self, partition: TopicPartition) -> None:
-        """A partition began or ceased to be led here, or its log directory failed."""
+        """A partition's leadership or log directory changed."""
         if partition.topic != self.topic:
             return
         leader = self._node.partitions.leaders.get(partition)
@@ -396,12 +398,12 @@ class Coordinator(Generic[M]):
             shard.load()
 
     def partition_of(self, key: str) -> int | None:
-        """Number of the partition that a key belongs to; None while there is no topic."""
+        """Partition of a key; None while the topic does not exist."""
         topic = self._node.image.topics.get(self.topic)
         return partition_for(key, len(topic.replicas)) if topic is not None and topic.replicas else None
 
     def shard_of(self, key: str) -> Shard[M]:
-        """The shard that coordinates a key, ready to serve.
+        """The active shard of a key.
 
         Raises: NotCoordinator, CoordinatorLoadInProgress.
         """
@@ -415,12 +417,12 @@ class Coordinator(Generic[M]):
         return shard
 
     def create(self) -> None:
-        """Have the topic created, unless that is under way. Raises: KafkaError, when the controller is here and says no."""
+        """Creates the topic unless that is in progress. Raises: KafkaError if this broker is the controller and refuses."""
         options = self._node.options
         configs = [CreatableTopicConfig(name=name, value=value) for name, value in self._configs(options).items()]
         replicas, brokers = self._replicas(self._node.settings), len(self._node.image.brokers)
         if replicas > brokers:
-            # The controller would say the same, but nobody would hear it.
+            # The controller would refuse too, but its answer is not seen here.
             raise errors.InvalidReplicationFactor(f"it is to have {replicas} replicas, and {brokers} brokers are alive")
         wish = CreatableTopic(name=self.topic, num_partitions=self._partitions(options), replication_factor=replicas, configs=configs)
         begin_creation(self._node, wish)
@@ -431,7 +433,7 @@ def not_coordinator(key: str) -> KafkaError:
 
 
 def partition_for(key: str, partitions: int) -> int:
-    """Where Kafka puts a key: Java's hash of the string, made positive, modulo. Source: Kafka's Utils.abs, java.lang.String."""
+    """Kafka's partition of a key: Java's string hash, absolute value, modulo. Source: Kafka's Utils.abs, java.lang.String."""
     value = 0
     units = key.encode("utf-16-be", "surrogatepass")
     for index in range(0, len(units), 2):

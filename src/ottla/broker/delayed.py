@@ -1,13 +1,13 @@
-"""Requests that wait: for an offset to be committed, for bytes to arrive, for the store to answer, or for their deadline.
+"""Delayed operations: requests that wait for a commit, for bytes, for the store's answer, or for their deadline.
 
-One mechanism for all of them. A ``Parked`` request names the keys it waits on, a test that says whether it can be finished now, and what to
-do then. Whoever changes something under a key pokes that key; every request waiting on it is tested again, and may look at what changed
-alone. A deadline finishes it as expired.
+An operation has keys, a test whether it can complete now, and the action to complete it. Code that changes something under a key pokes the
+key; all operations of that key are tested again. An operation may ask for the keys that were poked, to look only at them. At its deadline
+an operation completes as expired.
 
-Deadlines stand in a timing wheel with one slot per tick of 10 ms, kept in a dict so that an idle wheel costs nothing; a heap of the
-occupied ticks tells the next one. Adding is O(1); so is leaving, which most do long before their deadline: a slot forgets a request at
-once and goes with the last one, and its tick leaves the heap when it comes up, or when most of the heap is such ticks. Source: Varghese
-and Lauck, "Hashed and hierarchical timing wheels" (1987).
+Deadlines are in a timing wheel with one slot per tick of 10 ms, stored as a dict, so an idle wheel costs nothing; a heap of the used ticks
+has the next one. Adding and removing are O(1): most operations are removed long before their deadline. An empty slot is deleted; its tick
+is removed from the heap when it comes up, or when most of the heap is such ticks. Source: Varghese and Lauck, "Hashed and hierarchical
+timing wheels" (1987).
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -18,7 +18,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.isolation import BrokenState, indivisible, interrupted
 
 TICK_MS = 10
-#: Ticks without a slot that the heap may hold beside as many as it has with one.
+#: Ticks without a slot that the heap may hold in addition to as many as it has with one.
 STALE_TICKS = 64
 
 
@@ -26,26 +26,26 @@ NEVER_PARKED = -2
 
 
 class Parked:
-    """One waiting request. It is finished exactly once, or cancelled."""
+    """One delayed operation. It completes exactly once, or is cancelled."""
 
     __slots__ = ("call", "done", "finish", "keys", "poked", "ready", "tick")
 
     def __init__(
         self, keys: Sequence[Hashable], ready: Callable[[], bool], finish: Callable[[bool], None], poked: list[Any] | None = None
     ) -> None:
-        #: Each key once, whatever the caller gives: a request can name one partition several times.
+        #: Each key once: a request can name one partition several times.
         self.keys: Collection[Hashable] = keys if len(keys) < 2 else dict.fromkeys(keys)
-        #: True when the request can be finished now; changes nothing outside the request.
+        #: Whether the operation can complete now; changes nothing outside of the operation.
         self.ready = ready
-        #: Keys that were poked since ``ready`` took them out, for one that looks at these alone.
+        #: Keys poked since ``ready`` last cleared the list, for operations that look only at these.
         self.poked = poked
-        #: Called once; its argument tells whether the deadline came first.
+        #: Called once; the argument is whether the deadline came first.
         self.finish = finish
-        #: The client's request that waits; None: something of the broker's own.
+        #: The client's request; None for an operation of the broker itself.
         self.call: RequestArrived | None = None
-        #: Never goes back to False.
+        #: Set when it completed or was cancelled.
         self.done = False
-        #: Its slot of the wheel; -1 without a deadline.
+        #: Its tick in the wheel; -1 without a deadline.
         self.tick = NEVER_PARKED
 
 
@@ -54,25 +54,25 @@ def _raise(call: RequestArrived, error: Exception) -> None:
 
 
 class Purgatory:
-    """All waiting requests of a broker, by key and by deadline."""
+    """All delayed operations of a broker, by key and by deadline."""
 
     __slots__ = ("_failed", "_slots", "_ticks", "_waiting", "heard", "parked")
 
     def __init__(self, failed: Callable[[RequestArrived, Exception], None] = _raise) -> None:
-        """``failed`` answers a client's request whose ``ready`` or ``finish`` raised; the others go on."""
+        """``failed`` answers a client's request whose ``ready`` or ``finish`` raised; other operations continue."""
         self._failed = failed
         self._waiting: dict[Hashable, dict[Parked, None]] = {}
         #: By tick; never empty.
         self._slots: dict[int, dict[Parked, None]] = {}
-        #: A heap of at least the ticks that have a slot.
+        #: A heap with at least the ticks that have a slot.
         self._ticks: list[int] = []
-        #: Told of each poke.
+        #: Called for each poke.
         self.heard: Callable[[Hashable], None] | None = None
-        #: How many wait now.
+        #: Number of waiting operations.
         self.parked = 0
 
     def park(self, parked: Parked, deadline_ms: int | None) -> None:
-        """Keep the request until a poke finds it ready or ``deadline_ms`` passes; None waits without limit."""
+        """Keeps an operation until a poke finds it ready or ``deadline_ms`` passes; None waits without limit."""
         try:
             self.parked += 1
             parked.tick = -1
@@ -90,7 +90,7 @@ class Purgatory:
             raise interrupted("Purgatory.park", error) from error
 
     def poke(self, key: Hashable) -> None:
-        """Something under ``key`` changed: finish what is ready."""
+        """Completes operations that are ready after a change under ``key``."""
         try:
             if self.heard is not None:
                 self.heard(key)
@@ -123,14 +123,14 @@ class Purgatory:
 
     @indivisible
     def release(self, key: Hashable) -> None:
-        """Finish everything under ``key`` as it stands."""
+        """Completes all operations of ``key`` as they are."""
         for parked in list(self._waiting.get(key, ())):
             if not parked.done:
                 self._finish(parked, expired=False)
 
     @indivisible
     def expire(self, now_ms: int) -> None:
-        """Finish everything whose deadline has passed, in the order of deadlines."""
+        """Completes all operations whose deadline has passed, in the order of deadlines."""
         ticks = self._ticks
         while ticks and ticks[0] * TICK_MS <= now_ms:
             for parked in self._slots.pop(heappop(ticks), ()):
@@ -138,20 +138,20 @@ class Purgatory:
                     self._finish(parked, expired=True)
 
     def expire_all(self) -> None:
-        """The broker stops: finish everything that has a deadline, whenever that is."""
+        """Completes all operations with a deadline, because the broker stops."""
         if self._ticks:
             self.expire(max(self._ticks) * TICK_MS)
 
     @indivisible
     def cancel(self, parked: Parked) -> None:
-        """Forget a request whose client went away."""
+        """Removes an operation without completing it."""
         if parked.tick == NEVER_PARKED:
             parked.done = True
         elif not parked.done:
             self._leave(parked)
 
     def next_deadline_ms(self) -> int | None:
-        """When ``expire`` has something to do, at the earliest."""
+        """When ``expire`` is next needed, at the earliest."""
         ticks = self._ticks
         while ticks:
             if ticks[0] in self._slots:

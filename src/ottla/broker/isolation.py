@@ -1,18 +1,18 @@
-"""What an unexpected exception costs: the request that caused it, its coordinator shard, or the process.
+"""Limits the effect of an unexpected exception to a request, a coordinator shard, or the process.
 
 ==============================================  ==========================================================================
-an exception that is no refusal is raised       what follows
+where an unexpected exception is raised         effect
 ==============================================  ==========================================================================
-while a request is handled                      UNKNOWN_SERVER_ERROR for this request
-while a request that waited is finished         UNKNOWN_SERVER_ERROR for this request; the others go on
-while the state of groups is changed            the same, and the shard is loaded again from its log
-inside of an indivisible change                 BrokenState: the process stops, with a flight record
-in an event that no request caused              the process stops, with a flight record
+in the handler of a request                     UNKNOWN_SERVER_ERROR for this request
+in the completion of a delayed operation        UNKNOWN_SERVER_ERROR for its request; others continue
+in a change of group state                      the same, and the shard is loaded again from its log
+inside of an indivisible change                 BrokenState: the process stops with a flight record
+in an event that no request caused              the process stops with a flight record
 ==============================================  ==========================================================================
 
-An indivisible change is a function that leaves the broker's state consistent when it returns, and not before. It is marked with
-``indivisible``: an unexpected exception that leaves it becomes ``BrokenState``, which nothing but the shell catches. Between two such
-changes the state is consistent, so an exception there costs only the request. ``docs/decisions/0026`` says why.
+An indivisible change leaves the broker's state consistent only when it returns. The decorator ``indivisible`` marks it: an unexpected
+exception that leaves it becomes ``BrokenState``, which only the shell catches. Between two such changes the state is consistent, so an
+exception there costs only the request. See ``docs/decisions/0026``.
 
 Each failure is an effect, ``RequestFailed``: the shell logs, counts and records it; the simulator fails.
 """
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Exceptions with which a change refuses: it has changed nothing, or its caller takes the log directory offline.
+#: Exceptions with which a change refuses: nothing has changed, or the caller takes the log directory offline.
 REFUSALS = (KafkaError, OSError, LogError, RecordsError)
 
 
 class BrokenState(AssertionError):
-    """A change of the broker's state was interrupted: nothing in memory can be trusted any more."""
+    """A change of the broker's state was interrupted: the state in memory is not valid any more."""
 
 
 def indivisible(change: Callable[P, T]) -> Callable[P, T]:
-    """Marks a function that changes state which outlives the request. See the module's theory."""
+    """Marks a function that changes state which outlives the request; see the module's docstring."""
 
     @wraps(change)
     def whole(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -75,7 +75,7 @@ def indivisible(change: Callable[P, T]) -> Callable[P, T]:
 
 
 def interrupted(change: str, error: Exception) -> BrokenState:
-    """What a change raises that an unexpected exception interrupted, where a decorator would cost too much."""
+    """The error for an interrupted change, where a decorator would cost too much."""
     return BrokenState(f"{change} was interrupted by {type(error).__name__}: {error}")
 
 
@@ -97,7 +97,7 @@ class Isolation:
         self.touched: list[Shard[Any]] = []
 
     def request(self, call: RequestArrived) -> None:
-        """Handle a request that arrived; an unexpected exception is answered. Raises: BrokenState."""
+        """Handles a request; an unexpected exception is answered. Raises: BrokenState."""
         try:
             self._node.handle(call)
         except BrokenState:
@@ -108,7 +108,7 @@ class Isolation:
             self.touched = []
 
     def run(self, call: RequestArrived, act: Callable[..., Any], *args: Any) -> Any:
-        """Run ``act``, which belongs to this request; an unexpected exception is answered. Raises: BrokenState."""
+        """Runs ``act`` for a request; an unexpected exception is answered. Raises: BrokenState."""
         touched = len(self.touched)
         try:
             done = act(*args)
@@ -122,7 +122,7 @@ class Isolation:
         return done
 
     def run_shard(self, shard: "Shard[Any]", act: Callable[[], Any]) -> None:
-        """Run what a shard does on a deadline; after an unexpected exception its state comes from the log again. Raises: BrokenState."""
+        """Runs a shard's deadline; after an unexpected exception the shard is loaded again. Raises: BrokenState."""
         try:
             act()
         except BrokenState:
@@ -132,7 +132,7 @@ class Isolation:
             shard.reload()
 
     def failed(self, call: RequestArrived, error: Exception, touched: int | None = None) -> None:
-        """Answer a request that raised, unless it is answered. Shards touched from the ``touched``-th on are its own; None: none is."""
+        """Answers a request that raised, unless it is answered. Shards from the ``touched``-th on are its own; None: none."""
         node = self._node
         if touched is not None:
             shards = dict.fromkeys(self.touched[touched:])
@@ -142,7 +142,7 @@ class Isolation:
                     shard.reload()
         node.unpark(call)
         answered = any(_ends(effect, call) for effect in node.effects)
-        # First, so that the log has the failure when the client reads of it: a flight record takes a while to write.
+        # First, so that the failure is in the log before the client reads the response: writing a flight record takes a while.
         node.effects.append(effects.RequestFailed(call=call, what="the request", error=error))
         if not answered:
             node.effects.append(self._refusal(call))
@@ -162,8 +162,9 @@ class Isolation:
 
 
 def refusal(call: RequestArrived) -> Any:
-    """UNKNOWN_SERVER_ERROR as this API says it; None where it cannot: with acks=0, in a version without a place for it, or when its
-    ``refuse`` fails too."""
+    """UNKNOWN_SERVER_ERROR in the form of this API; None if it has none: with acks=0, in a version without an error field, or if its
+    ``refuse`` raises too.
+    """
     if getattr(call.body, "acks", None) == 0:
         return None
     try:
@@ -175,7 +176,7 @@ def refusal(call: RequestArrived) -> Any:
 
 
 def _says(value: Any, version: int) -> bool:
-    """Whether a message, or a part of one, has UNKNOWN_SERVER_ERROR in a field that this version has."""
+    """Whether a message, or a part of one, has UNKNOWN_SERVER_ERROR in a field of this version."""
     if isinstance(value, list):
         return any(_says(part, version) for part in value)
     if not isinstance(value, msgspec.Struct):
@@ -188,7 +189,7 @@ def _says(value: Any, version: int) -> bool:
 
 
 def _ends(effect: effects.Effect, call: RequestArrived) -> bool:
-    """Whether an effect already ends this request."""
+    """Whether an effect already answers this request."""
     if isinstance(effect, effects.Close):
         return effect.connection == call.connection
     ends = isinstance(effect, (effects.Respond, effects.Release))

@@ -1,4 +1,4 @@
-"""Topics that come into being without a client's CreateTopics: those asked for by name, and the coordinators' own."""
+"""Topics that are created without a CreateTopics request: automatic creation by name, and the coordinators' topics."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ CREATE_TOPICS_VERSION = 7
 
 
 def begin_creation(node: "Node", wish: CreatableTopic) -> None:
-    """Have the controller create a topic; nobody waits for it. Does nothing while that is under way.
+    """Asks the controller to create a topic, without waiting. Does nothing while that is in progress.
 
-    Raises: KafkaError, when this broker is the controller and refuses.
+    Raises: KafkaError if this broker is the controller and refuses.
     """
     name = wish.name
     if name in node.creating:

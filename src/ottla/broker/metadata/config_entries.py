@@ -1,4 +1,4 @@
-"""Settings as clients see them: every one with its value, where that value comes from, and what it would be otherwise.
+"""Settings as DescribeConfigs returns them: value, source and synonyms.
 
 Source: KIP-133, KIP-226 (synonyms), KIP-569 (types and documentation).
 """
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-#: Defaults of settings of a broker that stand for no value: they are shown as null, without a synonym, as Kafka shows them.
+#: Defaults of broker settings that mean no value: returned as null without a synonym, as in Kafka.
 UNSET = (None, "", ())
-#: Types of resources that have settings here, with the codes of DescribeConfigs.
+#: Resource types with settings, with DescribeConfigs' codes.
 TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 class Source(IntEnum):
-    """Where a value comes from, with DescribeConfigs' codes."""
+    """Source of a value, with DescribeConfigs' codes."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -36,7 +36,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A setting that can give the value, and the value it gives; None for a secret."""
+    """A setting that can provide the value, and its value; None for a secret."""
 
     name: str
     value: str | None
@@ -45,7 +45,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One setting; its synonyms stand in the order of precedence, the one in force first."""
+    """One setting; synonyms are in order of precedence, the effective one first."""
 
     name: str
     value: str | None
@@ -61,7 +61,7 @@ class Entry:
 
 
 def topic_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]:
-    """Every topic setting of a topic with these overrides."""
+    """All settings of a topic with these overrides."""
     for spec in sorted(TopicOptions.SPECS.values(), key=lambda spec: spec.name):
         synonyms = []
         if spec.name in overrides:
@@ -73,7 +73,7 @@ def topic_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]
 
 
 def group_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]:
-    """Every setting of a group with these overrides, whether the group exists or not."""
+    """All settings of a group with these overrides, whether or not the group exists."""
     for spec in sorted(GroupOptions.SPECS.values(), key=lambda spec: spec.name):
         own = [Synonym(spec.name, overrides[spec.name], Source.GROUP)] if spec.name in overrides else []
         shared = [synonym for name in spec.synonyms for synonym in _broker_synonyms(node, name)]
@@ -81,7 +81,7 @@ def group_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]
 
 
 def broker_entries(node: "Node") -> Iterator[Entry]:
-    """Every setting of this broker, and what was set by names that it does not know."""
+    """All settings of this broker, and those stored under unknown names."""
     for name, spec in sorted(SPECS_BY_NAME.items()):
         synonyms = list(_broker_synonyms(node, name))
         if spec.default not in UNSET:
@@ -94,7 +94,7 @@ def broker_entries(node: "Node") -> Iterator[Entry]:
 
 
 def cluster_entries(node: "Node") -> Iterator[Entry]:
-    """The settings that were changed for all brokers while they ran."""
+    """Dynamic settings of the whole cluster."""
     for name, text in sorted(node.image.overrides("brokers", DEFAULT_ENTITY).items()):
         spec = SPECS_BY_NAME.get(name)
         if spec is None:
@@ -104,7 +104,7 @@ def cluster_entries(node: "Node") -> Iterator[Entry]:
 
 
 def _strange(name: str, source: Source) -> Entry:
-    """A setting that this broker keeps without knowing it; it may be a secret of a plugin's, so the value is not told, as in Kafka."""
+    """A stored setting with an unknown name; it may be a plugin's secret, so the value is null, as in Kafka."""
     return Entry(name, None, source, Kind.UNKNOWN, "This broker does not know this setting.", False, (Synonym(name, None, source),))
 
 

@@ -1,6 +1,7 @@
-"""Settings of a broker, under Kafka's names and with Kafka's defaults; those Kafka has no name for begin with ``ottla.``.
+"""Settings of a broker, with Kafka's names and defaults. Names without a counterpart in Kafka begin with ``ottla.``.
 
-Every topic setting also has its broker-wide default here, under the synonym that ``TopicOptions`` names.
+The default of a topic setting for the whole broker is the first synonym that ``TopicOptions`` declares; ``topic_defaults`` lists them. A
+topic setting without a synonym has no broker default.
 """
 
 from collections.abc import Mapping
@@ -110,7 +111,7 @@ class ServerOptions(Options):
 
 
 class ClusterOptions(Options):
-    """Settings of what the broker decides: topics, requests, clean-up."""
+    """Settings of the broker's decisions: topics, requests, cleanup."""
 
     num_partitions: int = option("num.partitions", 1, at_least=1, doc="Partitions of a topic whose creator does not say.")
     default_replication_factor: int = option(
@@ -501,7 +502,7 @@ class ClusterOptions(Options):
 
 
 def topic_defaults() -> dict[str, OptionSpec]:
-    """The broker-wide default of each topic setting, under the name of its first synonym, and what a topic gets when it sets none."""
+    """The broker defaults of topic settings, by first synonym, with the value that a topic gets without overrides."""
     return {
         spec.synonyms[0]: OptionSpec(
             spec.synonyms[0], spec.kind, spec.default, f"Default of the topic setting {spec.name}. {spec.doc}",
@@ -512,7 +513,7 @@ def topic_defaults() -> dict[str, OptionSpec]:
     }  # fmt: skip
 
 
-#: Milliseconds in one unit of the settings that give a topic default in hours or minutes.
+#: Milliseconds per unit of settings that give a topic default in hours or minutes.
 UNITS_MS = {
     "log.retention.minutes": MINUTE_MS,
     "log.retention.hours": HOUR_MS,
@@ -522,11 +523,11 @@ UNITS_MS = {
 
 
 class BrokerOptions(ServerOptions, ClusterOptions):
-    """Every setting a broker reads itself; defaults for topics stand beside it in ``Settings``."""
+    """All settings that a broker reads itself; defaults of topics are in ``Settings``."""
 
 
 class GroupOptions(Options):
-    """Settings of one group of the new protocol, over what the broker says for all."""
+    """Settings of one group of the consumer protocol, over the broker's."""
 
     consumer_session_timeout_ms: int = option(
         "consumer.session.timeout.ms",
@@ -545,9 +546,9 @@ class GroupOptions(Options):
 
 
 class Settings:
-    """What a broker was started with: its own options, and what its topics get when they set nothing.
+    """Settings at the start of a broker: its own, and the defaults of its topics.
 
-    ``texts`` holds the settings given, by Kafka's name, as given. Raises ConfigError, with the name, for one that is unknown or bad.
+    ``texts`` has the given settings as text, by Kafka's name. Raises: ConfigError with the name of an unknown or invalid one.
     """
 
     __slots__ = ("options", "texts", "topic")
@@ -562,7 +563,7 @@ class Settings:
 
 
 def topic_texts(texts: Mapping[str, str]) -> dict[str, str]:
-    """Topic settings, by topic name, that follow from broker settings: the first synonym given wins; hours and minutes become ms."""
+    """Topic settings that follow from broker settings: the first synonym given wins; hours and minutes become ms."""
     found: dict[str, str] = {}
     for spec in TopicOptions.SPECS.values():
         for synonym in spec.synonyms:
@@ -575,8 +576,9 @@ def topic_texts(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def unreadable(image: Image, kind: str, name: str) -> dict[str, str]:
-    """Overrides of an entity in the store that cannot be read, with what is wrong: brokers write none such, but other tools may. They
-    count as not given."""
+    """Stored overrides of an entity that cannot be parsed, with the reason: brokers do not write such values, other tools may. They are
+    ignored.
+    """
     specs: Mapping[str, OptionSpec] = {"topics": TopicOptions.SPECS, "groups": GroupOptions.SPECS}.get(kind, SPECS_BY_NAME)
     wrong: dict[str, str] = {}
     for setting, text in image.overrides(kind, name).items():
@@ -589,14 +591,14 @@ def unreadable(image: Image, kind: str, name: str) -> dict[str, str]:
 
 
 def _overrides(image: Image, kind: str, name: str) -> dict[str, str]:
-    """Overrides of an entity, those that can be read."""
+    """Valid overrides of an entity."""
     found = image.overrides(kind, name)
     wrong = unreadable(image, kind, name) if found else {}
     return {setting: text for setting, text in found.items() if setting not in wrong} if wrong else found
 
 
 def check_size(options: ClusterOptions, owner: str, wished: Mapping[str, str], present: Mapping[str, str]) -> None:
-    """Refuse overrides of one topic, broker or group that are too many or too long; those that do not grow pass. Raises: ConfigError."""
+    """Refuses overrides of an entity that are too many or too long and grow. Raises: ConfigError."""
     size, before = (sum(len(name.encode()) + len(text.encode()) for name, text in texts.items()) for texts in (wished, present))
     size += len(owner.encode())
     limit = options.overrides_max_bytes
@@ -606,19 +608,19 @@ def check_size(options: ClusterOptions, owner: str, wished: Mapping[str, str], p
 
 
 def broker_texts(settings: Settings, image: Image, broker_id: int) -> dict[str, str]:
-    """The broker settings in force, as text: this broker's dynamic ones over the cluster's over those it was started with."""
+    """Broker settings in effect, as text: this broker's dynamic ones, over the cluster's, over those of the start."""
     return {**settings.texts, **_overrides(image, "brokers", DEFAULT_ENTITY), **_overrides(image, "brokers", str(broker_id))}
 
 
 def broker_options(settings: Settings, image: Image, broker_id: int) -> BrokerOptions:
-    """What holds for a broker: what was changed while it runs, over what it was started with. Only what may change then counts."""
+    """Broker settings in effect: dynamic overrides over those of the start. Only dynamic settings are overridden."""
     changed = {**_overrides(image, "brokers", DEFAULT_ENTITY), **_overrides(image, "brokers", str(broker_id))}
     known = {name: text for name, text in changed.items() if name in BrokerOptions.SPECS and BrokerOptions.SPECS[name].scope != "read-only"}
     return BrokerOptions.of(known, base=settings.options)
 
 
 def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
-    """What holds for a topic: its own overrides over the broker's defaults."""
+    """Topic settings in effect: overrides over the broker's defaults."""
     base = settings.topic
     if image.overrides("brokers", DEFAULT_ENTITY) or image.overrides("brokers", str(broker_id)):
         base = TopicOptions.of(topic_texts(broker_texts(settings, image, broker_id)))
@@ -628,7 +630,7 @@ def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) 
 
 
 def group_options(options: BrokerOptions, image: Image, group_id: str) -> GroupOptions:
-    """What holds for a group: its own overrides over the broker's."""
+    """Group settings in effect: overrides over the broker's."""
     base = GroupOptions()
     base.consumer_session_timeout_ms = options.group_consumer_session_timeout_ms
     base.consumer_heartbeat_interval_ms = options.group_consumer_heartbeat_interval_ms
@@ -637,5 +639,5 @@ def group_options(options: BrokerOptions, image: Image, group_id: str) -> GroupO
     return GroupOptions.of(known, base=base) if known else base
 
 
-#: Every name a broker accepts.
+#: All names that a broker accepts.
 SPECS_BY_NAME: dict[str, OptionSpec] = {**topic_defaults(), **BrokerOptions.SPECS}

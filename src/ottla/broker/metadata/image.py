@@ -1,6 +1,6 @@
-"""The broker's picture of the cluster: what the coordination store holds, parsed, as of the last change heard.
+"""The cluster image: the broker's parsed copy of the coordination store, as of the last change received.
 
-Only ``apply`` changes it, from the store's own ordered changes; the broker's decisions read it. Contents are Kafka's ZooKeeper layout.
+Only ``apply`` changes it, in the store's order. The content has Kafka's ZooKeeper layout.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,55 +12,55 @@ from ottla.store import layout
 from ottla.store.layout import PartitionState
 
 NO_LEADER = BrokerId(-1)
-#: Memory for an entity with overrides beside its name and their bytes.
+#: Memory of an entity with overrides in addition to its name and bytes.
 ENTRY_BYTES = 600
 
 
 @dataclass(slots=True)
 class Registration:
-    """A live broker, as its ephemeral node describes it."""
+    """A live broker, from its ephemeral node."""
 
     broker: BrokerId
     host: str
     port: int
     rack: str | None
-    #: Transaction of the registration; a broker that comes back has a larger one. Source: KIP-380.
+    #: Transaction of the registration: a later registration has a higher one. Source: KIP-380.
     epoch: int
-    #: It is about to stop, or fenced: it hands over what it leads, and is not counted in anew. Source: KIP-841.
+    #: In controlled shutdown or fenced: it transfers leadership and is not added to ISRs. Source: KIP-841.
     leaving: bool = False
-    #: Version of the store node: it grows when the broker tells something new of its replicas.
+    #: Version of the store node; it grows when the broker updates the state of its replicas.
     version: int = 0
-    #: Replicas whose log directory failed, and those whose log lacks records.
+    #: Replicas whose log directory failed, and replicas whose log lacks records.
     offline: frozenset[TopicPartition] = frozenset()
     impaired: frozenset[TopicPartition] = frozenset()
-    #: Replicas whose disk is full: they take nothing from producers.
+    #: Replicas whose disk is full: they refuse producers.
     full: frozenset[TopicPartition] = frozenset()
-    #: Since which registration the broker has stopped in order each time; -1 when it did not.
+    #: Broker epoch since which all stops were clean; -1 if the last one was not.
     clean_since: int = -1
-    #: Epoch of the controller that it cannot reach; -1 when it can, or does not know.
+    #: Epoch of the controller that it cannot reach; -1 if it can, or does not know.
     unheard: int = -1
-    #: It is alive, but most brokers could not reach it when it was the controller.
+    #: Alive, but most brokers could not reach it when it was the controller.
     fenced: bool = False
 
 
 @dataclass(slots=True)
 class Topic:
-    """A topic: its id never changes, its partitions are numbered from 0 without gaps."""
+    """A topic: its id never changes; partitions are numbered from 0."""
 
     name: str
     topic_id: TopicId
     #: Replicas by partition, the preferred leader first.
     replicas: dict[int, tuple[int, ...]]
-    #: Version of the store node that holds the replicas.
+    #: Version of the store node with the replicas.
     version: int
-    #: Leader, epoch and ISR by partition; a partition just created may still be without.
+    #: Leader, epoch and ISR by partition; a new partition may have no state yet.
     states: dict[int, PartitionState] = field(default_factory=dict)
-    #: Versions of the store nodes that hold the states; Kafka's partition epochs.
+    #: Versions of the store nodes with the states: Kafka's partition epochs.
     versions: dict[int, int] = field(default_factory=dict)
-    #: Of the replicas, those that are being added, and those that are to go, by partition; without those that do not move.
+    #: Adding and removing replicas of partitions under reassignment.
     adding: dict[int, tuple[int, ...]] = field(default_factory=dict)
     removing: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    #: How many replicas each partition is to have as soon as there are brokers for them; 0 when that was settled, or never in doubt.
+    #: Replication factor to reach when there are enough brokers; 0 if it is reached.
     factor_wanted: int = 0
 
     def leader(self, partition: int) -> BrokerId:
@@ -68,7 +68,7 @@ class Topic:
         return BrokerId(state.leader) if state else NO_LEADER
 
 
-#: What a change to the store was about, for whoever acts on it: a kind and a name.
+#: The subject of a change: a kind and a name.
 Change = tuple[str, object]
 
 
@@ -77,36 +77,36 @@ def _partitions(numbers: Mapping[str, Iterable[int]]) -> frozenset[TopicPartitio
 
 
 class Image:
-    """See the module's theory."""
+    """The parsed store."""
 
     def __init__(self) -> None:
         self.brokers: dict[BrokerId, Registration] = {}
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[TopicId, Topic] = {}
-        #: Partitions of all topics, and topics by name with ``_`` for each ``.``: kept up to date, since each creation of a topic asks.
+        #: Number of partitions, and topics by name with ``_`` for ``.``: kept up to date for checks at topic creation.
         self._partition_count = 0
         self._alike: dict[str, dict[str, None]] = {}
         #: Overrides as text: by ("topics", name) or ("brokers", id or "<default>"); an entity without overrides is absent.
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
-        #: Memory for them, see ``entry_bytes``.
+        #: Their memory, see ``entry_bytes``.
         self.configs_bytes = 0
         #: Versions of the store nodes below /config, /controller_epoch, /latest_producer_id_block and /admin/reassign_partitions.
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
-        #: Paths of notifications that a log directory failed, which the controller has yet to take away.
+        #: Paths of log directory failure notifications that the controller has to delete.
         self.log_dir_events: dict[str, None] = {}
-        #: Replicas that an older tool wishes for by way of the store, until they are there.
+        #: Reassignments requested through the store by older tools.
         self.wished: dict[TopicPartition, tuple[int, ...]] = {}
-        #: The block of producer ids handed out last, in the whole cluster.
+        #: The last allocated block of producer ids in the cluster.
         self.producer_block: layout.ProducerIdBlock | None = None
-        #: Topics that are marked for deletion; some of their partitions may be gone already.
+        #: Topics marked for deletion; some of their partitions may be deleted already.
         self.deleting: dict[str, None] = {}
-        #: What an operator's tool wrote to have partitions led by their first replicas, as it stands; None when nothing.
+        #: Content of the preferred leader election request of a tool; None if there is none.
         self.preferred_election: bytes | None = None
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
-        """The partition's state; None when it does not exist (yet)."""
+        """The partition's state; None if it does not exist (yet)."""
         topic = self.topics.get(partition.topic)
         return topic.states.get(partition.partition) if topic else None
 
@@ -118,16 +118,16 @@ class Image:
         return self._partition_count
 
     def colliding(self, name: str) -> str | None:
-        """Another topic whose name differs from this one in ``.`` and ``_`` only, which metrics cannot tell apart."""
+        """Another topic whose name differs only in ``.`` and ``_``, which metrics cannot distinguish."""
         return next((other for other in self._alike.get(name.replace(".", "_"), ()) if other != name), None)
 
     def overrides(self, kind: str, name: str) -> dict[str, str]:
         return self.configs.get((kind, name), {})
 
     def apply(self, node: NodeState) -> Change | None:
-        """Take in one change of the store; returns what it was about, None when it is none of the broker's business.
+        """Applies one change of the store; returns its subject, None if it does not concern the broker.
 
-        Raises: MalformedNode when the content is not what the path promises.
+        Raises: MalformedNode if the content does not match the path.
         """
         path = node.path
         if path.startswith("/brokers/topics/"):
@@ -171,7 +171,7 @@ class Image:
         return ("topic", name)
 
     def _count(self, topic: Topic, sign: int) -> None:
-        """A topic comes, or goes."""
+        """Counts a new or deleted topic."""
         self._partition_count += sign * len(topic.replicas)
         plain = topic.name.replace(".", "_")
         if sign > 0:
@@ -230,7 +230,7 @@ class Image:
         return ("config", entity)
 
     def _wish_changed(self, node: NodeState) -> Change | None:
-        """What operators' tools write below /admin. Contents are read by whoever acts on them, since anybody may have written them."""
+        """A tool wrote below /admin. The reader must validate the content."""
         topic = layout.deleted_topic_of(node.path)
         if topic is not None:
             if node.data is None:
@@ -278,7 +278,7 @@ class Image:
 
 
 def _wished(node: NodeState) -> dict[TopicPartition, tuple[int, ...]]:
-    """What people write by hand may be anything: what cannot be read wishes for nothing."""
+    """Content that cannot be parsed requests nothing."""
     try:
         return layout.decode_reassignment(node.data) if node.data is not None else {}
     except layout.MalformedNode:
@@ -286,5 +286,5 @@ def _wished(node: NodeState) -> dict[TopicPartition, tuple[int, ...]]:
 
 
 def entry_bytes(path: str, data: bytes) -> int:
-    """About the memory that a node with overrides takes in the image."""
+    """Approximate memory of a node with overrides in the image."""
     return ENTRY_BYTES + len(path) + 2 * len(data)
