@@ -1,25 +1,25 @@
-"""Incremental fetch sessions: the broker remembers what a client fetches, so that requests and answers name only what changed.
+"""Incremental fetch sessions: the broker remembers a client's partitions, so that requests and responses name only changes.
 
 ==========  ===============  ==========================================================
 session id  epoch            meaning
 ==========  ===============  ==========================================================
-0           0                open a session with the partitions named
-any         -1               no session; one that is named is closed
-n           0                close n, open another
-n           next of n        go on: partitions named are added or changed, forgotten ones go
+0           0                open a session with these partitions
+any         -1               no session; close the one that is named
+n           0                close n, open another one
+n           next of n        continue: partitions are added or changed, or forgotten
 ==========  ===============  ==========================================================
 
-A wrong epoch answers INVALID_FETCH_SESSION_EPOCH, an unknown id FETCH_SESSION_ID_NOT_FOUND; the client then opens a new one. With all slots
-taken, a session idle for two minutes makes room; without such a one the client is served without a session (id 0). The same holds when
-the sessions of all consumers remember as many partitions as they may. Followers always have room, and only one set of sessions per
-registration. Source: KIP-227, KIP-516; Kafka bounds the number of sessions, not their partitions.
+A wrong epoch is INVALID_FETCH_SESSION_EPOCH, an unknown id FETCH_SESSION_ID_NOT_FOUND; the client then opens a new session. If all slots
+are used, a session that was idle for two minutes is evicted; otherwise the client is served without a session (id 0). The same applies if
+the sessions of all consumers have the maximum number of partitions. Followers always get a session, one set per registration. Source:
+KIP-227, KIP-516; Kafka limits the number of sessions, not of their partitions.
 
-A partition of a session is *awake* while it may have something to tell, and is looked at by each request; one that has nothing sleeps until
-something happens to it. So thousands of idle partitions cost nothing, neither on the wire nor here::
+A partition of a session is *awake* while it may have news, and each request examines it. Otherwise it sleeps until an event. So thousands
+of idle partitions cost nothing::
 
     named in a request ──▶ awake ──── read: no records, no error, at its end ────▶ asleep
                              ▲                                                        │
-                             └──── appended, committed, cut, led by another ◀─────────┘
+                             └──── appended, committed, truncated, new leader ◀───────┘
 """
 
 from collections.abc import Callable, Hashable
@@ -42,16 +42,16 @@ Key = tuple[str | bytes, int]
 
 
 class Wanted(msgspec.Struct, eq=False, gc=False):
-    """One partition that a fetch asks for, and what its reader knows: about 400 bytes with its places in dicts."""
+    """One partition of a fetch, and what its reader knows: about 400 bytes with its dict entries."""
 
     topic: str | bytes
     ask: FetchPartition
-    #: As last answered; -1 before the first answer.
+    #: In the last response; -1 before the first.
     high_watermark: int = -1
     log_start_offset: int = -1
-    #: Whether it had nothing to give when it was read last, and will have nothing before something happens to its partition.
+    #: Whether the last read found nothing, and nothing will be there before an event of the partition.
     quiet: bool = False
-    #: The partition whose changes wake it; None while its topic is not known.
+    #: The partition whose events wake it; None while its topic is unknown.
     partition: TopicPartition | None = None
 
     @property
@@ -59,7 +59,7 @@ class Wanted(msgspec.Struct, eq=False, gc=False):
         return (self.topic, self.ask.partition)
 
     def news(self, data: PartitionData) -> bool:
-        """Whether an incremental answer must name this partition; notes what is told."""
+        """Whether an incremental response must name this partition; records what is sent."""
         told = data.high_watermark == self.high_watermark and data.log_start_offset == self.log_start_offset
         empty = not data.records and data.error_code == 0 and data.diverging_epoch.epoch == -1 and data.preferred_read_replica == -1
         if told and empty:
@@ -70,31 +70,31 @@ class Wanted(msgspec.Struct, eq=False, gc=False):
 
 
 def _wanted(request: FetchRequest, *, by_id: bool) -> list[Wanted]:
-    """What a whole request asks for. Of a partition that it names twice, the last entry counts. Source: Kafka's FetchRequest.fetchData."""
+    """Partitions of a full request. If it names one twice, the last entry counts. Source: Kafka's FetchRequest.fetchData."""
     wanted = [Wanted(topic.topic_id if by_id else topic.topic, ask) for topic in request.topics for ask in topic.partitions]
     return wanted if len(wanted) < 2 else list({one.key: one for one in wanted}.values())
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One client's partitions, in the order in which they are served."""
+    """One client's partitions, in the order of service."""
 
     number: int
     by_id: bool
-    #: When its last request came.
+    #: Time of its last request.
     used_ms: int
-    #: The follower that it is of, and its registration; -1 for a consumer's.
+    #: Its follower and registration; -1 for a consumer.
     replica: int = -1
     replica_epoch: int = -1
-    #: The epoch the next request must carry.
+    #: Expected epoch of the next request.
     epoch: int = 1
     wanted: dict[Key, Wanted] = field(default_factory=dict)
     awake: dict[Key, Wanted] = field(default_factory=dict)
-    #: What was stirred since the fetch that waits looked last.
+    #: Partitions with events since the waiting fetch last looked.
     stirred: dict[Wanted, None] = field(default_factory=dict)
 
     def told(self, wanted: Wanted, *, served: bool) -> None:
-        """An answer was made for this partition: it sleeps now, or makes room for the others."""
+        """A response was made for this partition: it sleeps, or moves behind the others."""
         key = wanted.key
         if wanted.quiet and wanted.partition is not None:
             self.awake.pop(key, None)
@@ -104,17 +104,17 @@ class Session:
 
 @dataclass(slots=True)
 class Context:
-    """What one fetch request asks for, whether by itself or through its session."""
+    """Partitions of one fetch request, from itself or its session."""
 
-    #: All partitions of a whole request.
+    #: All partitions of a full request.
     wanted: list[Wanted]
-    #: 0: answered without a session.
+    #: 0: without a session.
     session_id: int
     session: Session | None
     incremental: bool
 
     def active(self) -> list[Wanted]:
-        """What is to be looked at now."""
+        """Partitions to examine now."""
         return list(self.session.awake.values()) if self.session is not None and self.incremental else self.wanted
 
 
@@ -126,26 +126,26 @@ class FetchSessions:
     """All sessions of a broker."""
 
     def __init__(self, slots: int, partitions_max: int, total_max: int) -> None:
-        """``slots`` sessions at most; ``partitions_max`` partitions in one, and ``total_max`` in those of all consumers."""
+        """``slots``: number of sessions; ``partitions_max``: partitions of one; ``total_max``: partitions of all consumers' sessions."""
         self._slots = slots
         self._partitions_max = partitions_max
         self._total_max = total_max
-        #: Partitions in the sessions of consumers.
+        #: Partitions in consumers' sessions.
         self.partitions = 0
-        #: Those fetches that wait and have no session.
+        #: Waiting fetches without a session.
         self.waiting = WaitingFetches(total_max, lambda connection: False)
         #: In the order of last use, longest idle first.
         self._sessions: dict[int, Session] = {}
-        #: Who wants a partition, by session.
+        #: Sessions with this partition.
         self._watching: dict[TopicPartition, dict[Session, Wanted]] = {}
-        #: Told when a partition of a follower's session wakes up: up to the session's last request it had all that there was.
+        #: Called when a partition of a follower's session wakes up: until its last request it had all records.
         self.woken: Callable[[Session, Wanted], None] = _nothing
-        #: Told of a session of which a partition was stirred.
+        #: Called for a session whose partition had an event.
         self.poke: Callable[[Hashable], None] = lambda session: None
 
     @classmethod
     def of(cls, options: ClusterOptions, waits: Callable[[int], bool]) -> Self:
-        """None yet, as many as a broker's settings allow. ``waits`` is that of ``WaitingFetches``."""
+        """No sessions yet, with the limits of the broker's settings. ``waits`` as in ``WaitingFetches``."""
         made = cls(options.fetch_sessions_max, options.fetch_session_partitions_max, options.fetch_sessions_partitions_max)
         made.waiting = WaitingFetches(options.fetch_waiting_partitions_max, waits)
         return made
@@ -155,7 +155,7 @@ class FetchSessions:
 
     @indivisible
     def begin(self, request: FetchRequest, *, by_id: bool, now_ms: int, rng: Random, replica: int = -1, replica_epoch: int = -1) -> Context:
-        """What this request asks for.
+        """The partitions of this request.
 
         Raises: FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
         """
@@ -167,7 +167,7 @@ class FetchSessions:
         if none or not self._has_room(now_ms, replica, len(wanted)):
             return Context(wanted, 0, None, incremental=False)
         for session in [one for one in self._sessions.values() if one.replica >= 0]:
-            # One of an earlier registration, or of a follower that has nothing left to ask for here.
+            # Of an earlier registration, or of a follower without partitions here.
             earlier = session.replica == replica and session.replica_epoch != replica_epoch
             if earlier or now_ms - session.used_ms > IDLE_MS:
                 self._close(session)
@@ -219,7 +219,7 @@ class FetchSessions:
         return Context([], session.number, session, incremental=True)
 
     def _has_room(self, now_ms: int, replica: int, partitions: int) -> bool:
-        """Whether one more session may begin; sessions that are idle make room."""
+        """Whether there is room for another session; evicts idle ones."""
         if replica >= 0:
             return True
         for session in list(self._sessions.values()):
@@ -250,11 +250,11 @@ class FetchSessions:
             for wanted in session.wanted.values():
                 self._unwatch(session, wanted)
 
-    # What happens to partitions.
+    # Events of partitions.
 
     @indivisible
     def watch(self, session: Session, wanted: Wanted, partition: TopicPartition) -> None:
-        """The name of a partition is known: what happens to it wakes it from now on."""
+        """The name of a partition is known: its events wake it from now on."""
         watching = self._watching.setdefault(partition, {})
         # Sessions share one object for the name.
         wanted.partition = next((other.partition for other in watching.values()), partition)
@@ -269,7 +269,7 @@ class FetchSessions:
 
     @indivisible
     def heard(self, key: Hashable) -> None:
-        """Something under a key of the purgatory changed: a partition, or what was appended to it, which only followers may see."""
+        """Something under a key of a delayed operation changed: a partition, or records appended to it, which only followers see."""
         partition, appended = (key, False) if type(key) is TopicPartition else (_appended(key), True)
         watching = self._watching.get(partition) if partition is not None else None
         if not watching:
@@ -286,22 +286,22 @@ class FetchSessions:
 
 
 class WaitingFetches:
-    """How many partitions the fetches name that wait without a session: each takes about 600 bytes while its fetch waits.
+    """Number of partitions in waiting fetches without a session: each takes about 600 bytes while it waits.
 
-    A fetch that finds no room is answered at once with what there is, as if it did not want to wait.
+    A fetch that exceeds the limit is answered at once, as if it did not want to wait.
     """
 
     def __init__(self, partitions_max: int, waits: Callable[[int], bool]) -> None:
-        """``waits`` tells whether a connection has a request that waits; nobody tells us of those whose client went away."""
+        """``waits``: whether a connection has a waiting request; closed connections are not reported otherwise."""
         self._partitions_max = partitions_max
         self._waits = waits
-        #: By connection, which has one fetch in work at a time.
+        #: By connection, which has one fetch in progress at a time.
         self._by_connection: dict[int, int] = {}
         self.partitions = 0
 
     @indivisible
     def admit(self, connection: int, partitions: int) -> bool:
-        """Whether a fetch may wait; it is counted until ``leave``."""
+        """Whether a fetch may wait; it counts until ``leave``."""
         self.leave(connection)
         if self.partitions + partitions > self._partitions_max:
             for gone in [each for each in self._by_connection if not self._waits(each)]:
@@ -314,7 +314,7 @@ class WaitingFetches:
 
     @indivisible
     def leave(self, connection: int) -> None:
-        """The connection's fetch waits no more."""
+        """The connection's fetch does not wait any more."""
         self.partitions -= self._by_connection.pop(connection, 0)
 
 

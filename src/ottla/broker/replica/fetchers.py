@@ -1,24 +1,24 @@
-"""Following: the fetches with which this broker copies what others lead.
+"""Fetchers: the fetch requests with which this broker copies partitions from their leaders.
 
-One ``Fetcher`` asks one leading broker for some of the partitions followed from there (all, with num.replica.fetchers 1), one request at a
+One ``Fetcher`` fetches from one leading broker some of the partitions followed from it (all with num.replica.fetchers 1), one request at a
 time::
 
-    ask ──▶ answer: append, cut back, follow the marks ──▶ flush ──▶ ask again, from behind what is on disk now
+    request ──▶ response: append, truncate, adopt marks ──▶ flush ──▶ next request, from the offset that is on disk
                                                   write.caching: at once
 
-The next request says what was made durable since the last, so the leader's high watermark rises with it: one round is one group commit of
-all the partitions in it. A partition that met an error waits for itself, a leader that cannot be reached makes its fetcher wait; each time
-twice as long, up to replica.fetch.backoff.ms.
+The next request reports what was made durable, so the leader's high watermark rises with it: one round is one group commit of all its
+partitions. A partition with an error waits alone, an unreachable leader makes its fetcher wait; each time twice as long, up to
+replica.fetch.backoff.ms.
 
-Fetches go in a session (KIP-227): after a first, whole request each names only partitions of which something changed here, and the answer
-only those of which something changed there. So a round costs what has happened, not what there is. After any error of the whole the next
-request is whole again.
+Fetches use a session (KIP-227): after a full request, each names only partitions that changed here, and each response only those that
+changed there. So the cost of a round depends on changes, not on the number of partitions. After an error of the whole request the next one
+is full again.
 
-A request may wait at the leader for records. When partitions come to be followed from there meanwhile, after an election say, it is
-recalled: a request for nothing has the leader answer it as it stands, and the next one names them too. What is written to them right after
-the election would else be committed only when the waiting is over. Many that come together are waited for, a moment.
+A request may wait at the leader for records. If partitions are added meanwhile, for example after an election, the request is recalled: an
+empty request makes the leader answer it at once, and the next one has all partitions. Otherwise records written right after the election
+would be committed only after the wait. Several additions are collected for a moment.
 
-Requests carry the broker epoch (KIP-903), the leader epoch (KIP-320) and the epoch of the last batch in the log (KIP-595).
+Requests have the broker epoch (KIP-903), the leader epoch (KIP-320) and the epoch of the last batch in the log (KIP-595).
 """
 
 from collections.abc import Hashable, Iterable
@@ -37,21 +37,22 @@ from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchRespons
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: By id, with the replica's state, without what a broker has no use for.
+#: Topics by id, with the replica's state.
 VERSION = 15
-#: After a first failure.
+#: After the first failure.
 BACKOFF_MS = 20
-#: Beyond replica.fetch.wait.max.ms, before a leader counts as unreachable.
+#: In addition to replica.fetch.wait.max.ms, before a leader counts as unreachable.
 PATIENCE_MS = 10_000
-#: After the first partition that a request under way does not name, before it is recalled.
+#: From the first added partition to the recall of the request in flight.
 RECALL_MS = 10
-#: Errors of the whole that only say that the session is gone: the next request, a whole one, needs not wait.
+#: Errors that only mean that the session is gone: the next request is full and needs no backoff.
 SESSION_GONE = (errors.FetchSessionIdNotFound.code, errors.InvalidFetchSessionEpoch.code, errors.FetchSessionTopicIdError.code)
 
 
 class Asked(NamedTuple):
-    """What a request asks about one partition. An answer counts only while a request would ask the same: one that comes late may be of a
-    leader that leads no more, about a log that was another then, and must neither cut nor fill the present one."""
+    """What a request asks about one partition. A response counts only while a request would ask the same: a late one may come from a former
+    leader, about a log that has changed, and must neither truncate nor extend the present log.
+    """
 
     follower: Follower
     epoch: int
@@ -63,32 +64,32 @@ class Asked(NamedTuple):
         return cls(follower, follower.epoch, follower.log.end_offset, follower.log.truncations)
 
 
-#: By topic id and number, as answers name partitions.
+#: Topic id and partition, as in responses.
 Place = tuple[bytes, int]
 
 
 class Fetcher:
-    """See the module's theory."""
+    """Fetches from one leading broker."""
 
     def __init__(self, node: "Node", leader: BrokerId) -> None:
         self._node = node
         self.leader = leader
-        #: What it copies, in the order in which the leader is asked.
+        #: Partitions to copy, in request order.
         self.followers: dict[TopicPartition, Follower] = {}
-        #: Of these, those of which the leader may have to be told something; those that wait for themselves; and those of which not all
-        #: is on disk yet. A round begins when there are none of the last.
+        #: Of these: partitions with changes for the leader; partitions that wait; and partitions whose log is not on disk yet. A round
+        #: begins when the last group is empty.
         self._changed: dict[TopicPartition, Follower] = {}
         self._waiting: dict[TopicPartition, Follower] = {}
         self._unsettled: dict[TopicPartition, Follower] = {}
-        #: Before this none of those is ready that wait for themselves, but for those that need a word from elsewhere.
+        #: No waiting partition is ready before this time, except those that wait for another event.
         self._due_ms = INT64_MAX
-        #: What the leader holds for the session, as of the last request; and of this what it is to forget.
+        #: What the leader has for the session, as of the last request; and what it must remove.
         self._asked: dict[Place, Asked] = {}
         self._gone: dict[Place, Asked] = {}
         self._session = 0
         self._epoch = 0
         self._under_way = False
-        #: There are partitions that the request under way does not name and should; and when it is recalled, if it still is.
+        #: Whether the request in flight lacks partitions; and when it is recalled.
         self._fresh = False
         self._recalling: Parked | None = None
         self._failures = 0
@@ -97,21 +98,21 @@ class Fetcher:
         self._timer_ms = 0
 
     def follow(self, follower: Follower) -> None:
-        """Copy this partition too, or take note that something of it may have changed."""
+        """Copies this partition too, or notes that its state may have changed."""
         self.followers[follower.partition] = follower
-        # One that the leader holds as it is will be named anew, since its state changed, but nothing has to be brought forward for that.
+        # A partition that the leader already has in this form is named again, but the request need not be recalled for it.
         self._fresh |= self._gone.get(_place(follower)) != Asked.now(follower)
         self.changed(follower.partition)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Copy this partition no more."""
+        """Stops copying this partition."""
         follower = self.followers.pop(partition)
         for some in (self._changed, self._waiting, self._unsettled):
             some.pop(partition, None)
         self._leave(follower)
 
     def changed(self, partition: TopicPartition) -> None:
-        """Something of a partition changed here: more of it is on disk, it was cut, or need wait no more."""
+        """A partition changed here: more of it is on disk, it was truncated, or its wait ended."""
         follower = self.followers[partition]
         self._waiting.pop(partition, None)
         self._changed[partition] = follower
@@ -121,7 +122,7 @@ class Fetcher:
             self._unsettled[partition] = follower
 
     def go_on(self) -> None:
-        """Ask, unless a request is under way or what came last is not yet on disk."""
+        """Sends a request, unless one is in flight or the last data is not on disk yet."""
         node = self._node
         if self._under_way and self._fresh and self._recalling is None:
             self._recalling = Parked((), lambda: False, lambda expired: self._recall())
@@ -142,7 +143,7 @@ class Fetcher:
             self._wait_until(self._not_before_ms)
         else:
             self._under_way, self._fresh = True, False
-            # Those that met an error, or are throttled, are asked for again when their time has come, if no answer is nearer.
+            # Partitions with errors or throttles are asked again at their time, if no response comes earlier.
             wait_ms = node.options.replica_fetch_wait_max_ms
             if self._due_ms < INT64_MAX:
                 wait_ms = min(wait_ms, max(self._due_ms - node.now_ms, BACKOFF_MS))
@@ -150,11 +151,11 @@ class Fetcher:
             node.ask(self.leader, request, version=VERSION, timeout_ms=wait_ms + PATIENCE_MS, done=self._answered)
 
     def look_again(self) -> None:
-        """Those that wait may be ready sooner than it seemed."""
+        """Waiting partitions may be ready earlier."""
         self._due_ms = 0
 
     def _look_at_waiting(self) -> None:
-        """Some that wait for themselves may be ready by now. While a move is throttled there may be thousands of them."""
+        """Moves waiting partitions that are ready. During a throttled reassignment there may be thousands."""
         due_ms = INT64_MAX
         for partition, follower in list(self._waiting.items()):
             if not follower.waits:
@@ -166,7 +167,7 @@ class Fetcher:
         self._due_ms = due_ms
 
     def _recall(self) -> None:
-        """Have the leader answer the request under way, if it is that which does not name all."""
+        """Makes the leader answer the request in flight if it still lacks partitions."""
         node = self._node
         self._recalling = None
         if self._under_way and self._fresh and node.epoch is not None and not node.stopping:
@@ -181,7 +182,7 @@ class Fetcher:
     def _is_ready(self, follower: Follower) -> bool:
         return not follower.waits and self._ready_at_ms(follower) <= self._node.now_ms
 
-    # What it asks.
+    # Requests.
 
     def _request(self, wait_ms: int) -> FetchRequest:
         node, options = self._node, self._node.options
@@ -209,7 +210,7 @@ class Fetcher:
         )
 
     def _topics(self, told: Iterable[Follower]) -> list[FetchTopic]:
-        """What the leader is to hold of these, where it does not already."""
+        """Partitions that the leader does not have in this form."""
         topics: dict[bytes, FetchTopic] = {}
         for follower in told:
             log, partition = follower.log, follower.partition
@@ -234,13 +235,13 @@ class Fetcher:
         return list(topics.values())
 
     def _leave(self, follower: Follower) -> None:
-        """The leader is to hold this partition no more."""
+        """Removes this partition from the session."""
         place = _place(follower)
         asked = self._asked.pop(place, None)
         if asked is not None:
             self._gone[place] = asked
 
-    # What it hears.
+    # Responses.
 
     def _answered(self, response: Any) -> None:
         self._under_way = False
@@ -265,7 +266,7 @@ class Fetcher:
                     if ask is not None and self._still_asks(ask):
                         self._take_in(ask.follower, data)
             if whole and self.followers:
-                # Served in turn: what came first goes last, so that a full answer starves nobody.
+                # In rotation: the first partition goes last, so that full responses starve none.
                 first = next(iter(self.followers))
                 self.followers[first] = self.followers.pop(first)
         self.go_on()
@@ -275,7 +276,7 @@ class Fetcher:
         return self._node.partitions.followers.get(follower.partition) is follower and ask == Asked.now(follower)
 
     def _take_in(self, follower: Follower, data: PartitionData) -> None:
-        """What the leader says of one partition, which is what was asked."""
+        """Applies the response of one partition."""
         node, log = self._node, follower.log
         if data.error_code not in (errors.NONE, errors.OffsetOutOfRange.code):
             self._failed(follower)
@@ -284,7 +285,7 @@ class Fetcher:
         removed: tuple[str, ...] = ()
         try:
             if data.error_code:
-                # Its log begins behind the end of ours; anything else does not tell that ours is worth nothing.
+                # Its log begins after the end of ours; any other error does not prove that our log is useless.
                 if data.log_start_offset > log.end_offset:
                     removed = follower.begin_anew(data.log_start_offset, wall_ms=node.wall_ms)
                 else:
@@ -341,13 +342,13 @@ class Fetchers:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._fetchers: dict[Hashable, Fetcher] = {}
-        #: The fetcher of each partition followed.
+        #: The fetcher of each followed partition.
         self._of: dict[TopicPartition, Fetcher] = {}
-        #: Fetchers that may have something to ask.
+        #: Fetchers that may have to send a request.
         self._stirred: dict[Fetcher, None] = {}
 
     def follow(self, follower: Follower) -> None:
-        """Copy a partition from its leader from now on; from nobody while it has none."""
+        """Copies a partition from its leader, if it has one."""
         self.forget(follower.partition)
         if follower.leader < 0 or follower.leader == self._node.broker_id:
             return
@@ -361,32 +362,32 @@ class Fetchers:
         self._stirred[fetcher] = None
 
     def forget(self, partition: TopicPartition) -> None:
-        """Copy a partition no more."""
+        """Stops copying a partition."""
         fetcher = self._of.pop(partition, None)
         if fetcher is not None:
             fetcher.forget(partition)
             self._stirred[fetcher] = None
 
     def flushed(self, partition: TopicPartition) -> None:
-        """More of a partition followed is on disk, or need wait no more."""
+        """More of a followed partition is on disk, or its wait ended."""
         fetcher = self._of.get(partition)
         if fetcher is not None:
             fetcher.changed(partition)
             self._stirred[fetcher] = None
 
     def of(self, partition: TopicPartition) -> Fetcher:
-        """The fetcher of a partition that is followed from somebody."""
+        """The fetcher of a partition that has a leader."""
         return self._of[partition]
 
     def go_on(self) -> None:
-        """At the end of a step: ask what has become possible to ask."""
+        """Sends requests that became possible; called at the end of a step."""
         while self._stirred:
             stirred, self._stirred = self._stirred, {}
             for fetcher in stirred:
                 fetcher.go_on()
 
     def stir_all(self) -> None:
-        """This broker is registered, or other throttles hold."""
+        """The broker was registered, or throttles changed."""
         self._stirred = dict.fromkeys(self._fetchers.values())
         for fetcher in self._stirred:
             fetcher.look_again()
@@ -397,5 +398,5 @@ def _place(follower: Follower) -> Place:
 
 
 def hash_of(partition: TopicPartition) -> int:
-    """Spreads partitions over fetchers, the same in every run."""
+    """Distributes partitions over fetchers, equal in every run."""
     return sum(partition.topic.encode()) + 31 * partition.partition

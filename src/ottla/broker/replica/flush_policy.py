@@ -1,27 +1,27 @@
-"""When the log of a replica is flushed: at once, or, under write caching, when flush.ms or flush.messages asks for it."""
+"""When a replica's log is flushed: at once, or with write caching when flush.ms or flush.messages requires it."""
 
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 
 
 class Flushing:
-    """What leaders and followers share. Whoever is one sets all of these when it is made."""
+    """Flush policy of leaders and followers, which set these attributes."""
 
     __slots__ = ("_flush_wanted", "_unflushed_since_ms", "caching", "log", "options")
 
     log: Log
     options: TopicOptions
-    #: Whether the topic takes what is in the page cache for durable.
+    #: Whether the page cache counts as durable for this topic.
     caching: bool
     _flush_wanted: bool
     _unflushed_since_ms: int | None
 
     def wants_flush(self) -> bool:
-        """Whether to begin a flush if there is anything to flush. Under write caching records alone are no reason for one."""
+        """Whether to start a flush if there is data to flush. With write caching, records alone are no reason."""
         return not self.caching or self._flush_wanted or self.log.pending.any or self.log.epochs.dirty
 
     def flush_due(self, now_ms: int) -> bool:
-        """Under write caching: whether flush.ms or flush.messages asks for a flush; notes that one is wanted."""
+        """With write caching: whether flush.ms or flush.messages requires a flush; remembers it."""
         unflushed = self.log.end_offset - self.log.recovery_point
         if unflushed == 0:
             self._unflushed_since_ms = None

@@ -1,19 +1,19 @@
-"""A partition as its follower sees it: a copy that grows at its end, cut back where its history parts from the leader's.
+"""A partition on a follower: a copy of the leader's log, truncated where it diverges.
 
 ::
 
     log start        high watermark          recovery point      log end
-    |-- as the leader says --|                     |-- not on disk --|
+    |-- as on the leader ----|                     |-- not on disk --|
     +------------------------+---------------------+-----------------+
-                                                   ^ what it fetches from: all below is safe here
+                                                   ^ fetch offset: everything below is on disk here
 
-A follower says by the offset it fetches from what it holds **on disk** (``write.caching``: in its page cache), so that the leader may
-count on it. Batches keep their offsets and epochs. One whose epoch is later than the follower's own knowledge of the leader was written
-by a leader that it has not heard of yet, and is left out. Where the leader finds that the last batch's epoch ended earlier with it, the
-follower cuts its log there, and asks again. High watermark and log start follow the leader's.
+A follower's fetch offset tells the leader what is **on its disk** (with ``write.caching``: in its page cache). Batches keep their offsets
+and epochs. A batch whose epoch is later than the leader epoch known here comes from a leader that is not known yet, and is skipped. If the
+leader reports that the last batch's epoch ended earlier, the follower truncates its log there and fetches again. High watermark and log
+start follow the leader's.
 
-Source: KIP-101, KIP-279, KIP-320, KIP-595 (divergence in Fetch); KAFKA-18723 (later epochs), KAFKA-15510 (the last epoch comes from the
-log, not from what was fetched last).
+Source: KIP-101, KIP-279, KIP-320, KIP-595 (divergence in Fetch); KAFKA-18723 (later epochs), KAFKA-15510 (the last epoch is read from the
+log).
 """
 
 from collections.abc import Iterable
@@ -29,11 +29,11 @@ from ottla.store.layout import PartitionState
 
 
 class Unsound(Exception):
-    """What the leader sent cannot be a copy of its log: damaged on the way, or not what was asked for."""
+    """The leader's data cannot be a copy of its log: damaged in transit, or not what was requested."""
 
 
 class Follower(Flushing, Readable):
-    """See the module's theory. One owner, the node; every method is synchronous and passes on the disk's OSError."""
+    """A follower of a partition. All methods are synchronous and may raise the disk's OSError."""
 
     follows = True
 
@@ -63,18 +63,18 @@ class Follower(Flushing, Readable):
         self.log = log
         self.directory = directory
         self.follow_options(options)
-        #: Never above the log end; falls only with it.
+        #: Never above the log end; decreases only with it.
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
         self._flush_wanted = False
         self._unflushed_since_ms: int | None = None
-        #: The leader is not asked again before then, after so many failures in a row.
+        #: The leader is not asked again before then, after this many failures in a row.
         self.not_before_ms = 0
         self.failures = 0
-        #: Why what the leader sent last was not written; empty when it was.
+        #: Why the last data of the leader was not written; empty if it was.
         self.refused = ""
-        #: Its log is damaged, and it is still counted on: until that ends it asks for nothing.
+        #: The log is damaged, and the replica still counts: it does not fetch until that ends.
         self.waits = False
-        #: Of this replica as a leader: an epoch, and the members of its maximal ISR. Should it go on leading in that epoch, they count.
+        #: The epoch and the maximal ISR of this replica's time as leader. They count if it leads again in that epoch.
         self.counted: tuple[int, tuple[int, ...]] = (-1, ())
         self.follow_state(state)
 
@@ -84,27 +84,27 @@ class Follower(Flushing, Readable):
         self.caching = options.write_caching
 
     def follow_state(self, state: PartitionState) -> None:
-        """The controller wrote who leads now; -1 when nobody does."""
+        """Adopts the leader of a new state; -1 for none."""
         self.leader = state.leader
         self.epoch = state.leader_epoch
         self.not_before_ms = self.failures = 0
 
-    # What it asks for.
+    # Requests.
 
     @property
     def settled(self) -> bool:
-        """Whether all of the log is where its leader may count on it."""
+        """Whether the whole log is where the leader may count on it."""
         return self.caching or self.log.recovery_point >= self.log.end_offset
 
-    # What it hears.
+    # Responses.
 
     def append(self, data: bytes | bytearray | memoryview, *, high_watermark: int, wall_ms: int) -> int:
-        """Write the whole batches in ``data``, the last of which may be cut off; returns how many were written.
+        """Appends the whole batches in ``data``, of which the last may be incomplete; returns their number.
 
-        Compaction leaves holes below the leader's high watermark only, so one note of them, which waits for the disk, is enough for all
-        that are there when a follower begins to catch up.
+        Compaction leaves holes only below the leader's high watermark, so one note of holes, which is synced, covers all holes that exist
+        when a follower starts to catch up.
 
-        Raises: Unsound, with what comes before already written; OSError.
+        Raises: Unsound, after earlier batches were written; OSError.
         """
         count = 0
         view = memoryview(data)
@@ -120,7 +120,7 @@ class Follower(Flushing, Readable):
             self._check(view, position, header)
             if header.base_offset > self.log.end_offset:
                 if following is None and count:
-                    break  # The next answer begins with it, and has what follows it.
+                    break  # The next response begins with it and has its successor.
                 self._check_hole(header, None if following is None else following[1], high_watermark)
                 if header.base_offset > self.log.holes_below:
                     self.log.allow_holes(max(header.base_offset, high_watermark))
@@ -138,8 +138,9 @@ class Follower(Flushing, Readable):
             raise Unsound(f"the batch at {header.base_offset} does not match its checksum")
 
     def _check_hole(self, header: BatchHeader, following: BatchHeader | None, high_watermark: int) -> None:
-        """A batch may begin behind a hole that the leader's compaction left. Such a hole lies below the high watermark, and the batch does
-        not overlap the one behind it. Else its base offset, which no checksum covers, is damaged. Raises: Unsound."""
+        """A batch may follow a hole of the leader's compaction. Such a hole is below the high watermark, and the batch does not overlap
+        the next one. Otherwise its base offset, which no checksum covers, is damaged. Raises: Unsound.
+        """
         end_offset, last_offset = self.log.end_offset, header.last_offset
         if last_offset >= high_watermark:
             raise Unsound(f"a batch says offset {header.base_offset} where {end_offset} is due; the high watermark is {high_watermark}")
@@ -148,7 +149,7 @@ class Follower(Flushing, Readable):
             raise Unsound(f"{said}; the next one says {following.base_offset}")
 
     def follow_marks(self, *, high_watermark: int, log_start: int, wall_ms: int) -> tuple[str, ...]:
-        """The leader told its marks; returns files that were renamed, to be removed later."""
+        """Adopts the leader's high watermark and log start; returns renamed files to be removed later."""
         log = self.log
         removed: tuple[str, ...] = ()
         if log_start > log.start_offset:
@@ -157,8 +158,9 @@ class Follower(Flushing, Readable):
         return removed
 
     def diverged(self, epoch: int, end_offset: int, *, wall_ms: int) -> tuple[str, ...]:
-        """With the leader ``epoch``, the last one that it shares with us, or an earlier one, ended at ``end_offset``: cut the log to what
-        both may have. Where we know an earlier epoch only, that is as far as it went here, and the next fetch goes on from there."""
+        """On the leader, ``epoch``, the last common epoch or an earlier one, ended at ``end_offset``: truncates the log to the common part.
+        If this replica has only an earlier epoch, it truncates to that epoch's end here, and the next fetch continues from there.
+        """
         own = self.log.epochs.end_of(epoch)
         if own is None:
             to = end_offset
@@ -172,19 +174,19 @@ class Follower(Flushing, Readable):
         return removed
 
     def cut_damage(self, offset: int, *, wall_ms: int) -> tuple[str, ...]:
-        """The batch at ``offset`` is damaged: what is behind is to be copied again."""
+        """The batch at ``offset`` is damaged: truncates, so that everything from there is copied again."""
         return self._cut(offset, wall_ms)
 
     def begin_anew(self, log_start: int, *, wall_ms: int) -> tuple[str, ...]:
-        """The leader's log has nothing of what we hold, or would ask for: begin where it begins."""
+        """The leader's log has nothing of this one: starts again at the leader's log start."""
         removed = self.log.restart_at(log_start, wall_ms)
         self.high_watermark = Offset(log_start)
         return removed
 
-    # Durability, as of a leader.
+    # Durability.
 
     def flushed(self, upto: Offset) -> bool:
-        """A flush was carried out; nobody waits for a follower's high watermark."""
+        """A flush was carried out; no request waits for a follower's high watermark."""
         self._flush_wanted = False
         self._unflushed_since_ms = None
         self.log.flushed(upto)
@@ -192,7 +194,7 @@ class Follower(Flushing, Readable):
 
 
 def by_leader(followers: Iterable[Follower]) -> dict[int, list[Follower]]:
-    """Followers of each leader; those without one are left out."""
+    """Followers by leader, without those that have none."""
     found: dict[int, list[Follower]] = {}
     for follower in followers:
         if follower.leader >= 0:

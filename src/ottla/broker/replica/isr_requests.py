@@ -1,11 +1,11 @@
-"""Asking the controller for another ISR: which partitions led here want one, one request under way at a time.
+"""AlterPartition requests to the controller: partitions led here that need another ISR, one request in flight.
 
-A follower that fell behind is found by the clock; one that caught up, when it fetches. The state that comes of it is heard from the store
-like any other, and from nowhere else: only there it tells whom it makes eligible. A refusal changes nothing here, since the maximal ISR
-counts until a later state is known. What still holds is asked for again by the clock, against the version known by then.
+A follower that lags is detected on a tick, one that caught up when it fetches. The new state arrives from the store, not in the response,
+because only the store has the eligible replicas too. A refusal changes nothing, because the maximal ISR counts until a later state is
+known. A change that is still needed is requested again on a tick, with the version known by then.
 
-A leader that was elected uncleanly says with its first wish that it has settled (KIP-704): what is left of its log is on its disk, and the
-store no longer says that records are missing from it.
+A leader after an unclean election reports with its first request that it has recovered (KIP-704): the rest of its log is on disk, and the
+store clears the missing-records marker.
 
 Source: KIP-497, KIP-841.
 """
@@ -28,40 +28,41 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 VERSION = 3
-#: How long the controller may take; then whoever is controller by then is asked.
+#: Timeout of the controller; then the present controller is asked.
 PATIENCE_MS = 10_000
 #: Partitions in one request.
 ASKED_MAX = 500
 
 
 class IsrChanges:
-    """See the module's theory."""
+    """Requests ISR changes for the partitions led here."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._asking = False
-        #: Counts requests, so that the answer of an earlier controller is told from that of the present one.
+        #: Number of the request, to ignore responses of an earlier controller.
         self._number = 0
-        #: Partitions that want another ISR.
+        #: Partitions that need another ISR.
         self._wanted: dict[TopicPartition, None] = {}
 
     @indivisible
     def look(self, leader: Leader) -> None:
-        """A follower fetched, or time passed: ask if the ISR should be another."""
+        """Requests a change if the ISR should be another one; called after a fetch or on a tick."""
         if self._wanted_isr(leader) is not None:
             self._wanted[leader.partition] = None
             self._ask()
 
     def tick(self) -> None:
-        """Time passed: look at all partitions."""
+        """Checks all partitions."""
         for leader in self._node.partitions.leaders.values():
             if leader.insync.standings and self._wanted_isr(leader) is not None:
                 self._wanted[leader.partition] = None
         self._ask()
 
     def controller_changed(self) -> None:
-        """Another broker is controller: a request to the one before is not waited for, since that one may not be reachable. It cannot
-        write any more. What is still wanted is asked for again, under the version known by then."""
+        """Another broker is the controller: does not wait for the former one, which may be unreachable and cannot write any more. Changes
+        that are still needed are requested again.
+        """
         self._number += 1
         self._asking = False
         if self._node.image.controller is not None:
@@ -114,8 +115,8 @@ class IsrChanges:
             node.ask(node.image.controller, request, version=VERSION, timeout_ms=PATIENCE_MS, done=done)
 
     def _epoch_of(self, leader: Leader, broker: int) -> int:
-        """Under which registration a member is to be counted in. One that is in the ISR already, and has not fetched in this epoch, keeps
-        the registration that the state names."""
+        """The broker epoch of a member in the request. A member of the ISR that has not fetched in this epoch keeps the epoch in the
+        state."""
         standing = leader.insync.standings.get(broker)
         if standing is None:
             assert self._node.epoch is not None, "a leader is registered"

@@ -1,4 +1,4 @@
-"""A partition as its leader sees it: what is appended, what is durable, and how far readers may see.
+"""A partition on its leader: appends, durability, and how far consumers can read.
 
 ::
 
@@ -6,14 +6,14 @@
     |-- readable, read_committed --|-- readable --|                   |-- not on disk yet --|
     +------------------------------+--------------+-------------------+--------------------+
 
-The high watermark is the smallest recovery point of the in-sync replicas: a record may be read, and is acknowledged at acks=all, once it is
-on the disk of each. A follower tells its recovery point as the offset it fetches from. With ``write.caching`` log ends stand in for
-recovery points. The high watermark never falls while the leader lives. With one replica it starts at the recovered end after a crash, else
-at what was known of it, and tells the truth once it has reached the end that the log had when the leader's epoch began.
+The high watermark is the lowest recovery point of the in-sync replicas: a record can be read, and is acknowledged with acks=all, when it
+is on all their disks. A follower's fetch offset is its recovery point. With ``write.caching``, log ends replace recovery points. The high
+watermark never decreases while the leader lives. With one replica it starts at the recovered log end after a crash. Otherwise it starts at
+the last known value, and is exact once it reaches the log end of the beginning of the leader's epoch.
 
-Which replicas are in sync is for the controller to say: ``insync.py``.
+The controller decides which replicas are in sync: ``isr_state.py``.
 
-Follows Kafka's ``Partition`` and ``LogValidator``; differences: acks=all means fsync, and so does reading (above).
+Follows Kafka's ``Partition`` and ``LogValidator``. Differences: acks=all means fsync, and reads are limited accordingly.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,26 +51,26 @@ from ottla.records.validation import Examination, examine_batch, timestamps_outs
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 
-#: Dirty bytes after which the kernel is asked to begin writing; small against any disk's buffer, large against a request.
+#: Dirty bytes after which kernel writeback starts: small against a disk's buffer, large against a request.
 WRITEBACK_BYTES = 8 * MiB
-#: Codec of each value of compression.type but "producer".
+#: Codec of each value of compression.type except "producer".
 CODEC_OF = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
 class Accepted(msgspec.Struct, gc=False):
-    """A batch that is in the log; a repeat of an earlier one answers with that one's offsets."""
+    """An appended batch; a duplicate has the offsets of the original."""
 
     base_offset: int
-    #: Offset after the batch: committed once the high watermark has reached it.
+    #: Offset after the batch: it is committed when the high watermark reaches it.
     end_offset: int
-    #: -1 under CreateTime.
+    #: -1 with CreateTime.
     log_append_time_ms: int
-    #: False for a repeat.
+    #: False for a duplicate.
     appended: bool
 
 
 class Leader(Flushing, Readable):
-    """See the module's theory. One owner, the node; every method is synchronous."""
+    """The leader of a partition. All methods are synchronous."""
 
     __slots__ = (
         "_after_max_ms",
@@ -109,18 +109,18 @@ class Leader(Flushing, Readable):
         known_watermark: int = 0,
         now_ms: int = 0,
     ) -> None:
-        """``known_watermark``: what this replica last knew of the high watermark; counts when there are others."""
+        """``known_watermark``: the high watermark that this replica last knew; used if there are other replicas."""
         self.partition = partition
         self.log = log
         self.directory = directory
         self.follow_options(options)
         self.ratio_max = ratio_max
         self._me = state.leader
-        #: In the order of the assignment; those that a reassignment adds, too.
+        #: In the order of the assignment, including adding replicas.
         self.replicas = tuple(replicas) or (state.leader,)
         self.adding = tuple(adding)
         alone = {*self.replicas, *state.isr} == {state.leader}
-        # Everything in the log when it was opened is on disk: recovery syncs what it keeps.
+        # Everything in a log that was opened is on disk: recovery syncs what it keeps.
         own = log.end_offset if options.write_caching else log.recovery_point
         self.high_watermark: int = max(log.start_offset, own if alone else min(known_watermark, log.end_offset))
         self._written_back = log.active.size
@@ -129,12 +129,12 @@ class Leader(Flushing, Readable):
         self._lead(state, version, now_ms)
 
     def follow_options(self, options: TopicOptions) -> None:
-        """What holds for the topic from now on, its log included."""
+        """Adopts new settings of the topic, also for the log."""
         self.options = options
         self.log.set_options(options)
         #: An append counts as durable at once.
         self.caching = options.write_caching
-        # What every append asks for.
+        # Read by every append.
         self._bytes_max = options.max_message_bytes
         self._decompressed_max = max(10 * options.max_message_bytes, DECOMPRESSED_MAX)
         self._require_keys = "compact" in options.cleanup_policy
@@ -146,7 +146,7 @@ class Leader(Flushing, Readable):
         self._level = options.compression_level
 
     def follow_state(self, state: PartitionState, version: int, now_ms: int) -> bool:
-        """The controller wrote a new state in which this broker still leads; returns whether the high watermark rose."""
+        """Adopts a new state in which this broker still leads; returns whether the high watermark rose."""
         if state.leader_epoch > self.epoch:
             self._lead(state, version, now_ms)
         else:
@@ -154,20 +154,20 @@ class Leader(Flushing, Readable):
         return self._advance()
 
     def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> bool:
-        """The controller wrote another assignment, of which this broker is a part; returns whether the high watermark rose."""
+        """Adopts a new assignment that includes this broker; returns whether the high watermark rose."""
         self.replicas, self.adding = tuple(replicas), tuple(adding)
         self.insync.follow_replicas(replicas, adding, now_ms)
         return self._advance()
 
     def change_options(self, options: TopicOptions) -> bool:
-        """Other settings hold, by which more may be committed; returns whether the high watermark rose."""
+        """Adopts settings that may commit more; returns whether the high watermark rose."""
         self.follow_options(options)
         return self._advance()
 
     def _lead(self, state: PartitionState, version: int, now_ms: int) -> None:
         self.epoch = state.leader_epoch
         self.log.epochs.assign(state.leader_epoch, self.log.end_offset)
-        #: The log end when the epoch began; nothing above was ever committed before.
+        #: Log end when the epoch began; nothing above was committed before.
         self.epoch_start: int = self.log.end_offset
         self.insync = InSync(self._me, self.replicas, state, version, now_ms, adding=self.adding)
 
@@ -175,48 +175,49 @@ class Leader(Flushing, Readable):
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """As the controller last said."""
+        """The ISR in the known state."""
         return self.insync.isr
 
     @indivisible
     def fetched(self, broker: int, *, offset: int, broker_epoch: int, now_ms: int) -> bool:
-        """A follower of this epoch fetches from ``offset``, below which it has everything; returns whether the high watermark rose."""
+        """A follower of this epoch fetches from ``offset`` and has everything below; returns whether the high watermark rose."""
         self.insync.fetched(broker, offset=offset, end_offset=self.log.end_offset, broker_epoch=broker_epoch, now_ms=now_ms)
         return self._advance()
 
     def wanted_isr(self, now_ms: int, *, lag_max_ms: int, sound: Callable[[int, int], bool]) -> tuple[int, ...] | None:
-        """The ISR to ask the controller for; None when the present one is right. Nobody joins before it has the high watermark, and all
-        that the epoch began with, for that may have been committed. See ``InSync.wanted``."""
+        """The ISR to request from the controller; None if the present one is right. A replica joins only with everything up to the high
+        watermark and the log end of the epoch's beginning, because that may have been committed. See ``InSync.wanted``.
+        """
         joins_at = max(self.high_watermark, self.epoch_start)
         found = self.insync.wanted(now_ms, end_offset=self.log.end_offset, joins_at=joins_at, lag_max_ms=lag_max_ms, sound=sound)
         return self.insync.isr if found is None and self.insync.recovering and self.settled else found
 
     @property
     def settled(self) -> bool:
-        """Whether what the epoch began with is on disk here: after an unclean election, what is left of the log is safe."""
+        """Whether the log of the epoch's beginning is on disk here: after an unclean election, the remaining log is safe."""
         return self.caching or self.log.recovery_point >= self.epoch_start
 
     @property
     def enough_in_sync(self) -> bool:
-        """Whether acks=all may be answered. Source: min.insync.replicas."""
+        """Whether acks=all can be accepted. Source: min.insync.replicas."""
         return len(self.insync.isr) >= self.options.min_insync_replicas
 
     @property
     def unsettled(self) -> bool:
-        """Whether records were appended that readers will see once this broker's own disk has them, and nobody else's."""
+        """Whether there are records that become readable when this broker's own disk has them."""
         return not self.insync.standings and self.high_watermark < self.log.end_offset
 
     @property
     def knows_watermark(self) -> bool:
-        """Whether the high watermark is the true one, and not only what this replica had heard of it before it led."""
+        """Whether the high watermark is exact, and not only the value that this replica knew before it led."""
         return not self.insync.standings or self.high_watermark >= self.epoch_start
 
     # Append.
 
     def append(self, records: memoryview, *, acks: int, wall_ms: int) -> Accepted:
-        """Check one batch as a client sent it, and write it at the end of the log; patches offset and epoch into ``records``.
+        """Validates a client's batch and appends it; writes offset and epoch into ``records``.
 
-        Raises: KafkaError, and nothing was written; OSError from the disk.
+        Raises: KafkaError if nothing was written; OSError from the disk.
         """
         if acks == -1 and not self.enough_in_sync:
             raise errors.NotEnoughReplicas(
@@ -254,7 +255,7 @@ class Leader(Flushing, Readable):
         return done
 
     def _refuse_size(self, records: memoryview) -> NoReturn:
-        """Before the checksum and the records are looked at, as in Kafka; what is no single batch of today's format is refused as that."""
+        """Checks the size before checksum and records, as Kafka does; anything but a single batch of format 2 is refused as invalid."""
         header = parse_header(records)
         if header.size != len(records):
             examine_batch(records, max_decompressed=0)
@@ -263,9 +264,9 @@ class Leader(Flushing, Readable):
         )
 
     def append_own(self, batch: memoryview, *, wall_ms: int) -> int:
-        """Write a batch that this broker made, for an internal topic, as with acks=all; returns the offset after it.
+        """Appends a batch of this broker to an internal topic, like acks=all; returns the offset after it.
 
-        Raises: NotEnoughReplicas, MessageTooLarge, and nothing was written; OSError from the disk.
+        Raises: NotEnoughReplicas, MessageTooLarge if nothing was written; OSError from the disk.
         """
         options, size = self.options, len(batch)
         if not self.enough_in_sync:
@@ -279,7 +280,7 @@ class Leader(Flushing, Readable):
         return self._write(batch, parse_header(batch), wall_ms).last_offset + 1
 
     def _prepared(self, records: memoryview, seen: Examination, wall_ms: int) -> tuple[memoryview, BatchHeader]:
-        """The batch as it goes to disk: timestamps checked or stamped, recompressed where the topic asks for another codec."""
+        """The batch to write: timestamps checked or set, recompressed if the topic has another codec."""
         header, max_timestamp, _, min_timestamp = seen
         unchanged = True
         if not self._stamps:
@@ -322,7 +323,7 @@ class Leader(Flushing, Readable):
         return not self.caching and self._advance()
 
     def writeback_due(self) -> tuple[File, int, int] | None:
-        """Bytes of the active segment that the kernel should begin to write, once there are enough of them."""
+        """Bytes of the active segment for kernel writeback, if there are enough."""
         segment = self.log.segments[-1]
         start, end = self._written_back, segment.size
         if start <= end < start + WRITEBACK_BYTES:

@@ -1,10 +1,10 @@
-"""What a refusal of the records or log layer is called on the wire. Those layers know no protocol; the broker translates, here only."""
+"""Maps errors of the log and records layers, which know no protocol, to protocol errors."""
 
 from ottla.log import errors as log_errors
 from ottla.records import errors as records_errors
 from ottla.wire import errors
 
-#: The first match wins, so that a subclass stands before its base.
+#: The first match wins: subclasses before their bases.
 REFUSALS: tuple[tuple[type[Exception], type[errors.KafkaError]], ...] = (
     (records_errors.UnsupportedMagic, errors.InvalidRecord),
     (records_errors.UnsupportedCodec, errors.UnsupportedCompressionType),
@@ -20,7 +20,7 @@ REFUSALS: tuple[tuple[type[Exception], type[errors.KafkaError]], ...] = (
 
 
 def refusal_of(error: Exception) -> errors.KafkaError:
-    """The protocol error that tells a client what ``error`` told us."""
+    """The protocol error for ``error``."""
     for kind, refusal in REFUSALS:
         if isinstance(error, kind):
             return refusal(str(error))

@@ -1,14 +1,13 @@
-"""The partitions this broker holds: begun and ended as the image says, flushed, and taken offline with their log directory.
+"""The partitions on this broker: opened and closed according to the image, flushed, and taken offline with their log directory.
 
-A partition is held here when its assignment names this broker; its log is opened or created then. It is led here when its state names this
-broker as leader, under the registration it has now: what was decided for an earlier life of it does not bind this one, which may have
-lost what that one had. Else it is followed, from its leader if it has one. A topic that leaves the image
-takes its logs with it. So does an assignment that is without this broker.
-But only while it is registered: what a store said before that may be older than the assignment by which this broker came to have the log.
-Logs of topics that went while this broker was away are set aside (``stock.py``). Files are created, renamed and removed off the loop
-(``log_files.py``); until its log is there, a partition is neither led nor followed.
+A broker has a partition if its assignment names the broker; its log is then opened or created. The broker leads it if its state names the
+broker as leader under its present registration: decisions for an earlier registration do not count, because the broker may have lost
+records since. Otherwise it follows the leader, if there is one. When a topic is deleted, or an assignment no longer names the broker, the
+log is removed, but only while the broker is registered: before that, the store's state may be older than the assignment that created the
+log. Logs of topics that were deleted while the broker was down are set aside (``storage/startup.py``). Files are created, renamed and
+removed off the event loop (``storage/log_files.py``); a partition without its log is neither led nor followed.
 
-One flush of a partition is under way at most, whoever leads it meanwhile: what a former log of the same name has on disk says nothing
+At most one flush of a partition is in progress, also across leader changes: what is on disk of a former log with the same name says nothing
 about the present one.
 """
 
@@ -36,36 +35,36 @@ from ottla.wire import errors
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Partitions in one step of a resumption: less than a tenth of a second.
+#: Partitions per step when leadership resumes: less than a tenth of a second.
 RESUMED_AT_ONCE = 2_000
 
 
 class Partitions:
-    """See the module's theory."""
+    """All partitions of this broker."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        #: Partitions led here, whose log directory works.
+        #: Partitions led here with a working log directory.
         self.leaders: dict[TopicPartition, Leader] = {}
-        #: Partitions followed, or without a leader, whose log directory works.
+        #: Partitions followed, or without a leader, with a working log directory.
         self.followers: dict[TopicPartition, Follower] = {}
         #: Partitions whose log directory failed, with the reason.
         self.offline: dict[TopicPartition, str] = {}
-        #: Partitions that may have something to flush, since flushes were begun last.
+        #: Partitions that may need a flush.
         self.dirty: dict[TopicPartition, Leader | Follower] = {}
-        #: The leader or follower for which a flush is under way; it may have gone since.
+        #: The leader or follower whose flush is in progress; it may be gone by now.
         self._flushing: dict[TopicPartition, Leader | Follower] = {}
-        #: Partitions of an earlier life of which no log was found here; they begin anew, empty.
+        #: Partitions of an earlier process whose log was not found; they start again empty.
         self.anew: dict[TopicPartition, None] = {}
-        #: Partitions whose log found no room on any disk; they are offline until there is some.
+        #: Partitions without a log because all disks are full; offline until there is space.
         self._roomless: dict[TopicPartition, None] = {}
-        #: Logs that are being created, and directories that are being removed.
+        #: Logs being created and directories being removed.
         self.files = LogFiles(node)
-        #: Partitions that ``resume`` has yet to come to.
+        #: Partitions that ``resume`` has not processed yet.
         self._resuming: list[TopicPartition] = []
 
     def leader(self, topic: str, partition: int) -> Leader:
-        """The partition as its leader sees it. Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError."""
+        """The leader of a partition. Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError."""
         found = self.leaders.get((topic, partition))  # type: ignore[call-overload]
         if found is not None:
             return found  # type: ignore[no-any-return]
@@ -77,31 +76,32 @@ class Partitions:
         raise errors.NotLeaderOrFollower(self.files.why_not_led(TopicPartition(topic, partition)))
 
     def readable(self, topic: str, partition: int) -> Leader | Follower:
-        """The partition as a consumer may read it here, led or followed. Raises: as ``leader``."""
+        """The replica that a consumer reads, leader or follower. Raises: as ``leader``."""
         return self.followers.get((topic, partition)) or self.leader(topic, partition)  # type: ignore[call-overload]
 
     def replicas(self) -> Iterator[Leader | Follower]:
-        """Every partition held here whose log directory works."""
+        """All partitions on working log directories."""
         yield from self.leaders.values()
         yield from self.followers.values()
 
     def replica(self, partition: TopicPartition) -> Leader | Follower | None:
-        """The partition as it is held here, if its log directory works."""
+        """The replica of a partition, if its log directory works."""
         return self.leaders.get(partition) or self.followers.get(partition)
 
     def high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """As known now, for the checkpoint of a directory."""
+        """Known high watermarks, for the checkpoint of a directory."""
         return {replica.partition: replica.high_watermark for replica in self.replicas() if replica.directory is directory}
 
     def hosted(self) -> Iterator[tuple[LogDirectory, TopicPartition]]:
-        """Every log on a working directory, led or not."""
+        """All logs on working directories."""
         for directory in self._working():
             for partition in directory.logs:
                 yield directory, partition
 
     def take_stock(self) -> None:
-        """Look, before anything new is created, which partitions of this broker have no log on any directory; the directories are settled
-        then: what is lost is noted in the logs made instead."""
+        """Finds partitions of this broker that have no log on any directory, before new logs are created. The missing records are noted in
+        the logs created instead.
+        """
         me = self._node.broker_id
         for topic in self._node.image.topics.values():
             for number, replicas in topic.replicas.items():
@@ -112,13 +112,15 @@ class Partitions:
         startup.settle(self._node, self._working())
 
     def _note_anew(self, partition: TopicPartition, topic: Topic) -> None:
-        if self._node.broker_id not in topic.adding.get(partition.partition, ()):  # Else it has no log yet, and nobody misses it.
+        if self._node.broker_id not in topic.adding.get(
+            partition.partition, ()
+        ):  # An adding replica has no log yet, and it is not missing.
             self.anew[partition] = None
 
-    # What the image says.
+    # Image.
 
     def topic_changed(self, name: str) -> None:
-        """A topic was created, grew, or went away."""
+        """A topic was created, expanded or deleted."""
         topic = self._node.image.topics.get(name)
         if topic is not None:
             self._replicas_changed(topic)
@@ -144,7 +146,7 @@ class Partitions:
         self._leave(topic)
 
     def _leave(self, topic: Topic) -> None:
-        """Let go of partitions of this topic that other brokers have now, and of their logs."""
+        """Drops partitions that are now on other brokers, and their logs."""
         node = self._node
         if not self.registered:
             return
@@ -155,21 +157,21 @@ class Partitions:
                 node.unfit.changed()
             for directory in self._working():
                 if partition in directory.logs:
-                    # A power cut may have taken the note of the topic's id.
+                    # A power failure may have removed the file with the topic id.
                     if directory.logs[partition].topic_id in (topic.topic_id, NO_TOPIC_ID):
                         self._drop(directory, partition)
                     else:
                         self.set_aside(directory, partition)
 
     def state_changed(self, partition: TopicPartition) -> None:
-        """The controller wrote who leads a partition."""
+        """The state of a partition changed."""
         state = self._node.image.state(partition)
         self._state_changed(partition, state)
         self._node.unfit.state_changed(partition, state)
 
     def _state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
         if state is None and partition.topic in self._node.image.deleting and self.registered:
-            # Of a large topic they go one after the other, before it goes itself.
+            # Partitions of a large topic are deleted one after the other, before the topic.
             for directory in self._working():
                 if partition in directory.logs:
                     self._drop(directory, partition)
@@ -183,11 +185,11 @@ class Partitions:
             self._lead(partition, state)
 
     def _is_ours(self, partition: TopicPartition) -> bool:
-        """Whether the assignment names this broker; a state that does may be the one before."""
+        """Whether the assignment names this broker; a state that does may be older."""
         return is_replica(self._node.image, partition, self._node.broker_id)
 
     def _names_us(self, state: PartitionState) -> bool:
-        """Whether this broker leads by this state, in this life."""
+        """Whether this broker leads by this state, under its present registration."""
         node = self._node
         if state.leader != node.broker_id or node.epoch is None or not node.standing.may_lead:
             return False
@@ -195,16 +197,16 @@ class Partitions:
 
     @property
     def registered(self) -> bool:
-        """Whether what the store shows is as new as anything that an earlier life of this broker acted on."""
+        """Whether the store's state is at least as new as anything an earlier process acted on."""
         return self._node.epoch is not None and self._node.standing.connected and not self._node.stopping
 
     def step_down(self) -> None:
-        """Lead nothing for the moment: whoever waits is sent to look for the leader."""
+        """Stops leading all partitions; waiting clients must look up the leader."""
         for partition in list(self.leaders):
             self._follow(partition, self._node.image.state(partition))
 
     def resume(self) -> None:
-        """Lead what the image says, under the registration of now; of thousands of partitions, some in each step."""
+        """Leads what the image says under the present registration; of thousands of partitions, some per step."""
         topics = list(self._node.image.topics.values())
         for topic in topics:
             self._leave(topic)
@@ -215,7 +217,7 @@ class Partitions:
 
     @property
     def resumed(self) -> bool:
-        """Everything that the image says is led, or followed, here."""
+        """Whether all partitions of the image are led or followed."""
         return not self._resuming and not self.files.opening
 
     def _resume_some(self) -> None:
@@ -292,7 +294,7 @@ class Partitions:
             node.purgatory.poke(partition)
 
     def _follow(self, partition: TopicPartition, state: PartitionState | None) -> None:
-        """Follow whoever leads by this state; a partition without a state, or of which we are no replica, is let go of."""
+        """Follows the leader of this state; drops a partition without a state or without this broker as replica."""
         node = self._node
         led = self.leaders.pop(partition, None)
         if led is not None:
@@ -329,12 +331,12 @@ class Partitions:
                 log.assign_topic_id(topic.topic_id)
             if log.topic_id == topic.topic_id:
                 return directory, log
-            # What an earlier topic of this name left behind.
+            # Remains of a deleted topic with this name.
             self._drop(directory, partition)
         return None
 
     def _create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
-        """A new log in the emptiest directory that takes it; without one the partition is offline."""
+        """Creates a log in the emptiest directory that accepts it; otherwise the partition is offline."""
         if startup.out_of_sight(self._node, partition, topic):
             self.offline[partition] = "a log directory is missing that may have the only log of it"
             return None
@@ -346,21 +348,21 @@ class Partitions:
         return found
 
     def created(self, partition: TopicPartition) -> None:
-        """The log of a partition was created: lead it, or follow, as the image says now."""
+        """The log of a partition was created: leads or follows it as the image says now."""
         if self.offline.pop(partition, None) is not None:
             self._roomless.pop(partition, None)
             self._node.unfit.changed()
         self.state_changed(partition)
 
     def refused(self, partition: TopicPartition, reason: str, *, full: bool) -> None:
-        """No directory took the log of a partition; for those that a full disk refused it is tried again when there is room."""
+        """No directory accepted the log of a partition; after a full disk this is retried when there is space."""
         self.offline[partition] = f"no log directory could take it: {reason}"
         if full:
             self._roomless[partition] = None
         self._node.unfit.changed()
 
     def room_measured(self) -> None:
-        """There may be room again for logs that found none. Their partitions stay offline until the logs are there."""
+        """There may be space for logs that were refused. Their partitions stay offline until the logs exist."""
         for partition in list(self._roomless):
             if self._node.started and self._is_ours(partition):
                 self.files.create(partition, self._node.image.topics[partition.topic], self._node.topic_options(partition.topic))
@@ -374,12 +376,12 @@ class Partitions:
         self.files.remove(directory, partition)
 
     def set_aside(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Serve a log no more, and keep it for a while."""
+        """Stops serving a log and keeps its files for a while."""
         self._end(partition)
         self.files.set_aside(directory, partition)
 
     def _end(self, partition: TopicPartition) -> None:
-        """Serve a partition no more, and let those who wait for it know."""
+        """Stops serving a partition and completes operations that wait for it."""
         self._let_go(partition)
         self._node.groups.partition_changed(partition)
         self._node.purgatory.poke(partition)
@@ -395,9 +397,9 @@ class Partitions:
 
     @indivisible
     def wrote(self, leader: Leader) -> None:
-        """A batch was appended: a flush, or early write-back, may be due."""
+        """A batch was appended: a flush or writeback may be due."""
         if leader.insync.standings:
-            # Followers may fetch what consumers must not see yet.
+            # Followers fetch records that consumers cannot read yet.
             self._node.purgatory.poke(("appended", leader.partition))
         if not leader.caching:
             self.dirty[leader.partition] = leader
@@ -410,7 +412,7 @@ class Partitions:
 
     @indivisible
     def delete_before(self, leader: Leader, offset: int) -> None:
-        """A client lets go of all records before ``offset``; durable with the directory's next checkpoint.
+        """Deletes all records before ``offset``; durable with the directory's next checkpoint.
 
         Raises: KafkaStorageError.
         """
@@ -422,13 +424,13 @@ class Partitions:
 
     @indivisible
     def dropped(self, leader: Leader | Follower, paths: tuple[str, ...]) -> None:
-        """The log begins later than before: readers below hear of it at once; these files go once nobody sends from them any more."""
+        """The log start advanced: waiting readers below are completed; the files are removed when no fetch sends from them any more."""
         self._node.upkeep.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
         self.dirty[leader.partition] = leader
         self._node.purgatory.poke(leader.partition)
 
     def begin_flushes(self) -> None:
-        """Ask for the flushes that have become necessary; one per partition is under way at most."""
+        """Requests the flushes that are due; at most one per partition is in progress."""
         dirty, self.dirty = self.dirty, {}
         wanted: dict[str, list[tuple[TopicPartition, FlushPlan]]] = {}
         for partition, leader in dirty.items():
@@ -441,7 +443,7 @@ class Partitions:
             self._node.effects.append(effects.Flush(directory=root, plans=plans))
 
     def flushed(self, marks: Sequence[tuple[TopicPartition, Offset]]) -> None:
-        """The flushes under way of these partitions are done: what was appended below each offset is on disk."""
+        """Flushes of these partitions are done: everything below each offset is on disk."""
         risen = []
         for partition, upto in marks:
             asked = self._flushing.pop(partition, None)
@@ -453,22 +455,22 @@ class Partitions:
             if leader is not asked or leader.log.unflushed:
                 self.dirty[partition] = leader
             self._node.fetchers.flushed(partition)
-        # Only now, so that a request that waits for several of them is found ready at once.
+        # At the end, so that a request that waits for several partitions is ready at once.
         for partition in risen:
             self._node.purgatory.poke(partition)
 
     @contextmanager
     def guarded(self, directory: LogDirectory) -> Iterator[None]:
-        """Do file work in a log directory; an OSError takes its partitions offline."""
+        """File work in a log directory; an OSError takes its partitions offline."""
         try:
             yield
         except OSError as error:
             self.directory_failed(directory.root, str(error))
 
     def append_failed(self, leader: Leader | Follower, error: OSError) -> errors.KafkaError:
-        """What to answer when an append met the disk's refusal: full is not broken, all else is."""
+        """The error for a failed append: a full disk is not a broken one; all other errors are."""
         if error.errno == ENOSPC:
-            # Until it is measured again, so that what a producer sent behind this is refused as this is, and not for its sequence.
+            # Until the next measurement, so that the producer's next batches are refused for the same reason and not for their sequence.
             space = self._node.space.get(leader.directory.root)
             if space is not None:
                 space.free_bytes = 0
@@ -478,7 +480,7 @@ class Partitions:
 
     @indivisible
     def directory_failed(self, root: str, reason: str) -> None:
-        """Trust nothing in this directory any more: its partitions go offline; without any directory left, the broker stops."""
+        """Takes a directory's partitions offline; without any directory left, the broker stops."""
         node = self._node
         directory = next(directory for directory in node.directories if directory.root == root)
         if directory.failed is not None:

@@ -1,8 +1,8 @@
-"""What a fetch finds in a replica: of a leader, and, for consumers near it, of a follower (KIP-392).
+"""Reads from a replica: from a leader, and by consumers in its rack from a follower (KIP-392).
 
-A consumer sees what lies below the high watermark as this replica knows it. A follower's comes after the leader's, so an offset that the
-leader told may not be here yet: that is no reason to begin elsewhere, and is answered OFFSET_NOT_AVAILABLE. One before the log start is
-out of range here as there, since followers move their start only after the leader.
+Consumers read below the high watermark known here. A follower's is behind the leader's, so an offset that the leader returned may not be
+here yet: the answer is OFFSET_NOT_AVAILABLE. An offset before the log start is out of range on both, because followers advance their log
+start after the leader.
 """
 
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ READ_COMMITTED = 1
 
 @dataclass(slots=True)
 class Read:
-    """What a fetch of one partition found."""
+    """The result of a read."""
 
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
     records: Slice | None = None
-    #: (producer id, first offset); None for a reader of uncommitted records.
+    #: (producer id, first offset); None for read_uncommitted.
     aborted: list[tuple[int, int]] | None = None
-    #: (epoch, end offset) where the reader's history parts from ours.
+    #: (epoch, end offset) where the reader's log diverges.
     diverging: tuple[int, int] | None = None
 
 
 class Readable:
-    """What leaders and followers share. Whoever is one has all of these."""
+    """Reads shared by leaders and followers."""
 
     __slots__ = ()
 
@@ -40,11 +40,11 @@ class Readable:
     log: Log
     epoch: int
     high_watermark: int
-    #: Whether this replica follows another.
+    #: Whether this replica is a follower.
     follows = False
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a client whose idea of the leader is older, or newer, than ours; -1 has none. Source: KIP-320."""
+        """Refuses a client with an older or newer leader epoch; -1 is not checked. Source: KIP-320."""
         if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.epoch:
             return
         if current_leader_epoch < self.epoch:
@@ -52,11 +52,11 @@ class Readable:
         raise errors.UnknownLeaderEpoch(f"{self.partition} is at leader epoch {self.epoch}; {current_leader_epoch} is not known here yet")
 
     def readable_end(self, isolation_level: int) -> int:
-        """The offset that readers of this isolation level stop at, exclusive."""
+        """The offset before which readers of this isolation level read."""
         return self.log.last_stable_offset(self.high_watermark) if isolation_level == READ_COMMITTED else self.high_watermark
 
     def agrees(self, offset: int, last_fetched_epoch: int) -> bool:
-        """Whether a log that ends at ``offset`` with a batch of this epoch (-1: unknown) can be part of ours. Source: KIP-595."""
+        """Whether a log that ends at ``offset`` with a batch of this epoch (-1: unknown) can be a prefix of ours. Source: KIP-595."""
         if last_fetched_epoch == NO_EPOCH:
             return True
         end = self.log.epochs.end_of(last_fetched_epoch)
@@ -72,7 +72,7 @@ class Readable:
         last_fetched_epoch: int = NO_EPOCH,
         replica: bool = False,
     ) -> Read:
-        """Batches from the one that contains ``offset``, as a slice of the log file; no records at the end. A replica reads all there is.
+        """Batches from the one that contains ``offset``, as a slice of the log file; no records at the end. Replicas read to the log end.
 
         Raises: KafkaError (offset out of range).
         """
@@ -80,7 +80,7 @@ class Readable:
         upto = log.end_offset if replica else self.readable_end(isolation_level)
         found = Read(self.high_watermark, log.last_stable_offset(self.high_watermark), log.start_offset)
         if not self.agrees(offset, last_fetched_epoch):
-            # An epoch above all of ours is damage in the other log: our latest one is the last that both can share.
+            # An epoch above ours is damage in the other log: our latest epoch is the last that both can share.
             found.diverging = log.epochs.end_of(last_fetched_epoch) or (log.epochs.latest, log.end_offset)
             return found
         if self.follows and offset > log.end_offset:

@@ -1,14 +1,14 @@
-"""From which replica a consumer is to read: a follower in its own rack, where the broker is set to choose so (KIP-392).
+"""The preferred read replica of a consumer: a follower in its rack, if the broker is configured for it (KIP-392).
 
 ::
 
-    consumer's rack      leader's rack      members of the ISR in the consumer's rack     read from
+    consumer's rack      leader's rack      ISR members in the consumer's rack            reads from
     none                                                                                  the leader
     a                    a                                                                the leader
     a                    b                  none that has the offset                      the leader
-    a                    b                  some                                          the one that has most of the log
+    a                    b                  some                                          the one with the highest log end
 
-Only members of the ISR are chosen: one that lags would make the consumer lag for ever, being chosen again each time.
+Only ISR members are chosen: a lagging replica would be chosen again each time and make the consumer lag for ever.
 """
 
 from ottla.base.ids import BrokerId
@@ -17,13 +17,13 @@ from ottla.broker.replica.leader import Leader
 
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-#: Also without the package, in which only Kafka has classes.
+#: Also without the Java package.
 RACK_AWARE = (RACK_AWARE_SELECTOR, RACK_AWARE_SELECTOR.rpartition(".")[2])
 SELECTORS = (LEADER_SELECTOR, LEADER_SELECTOR.rpartition(".")[2], *RACK_AWARE)
 
 
 def replica_near(image: Image, leader: Leader, me: BrokerId, rack: str, offset: int) -> int:
-    """The follower in this rack that a consumer at ``offset`` is to read from; -1 when that is the leader itself."""
+    """The follower in this rack for a consumer at ``offset``; -1 for the leader itself."""
     own = image.brokers.get(me)
     if not rack or own is None or own.rack == rack:
         return -1

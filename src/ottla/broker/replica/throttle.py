@@ -1,15 +1,15 @@
-"""Replication throttles: moves of partitions leave room for those who produce and consume.
+"""Replication throttles: reassignments leave bandwidth for producers and consumers.
 
-Two rates, of what followers get here and of what this broker copies, hold for partitions that their topics name. All traffic of such a
-partition counts; only a replica that is not in sync is made to wait, so that a throttle never costs a member of the ISR its place::
+There are two rates, for what followers fetch from this broker and for what it copies. They apply to partitions named in topic settings. All
+traffic of such a partition counts, but only replicas that are not in sync wait, so a throttle never removes a replica from the ISR::
 
-    leader    a follower outside of the ISR gets no bytes of a throttled partition while the leaders' rate is exceeded
-    follower  a replica outside of the ISR is not asked for while the followers' rate is exceeded
+    leader    a follower outside of the ISR gets no bytes of a throttled partition while the leader rate is exceeded
+    follower  a replica outside of the ISR does not fetch while the follower rate is exceeded
 
-A rate is exceeded while more was sent or copied than it allows since, beyond the bytes of one second. One answer may be much larger than
-that; it is then a while before the next.
+A rate is exceeded while more was sent or copied than it allows, beyond the bytes of one second. One response may be much larger; then
+there is a longer pause.
 
-Differences from Kafka: a rate holds over any length of time, where Kafka averages over eleven samples of a second; so there are no
+Difference from Kafka: a rate applies over any length of time, where Kafka averages over eleven samples of a second; so there are no
 replication.quota.window.* settings. Source: KIP-73.
 """
 
@@ -22,34 +22,34 @@ from ottla.broker.replica.follower import Follower
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Bytes of so much time may go at once.
+#: Bytes of this time may be sent at once.
 ALLOWANCE_MS = 1_000
 
 
 class Throttle:
-    """How far one rate is exceeded; ``now_ms`` never goes back."""
+    """Usage of one rate; ``now_ms`` never decreases."""
 
     __slots__ = ("_at_ms", "_used", "rate")
 
     def __init__(self, rate: int) -> None:
         #: Bytes per second.
         self.rate = rate
-        #: A thousand times the bytes that the rate has not made up for yet, as of ``_at_ms``.
+        #: A thousand times the bytes in excess of the rate, as of ``_at_ms``.
         self._used = 0
         self._at_ms = 0
 
     def note(self, count: int, now_ms: int) -> None:
-        """So many bytes went."""
+        """Counts bytes."""
         self._used = self._left(now_ms) + count * 1000
         self._at_ms = now_ms
 
     def free_at_ms(self, now_ms: int) -> int:
-        """When more may go: ``now_ms`` or later."""
+        """When more may be sent: ``now_ms`` or later."""
         over = self._left(now_ms) - self.rate * ALLOWANCE_MS
         return now_ms if over <= 0 else now_ms + -(-over // max(self.rate, 1))
 
     def follow(self, rate: int, now_ms: int) -> None:
-        """Another rate holds from now on."""
+        """Adopts another rate."""
         if rate != self.rate:
             self._used, self._at_ms, self.rate = self._left(now_ms), now_ms, rate
 
@@ -58,17 +58,17 @@ class Throttle:
 
 
 class Throttles:
-    """Both throttles of a broker, and the partitions they are for."""
+    """Both throttles of a broker, and the partitions that they apply to."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._leader = Throttle(node.options.leader_replication_throttled_rate)
         self._follower = Throttle(node.options.follower_replication_throttled_rate)
-        #: By topic: the numbers of partitions that are throttled where this broker leads, and where it follows; None for all.
+        #: By topic: throttled partitions where this broker leads, and where it follows; None for all.
         self._named: dict[str, tuple[frozenset[int] | None, frozenset[int] | None]] = {}
 
     def settings_changed(self) -> None:
-        """Settings of the broker or of a topic are other ones now."""
+        """Settings of the broker or of a topic changed."""
         options, now = self._node.options, self._node.now_ms
         self._leader.follow(options.leader_replication_throttled_rate, now)
         self._follower.follow(options.follower_replication_throttled_rate, now)
@@ -76,24 +76,24 @@ class Throttles:
         self._node.fetchers.stir_all()
 
     def sent(self, partition: TopicPartition, count: int) -> None:
-        """A follower gets so many bytes of a partition led here."""
+        """A follower gets bytes of a partition led here."""
         if self._leader.rate < INT64_MAX and self._is_named(partition, 0):
             self._leader.note(count, self._node.now_ms)
 
     def copied(self, partition: TopicPartition, count: int) -> None:
-        """So many bytes of a partition came from its leader."""
+        """Bytes of a partition were copied from its leader."""
         if self._follower.rate < INT64_MAX and self._is_named(partition, 1):
             self._follower.note(count, self._node.now_ms)
 
     def sends_at_ms(self, partition: TopicPartition) -> int:
-        """When a follower that is not in sync may have more of a partition led here: now or later."""
+        """When a follower that is not in sync may get more of a partition led here: now or later."""
         now = self._node.now_ms
         if self._leader.rate == INT64_MAX or not self._is_named(partition, 0):
             return now
         return self._leader.free_at_ms(now)
 
     def copies_at_ms(self, follower: Follower) -> int:
-        """When a follower may ask for more: now or later. One that is in sync is never held up."""
+        """When a follower may fetch more: now or later. One that is in sync never waits."""
         node, partition = self._node, follower.partition
         if self._follower.rate == INT64_MAX or not self._is_named(partition, 1):
             return node.now_ms
@@ -114,7 +114,7 @@ class Throttles:
 
 
 def partitions_of(replicas: tuple[str, ...], broker: int) -> frozenset[int] | None:
-    """Partitions of which a list of PARTITION:BROKER names this broker's replica; None for all of them."""
+    """Partitions in a list of PARTITION:BROKER entries for this broker; None for all."""
     if replicas == ("*",):
         return None
     pairs = (replica.split(":") for replica in replicas)

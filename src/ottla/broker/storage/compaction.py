@@ -1,15 +1,15 @@
-"""Which compacted partitions are compacted, and when: the dirtiest first, a few at once.
+"""Schedules compactions: the dirtiest logs first, a few at once.
 
 ::
 
     tick, or an end ──▶ dirt of each log ──▶ Clean(plan) ──▶ Cleaned(result) ──▶ swap, in one step
-                                              off the loop     └─ or abandoned: the log is not the one it was, or there was no room
+                                              off the loop     └─ or abandoned: the log changed, or there was no space
 
-One compaction of a partition is under way at most, whoever leads it meanwhile: its files have the names of the partition. What it made is
-thrown away when the log was truncated or dropped, or its leader changed; nothing refers to it before the swap. Followers compact their own.
+At most one compaction of a partition is in progress, also across leader changes, because its files are named after the partition. Its
+result is discarded if the log was truncated or removed, or its leader changed; nothing refers to it before the swap. Followers compact
+their own logs.
 
-A log with a damaged batch is left alone from then on, and the operator is told once: its readers meet the damage where it is, and what
-compaction would do behind it nobody could tell. A restart tries again.
+A log with a damaged batch is not compacted any more, with one warning: readers get the error at the damage. A restart tries again.
 """
 
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ SECRET_BYTES = 16
 
 
 class Work(msgspec.Struct):
-    """A compaction under way."""
+    """A compaction in progress."""
 
     replica: Leader | Follower
     found: Dirt
@@ -40,7 +40,7 @@ class Work(msgspec.Struct):
 
 
 class Compaction:
-    """See the module's theory."""
+    """Compactions of this broker."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -49,7 +49,7 @@ class Compaction:
         self.uncleanable: dict[TopicPartition, Log] = {}
 
     def tick(self) -> None:
-        """Every log.cleaner.backoff.ms: begin what is due, and let go of work that nobody wants any more."""
+        """Every log.cleaner.backoff.ms: starts what is due, and drops plans that do not apply any more."""
         held = self._node.partitions.replica
         for partition, work in self.under_way.items():
             work.plan.wanted = held(partition) is work.replica
@@ -60,7 +60,7 @@ class Compaction:
         self._begin_due()
 
     def cleaned(self, event: events.Cleaned) -> None:
-        """A compaction was carried out, or could not be."""
+        """A compaction succeeded or failed."""
         work = self.under_way.pop(event.partition)
         replica, log = work.replica, work.replica.log
         ours = self._node.partitions.replica(event.partition) is replica

@@ -1,16 +1,16 @@
-"""Creation, renaming and removal of logs: file work that no step of the broker does itself.
+"""Creation, renaming and removal of logs: file work that a step must not do itself.
 
-Partitions ask for a new log, or take one out of its directory. The file work joins a queue of its log directory and is carried out in
-portions, one at a time in each directory, so that thousands of topics do not hold up others::
+Requests join a queue per log directory and are carried out in portions, one at a time per directory, so that thousands of topics do not
+delay other clients::
 
-    create ──▶ opening ──▶ ChangeLogs ──▶ LogsChanged ──▶ the log is added to its directory, and led or followed as the image says now
-    take out ─────────────▶ ChangeLogs ──▶ renamed and removed
+    create ──▶ opening ──▶ ChangeLogs ──▶ LogsChanged ──▶ the log is added to its directory, and led or followed
+    remove ───────────────▶ ChangeLogs ──▶ renamed and removed
 
-In each portion directories are renamed before new ones are created, so a topic that is deleted and created again gets an empty directory.
-A partition without its log is not led: a client gets NOT_LEADER_OR_FOLLOWER, as from Kafka, and tries again.
+In each portion directories are renamed before new ones are created, so a topic that is deleted and created again gets an empty directory. A
+partition without its log is not led: clients get NOT_LEADER_OR_FOLLOWER, as in Kafka, and retry.
 
-Before it is registered for the first time a broker serves nobody. It does this work at once then, since what it notes of logs that are
-lost must be on disk before it goes on (``stock.py``).
+Before its first registration a broker serves no client. Then it does this work at once, because notes about lost logs must be on disk
+before it continues (``startup.py``).
 """
 
 from collections import Counter, deque
@@ -31,7 +31,7 @@ from ottla.log.options import TopicOptions
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Logs created, and logs removed, in one portion: a few milliseconds for the step that takes in the outcome.
+#: Logs created, and logs removed, in one portion: its result takes a few milliseconds of a step.
 PORTION = 25
 
 
@@ -42,44 +42,44 @@ def is_replica(image: Image, partition: TopicPartition, broker: BrokerId) -> boo
 
 
 class Creation:
-    """A log that is being created."""
+    """A log being created."""
 
     __slots__ = ("full", "new")
 
     def __init__(self, new: NewLog) -> None:
         self.new = new
-        #: Roots of log directories whose disk was too full for it.
+        #: Log directories that were too full for it.
         self.full: set[str] = set()
 
 
 class _Queue:
-    """What is to be done in one log directory."""
+    """Pending work of one log directory."""
 
     __slots__ = ("creations", "moves", "under_way")
 
     def __init__(self) -> None:
         self.moves: deque[Move] = deque()
         self.creations: dict[TopicPartition, Creation] = {}
-        #: The portion that was asked for, with its creations; None when there is none.
+        #: The portion in progress with its creations; None without one.
         self.under_way: tuple[LogChanges, list[Creation]] | None = None
 
 
 class LogFiles:
-    """See the module's theory."""
+    """Creates and removes logs off the event loop."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         #: Partitions whose log is being created.
         self.opening: dict[TopicPartition, Creation] = {}
-        #: How many partitions of each topic are among them.
+        #: Their number by topic.
         self._opening_of: Counter[str] = Counter()
-        #: By root of the log directory.
+        #: By log directory.
         self._queues: dict[str, _Queue] = {directory.root: _Queue() for directory in node.directories}
 
-    # What partitions ask for.
+    # Requests.
 
     def create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> None:
-        """Create a log in the emptiest directory that takes it; ``Partitions.created`` or ``Partitions.refused`` hears of it."""
+        """Creates a log in the emptiest directory that accepts it, then calls ``Partitions.created`` or ``Partitions.refused``."""
         known = self.opening.get(partition)
         if known is None or known.new.topic_id != topic.topic_id:
             creation = self.opening[partition] = Creation(NewLog(partition, topic.topic_id, options))
@@ -88,7 +88,7 @@ class LogFiles:
             self._place(creation)
 
     def remove(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Take a log out, and remove it."""
+        """Takes a log out of its directory and removes it."""
         if self._node.started:
             self._move(directory, directory.take_out(partition))
             return
@@ -97,11 +97,11 @@ class LogFiles:
             self._node.effects.append(effects.Remove(directory=directory.root, paths=(path,)))
 
     def set_aside(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Take a log out, and keep it for a while under another name."""
+        """Takes a log out of its directory and keeps it for a while under another name."""
         self._move(directory, directory.take_out(partition, stray=True))
 
     def why_not_led(self, partition: TopicPartition) -> str:
-        """What to tell a client that came for a partition that exists."""
+        """The error text for a client of a partition that exists but is not led."""
         reason = f"is creating the log of {partition}; try again" if partition in self.opening else f"does not lead {partition}"
         return f"broker {self._node.broker_id} {reason}"
 
@@ -123,14 +123,14 @@ class LogFiles:
         self._go_on(directory)
 
     def _is_wanted(self, creation: Creation) -> bool:
-        """Whether the image still asks for this log."""
+        """Whether the image still needs this log."""
         new = creation.new
         topic = self._node.image.topics.get(new.partition.topic)
         known = topic is not None and topic.topic_id == new.topic_id
         return known and is_replica(self._node.image, new.partition, self._node.broker_id)
 
     def create_at_once(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
-        """Before the broker serves anybody: what is noted of a log that was lost is on disk when this returns."""
+        """Creates a log synchronously, before the broker serves clients; notes about a lost log are on disk when it returns."""
         node = self._node
         reason, full = "none is left", False
         lost = startup.was_lost(node, partition, topic)
@@ -150,7 +150,7 @@ class LogFiles:
     # Portions.
 
     def _go_on(self, directory: LogDirectory) -> None:
-        """Ask for the next portion, unless one is under way. A broker that stops creates nothing more."""
+        """Starts the next portion, unless one is in progress. A broker that stops creates no logs."""
         queue = self._queues[directory.root]
         if queue.under_way is not None or directory.failed is not None:
             return
@@ -174,7 +174,7 @@ class LogFiles:
                 self._opened(creation)
 
     def _opened(self, creation: Creation) -> None:
-        """The creation is over, whatever came of it."""
+        """The creation ended."""
         partition = creation.new.partition
         if self.opening.get(partition) is not creation:
             return
@@ -185,7 +185,7 @@ class LogFiles:
             self._node.purgatory.poke(("opened", partition.topic))
 
     def when_opened(self, topic: str, act: Callable[[], None]) -> None:
-        """Calls back once no log of this topic is being created here."""
+        """Calls back when no log of this topic is being created."""
         if topic in self._opening_of:
             waits = Parked((("opened", topic),), lambda: topic not in self._opening_of, lambda expired: act())
             self._node.purgatory.park(waits, None)
@@ -198,7 +198,7 @@ class LogFiles:
         queue = self._queues[directory.root]
         assert queue.under_way is not None, "an outcome follows what was asked for"
         changes, creations = queue.under_way
-        # The next portion is put together once all of this one is taken in: what is no longer wanted leaves before its name is used again.
+        # The next portion is built after this one is processed: removed logs leave before their name is used again.
         queue.under_way = changes, []
         if directory.failed is not None:
             queue.under_way = None
@@ -233,7 +233,7 @@ class LogFiles:
             self._opened(creation)
 
     def directory_failed(self, directory: LogDirectory) -> None:
-        """What was to be created there is created elsewhere."""
+        """Its pending logs are created elsewhere."""
         queue = self._queues[directory.root]
         queue.moves.clear()
         creations = list(queue.creations.values())

@@ -1,4 +1,4 @@
-"""What a broker does by the clock: retention, compaction, checkpoints, forgetting silent producers, removing dropped files late."""
+"""Periodic tasks of a broker: retention, compaction, checkpoints, expiry of producers, delayed file removal."""
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
@@ -12,19 +12,19 @@ from ottla.log.directory import LogDirectory
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Looking for logs to compact is work of the event loop, and log.cleaner.backoff.ms, which a client may alter, may be 0.
+#: log.cleaner.backoff.ms can be altered to 0 by a client, and the search for dirty logs runs on the event loop.
 BACKOFF_MIN_MS = 100
 
 
 class Upkeep:
-    """Periodic work. Each kind has its own interval; ``tick`` does what is due."""
+    """Periodic tasks. Each has an interval; ``tick`` runs those that are due."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         options = node.options
-        #: When ``tick`` has something to do; None before ``start``.
+        #: Next time of ``tick``; None before ``start``.
         self.next_ms: int | None = None
-        #: (due at, name) of each kind, soonest first.
+        #: (time, name) of each task, soonest first.
         self._due: list[tuple[int, str]] = []
         self._every = {
             "retention": options.log_retention_check_interval_ms,
@@ -50,18 +50,18 @@ class Upkeep:
             "compaction": node.compaction.tick,
             "scrub": node.scrubs.tick,
         }
-        #: (due at, order, log directory, paths) of dropped files.
+        #: (time, order, log directory, paths) of dropped files.
         self._removals: list[tuple[int, int, str, tuple[str, ...]]] = []
         self._order = 0
 
     def start(self) -> None:
-        """Begin to count intervals from now."""
+        """Starts the intervals now."""
         for name, interval in self._every.items():
             heappush(self._due, (self._node.now_ms + interval, name))
         self._note_next()
 
     def settings_changed(self) -> None:
-        """The interval that may change while a broker runs holds from now on."""
+        """Adopts a changed interval."""
         every, at_most = self._backoff_ms(), self._node.now_ms + self._backoff_ms()
         if every != self._every["compaction"]:
             self._every["compaction"] = every
@@ -73,7 +73,7 @@ class Upkeep:
         return max(self._node.options.log_cleaner_backoff_ms, BACKOFF_MIN_MS)
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Runs tasks that are due."""
         now = self._node.now_ms
         while self._due and self._due[0][0] <= now:
             _, name = heappop(self._due)
@@ -86,7 +86,7 @@ class Upkeep:
 
     @indivisible
     def remove_later(self, root: str, paths: tuple[str, ...], delay_ms: int) -> None:
-        """Unlink dropped files after a delay, for fetches that still send from them."""
+        """Unlinks dropped files after a delay, for fetches that still send from them."""
         if paths:
             self._order += 1
             heappush(self._removals, (self._node.now_ms + delay_ms, self._order, root, paths))
@@ -104,7 +104,7 @@ class Upkeep:
                 if dropped:
                     partitions.dropped(leader, dropped)
                 elif leader.log.pending.any:
-                    # What has expired goes once the name of the segment behind it is durable.
+                    # Expired segments are dropped when the name of the next segment is durable.
                     partitions.wrote(leader)
 
     def _remove_strays(self) -> None:
@@ -116,7 +116,7 @@ class Upkeep:
 
     @indivisible
     def checkpoint(self, directory: LogDirectory) -> None:
-        """Have recovery points, log starts and high watermarks of a directory written down, as they are now."""
+        """Writes recovery points, log starts and high watermarks of a directory."""
         files = directory.checkpoint_files(self._node.partitions.high_watermarks(directory))
         self._node.effects.append(effects.ReplaceFiles(directory=directory.root, files=tuple(files)))
 
@@ -127,7 +127,7 @@ class Upkeep:
                     self.checkpoint(directory)
 
     def _forget_producers(self) -> None:
-        """Those that were silent for too long, and, when there are too many, those of the partitions that have the most."""
+        """Expires idle producers and, above the limit, producers of the partitions with the most."""
         node, options = self._node, self._node.options
         logs = [replica.log for replica in node.partitions.replicas()]
         for log in logs:
@@ -141,14 +141,14 @@ class Upkeep:
                 log.forget_oldest_producers(excess)
 
     def _flush_old(self) -> None:
-        """Under write caching: records when flush.ms or flush.messages ask for them on disk, and names that a new segment brought."""
+        """With write caching: flushes records required by flush.ms or flush.messages, and names of new segments."""
         for replica in self._node.partitions.replicas():
             if replica.caching and (replica.flush_due(self._node.now_ms) or replica.wants_flush()):
                 self._node.partitions.dirty[replica.partition] = replica
 
 
 def even_share(counts: Sequence[int], most: int) -> int | None:
-    """The largest number that each count may be cut to so that their sum is at most ``most``; None when none needs to be cut."""
+    """The largest cap per count such that the sum is at most ``most``; None if no cap is needed."""
     if sum(counts) <= most:
         return None
     left, share = most, 0

@@ -1,17 +1,16 @@
-"""Scrubbing: every log here is read once per ottla.log.scrub.interval.ms, segment by segment, and compared with its checksums.
+"""Schedules scrubs: every log is compared with its checksums once per ottla.log.scrub.interval.ms, segment by segment.
 
 ::
 
     tick ──▶ the log scrubbed longest ago ──▶ Scrub(plan of one segment) ──▶ Scrubbed(result) ──▶ next segment ... next log
-    look_at (something is wrong there) ──────────▲    off the loop             └─ damage: unfit.py decides what to do
+    look_at (suspected damage) ──────────────────▲    off the loop             └─ damage: registration/replica_health.py
 
-Fetches send files as they lie, so nobody looks at what is served. The scrub does, at a low rate. One scrub of a broker is under way at
-most. How far each log is, and when it was scrubbed last, is in ``scrub-checkpoint`` of its log directory, so a restart goes on there. A log
-that has no entry yet is due at a point within the interval that depends on its name; new logs are due one interval after they were made.
+Fetches send files without reading them, so only the scrub detects damage, at a low rate. At most one scrub of a broker is in progress. The
+position and time of each log's scrub are in ``scrub-checkpoint`` of its log directory, so a restart continues there. A log without an
+entry is due at a point of the interval that depends on its name; new logs are due one interval after their creation.
 
-``look_at`` has a segment scrubbed at once, and faster: a follower that comes back for the same batch again and again, an index or a header
-that makes no sense, or a compaction met something. Source of the need: the checksum of a batch covers neither base offset nor epoch, and
-Kafka checks neither after a batch was appended.
+``look_at`` scrubs a segment soon and faster: after a follower repeatedly fetched the same batch, an inconsistent index or header, or a
+failed compaction. Reason: the checksum of a batch covers neither base offset nor epoch, and Kafka checks neither after the append.
 """
 
 from typing import TYPE_CHECKING
@@ -31,20 +30,20 @@ from ottla.log.scrub_schedule import Part, part, repair_index, still_holds
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Bytes per second at least, where the rate is computed.
+#: Minimum of the computed rate, bytes per second.
 RATE_MIN = MiB
-#: A pass takes this share of its interval, where the rate is computed. The rest is for growth, and for times when the broker is down.
+#: Share of the interval that a pass takes at the computed rate. The rest is for growth and downtime.
 SHARE = 0.5
-#: Bytes per second of a look that something made necessary.
+#: Bytes per second of a requested scrub.
 LOOK_RATE = 64 * MiB
-#: The same segment is looked at again after this time at the earliest.
+#: Minimum time between two requested scrubs of a segment.
 LOOK_AGAIN_MS = MINUTE_MS
-#: Time between two counts of what is due.
+#: Interval at which due logs are counted.
 COUNT_MS = MINUTE_MS
 
 
 class Work(msgspec.Struct):
-    """A scrub under way."""
+    """A scrub in progress."""
 
     replica: Leader | Follower
     part: Part
@@ -53,14 +52,14 @@ class Work(msgspec.Struct):
 
 
 class Scrubs:
-    """See the module's theory."""
+    """Scrubs of this broker."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._under_way: Work | None = None
-        #: Offsets to look at soon, by partition; True: all behind, too.
+        #: Offsets to scrub soon, by partition; True: everything after, too.
         self._looks: dict[TopicPartition, tuple[int, bool]] = {}
-        #: When each segment was looked at last.
+        #: When each segment was last scrubbed on request.
         self._looked: dict[tuple[TopicPartition, Offset], int] = {}
         #: Logs that are due, the one scrubbed longest ago last.
         self._due: list[TopicPartition] = []
@@ -69,7 +68,7 @@ class Scrubs:
 
     @indivisible
     def look_at(self, replica: Leader | Follower, offset: int, *, whole: bool) -> None:
-        """Scrub the segment that has this offset soon, or all from there on."""
+        """Scrubs the segment with this offset soon, or all segments from there."""
         log = replica.log
         base = log.bases[log.segment_of(offset)]
         looked_ms = self._looked.get((replica.partition, base))
@@ -79,7 +78,7 @@ class Scrubs:
         self._begin()
 
     def tick(self) -> None:
-        """Time passed: begin what is due."""
+        """Starts what is due."""
         now = self._node.now_ms
         if self._counted_ms is None or now - self._counted_ms >= min(COUNT_MS, max(self._interval_ms // 8, SECOND_MS)):
             self._counted_ms = now
@@ -87,13 +86,13 @@ class Scrubs:
         self._begin()
 
     def scrubbed(self, event: events.Scrubbed) -> None:
-        """A scrub is over."""
+        """A scrub ended."""
         work, self._under_way = self._under_way, None
         assert work is not None, "one scrub is under way"
         replica = self._node.partitions.replica(event.partition)
         result = event.result
         if result is None or replica is None or replica.log is not work.replica.log or not still_holds(replica.log, work.part):
-            # The log is another one than it was: the next tick looks again.
+            # The log was replaced: the next tick continues.
             return
         with self._node.partitions.guarded(replica.directory):
             if result.index:
@@ -135,7 +134,7 @@ class Scrubs:
         )
 
     def _look(self, replica: Leader | Follower, offset: int, *, whole: bool) -> Part | None:
-        """The segment to look at; the next one takes its place where all are wanted."""
+        """The segment to scrub; the next one follows if all are requested."""
         log, partition = replica.log, replica.partition
         del self._looks[partition]
         index = log.segment_of(offset)
@@ -149,7 +148,7 @@ class Scrubs:
     # Passes.
 
     def _count(self) -> None:
-        """Which logs are due, and how fast they must be read."""
+        """Finds logs that are due and computes the rate."""
         if self._interval_ms <= 0:
             self._due = []
             return
@@ -158,7 +157,7 @@ class Scrubs:
         for replica in self._node.partitions.replicas():
             total_bytes += replica.log.size
             mark = self._mark(replica.directory, replica.log)
-            # A mark from the future is of a clock that was wrong.
+            # A mark from the future comes from a wrong clock.
             if mark.offset >= 0 or not 0 <= wall_ms - mark.done_ms < self._interval_ms:
                 due.append((mark.done_ms, replica.partition))
         due.sort(reverse=True)
@@ -170,7 +169,7 @@ class Scrubs:
         return wished if wished > 0 else self._bytes_per_second
 
     def _mark(self, directory: LogDirectory, log: Log) -> ScrubMark:
-        """How far the passes through a log are; those of logs without a mark are spread over the interval."""
+        """Scrub position of a log; logs without a mark are spread over the interval."""
         mark = directory.scrubs.get(log.partition)
         if mark is None:
             before_ms = 0
@@ -181,7 +180,7 @@ class Scrubs:
         return mark
 
     def _next(self, replica: Leader | Follower) -> Part | None:
-        """The segment that the pass through a log has come to; None where the pass ends."""
+        """The next segment of a log's pass; None at its end."""
         log = replica.log
         mark = self._mark(replica.directory, log)
         for index in range(log.segment_of(max(mark.offset, log.start_offset)), len(log.segments)):

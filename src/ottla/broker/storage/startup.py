@@ -1,20 +1,19 @@
-"""Which logs earlier lives of this broker had, and whether they are here: looked at when it starts, before anything new is made.
+"""Log directory start-up: which logs earlier processes of this broker had, and whether they are found.
 
 ::
 
-    a log that the state counts on is not found
-        a log directory is new, or one that served with these is missing     it was there, perhaps: lost
-        a checkpoint knows it with records                                   lost
-        else                                                                 it never was on disk: nothing of it was acknowledged
+    a log that the partition state counts on is not found
+        a log directory is new, or a known one is missing         the log may have been there: lost
+        a checkpoint names it with records                        lost
+        otherwise                                                 it was never on disk: nothing of it was acknowledged
 
-What is lost is copied from other replicas (``unfit.py``). Where there are none, and a directory is missing that may come back, the
-partition is out of sight: nothing is made in its place. A directory that comes back has old copies. Those made meanwhile are the better
-ones, but for an empty one that nobody else could fill; the others are set aside, under a name that ends in ``-stray``, as Kafka calls
-what it does not know.
+Lost records are copied from other replicas (``registration/replica_health.py``). If there are none, and the missing directory may come
+back, the partition is unavailable: no log is created in its place. A directory that comes back has old logs. The newer log of a partition
+is used, unless it is empty and no other replica could fill it; the others are set aside under a name that ends in ``-stray``, Kafka's term.
 
-Once it is registered, and so knows all that was written before, a log of a topic that the store has no more is one that was deleted while
-this broker was away. It is set aside, too, but for ottla.stray.retention.ms only: should it be the store that was put back to an older
-state, its records are still there.
+After registration, when the image has all earlier changes, a log whose topic is not in the store belongs to a topic that was deleted while
+this broker was down. It is set aside too, for ottla.stray.retention.ms: if the store was restored to an older state, its records are still
+there.
 """
 
 from collections.abc import Iterable
@@ -29,19 +28,19 @@ from ottla.log.directory import LogDirectory
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Logs set aside in one step of the broker.
+#: Logs set aside in one step.
 SET_ASIDE_AT_ONCE = 500
-#: Topics that a warning names.
+#: Topics named in a warning.
 NAMED_MAX = 5
 
 
 def newest_first(directories: Iterable[LogDirectory]) -> list[LogDirectory]:
-    """A directory that was away stands behind those that served meanwhile."""
+    """A directory that was away comes after those that served meanwhile."""
     return sorted(directories, key=lambda directory: -directory.identity.generation)
 
 
 def holders(directories: Iterable[LogDirectory], partition: TopicPartition, replicas: int) -> list[LogDirectory]:
-    """The directories that have a log of a partition, the one to be used first."""
+    """The directories with a log of a partition, the preferred one first."""
     found = [directory for directory in newest_first(directories) if partition in directory.logs]
     if replicas == 1:
         found.sort(key=lambda directory: directory.logs[partition].end_offset == 0)
@@ -49,7 +48,7 @@ def holders(directories: Iterable[LogDirectory], partition: TopicPartition, repl
 
 
 def was_lost(node: "Node", partition: TopicPartition, topic: Topic) -> bool:
-    """Whether an earlier life of this broker, which the state counts on, had a log with records that is not here."""
+    """Whether an earlier process had a log with records that the state counts on and that is not found."""
     state = topic.states.get(partition.partition)
     if node.started or state is None or not state.names(node.broker_id):
         return False
@@ -59,20 +58,20 @@ def was_lost(node: "Node", partition: TopicPartition, topic: Topic) -> bool:
 
 
 def missing(directories: Iterable[LogDirectory]) -> set[bytes]:
-    """Directories that served with these and are not among them."""
+    """Directories that served together with these and are missing."""
     known = {sibling for directory in directories for sibling in directory.identity.siblings or ()}
     return known - {directory.directory_id for directory in directories}
 
 
 def out_of_sight(node: "Node", partition: TopicPartition, topic: Topic) -> bool:
-    """Whether the only log of a partition is where this broker does not look today. One directory for another is a disk replaced."""
+    """Whether the only log of a partition may be on a missing directory. A replaced directory is not missing."""
     new = sum(directory.identity.siblings is None for directory in node.directories)
     alone = len(topic.replicas[partition.partition]) == 1
     return alone and len(missing(node.directories)) > new and was_lost(node, partition, topic)
 
 
 def settle(node: "Node", directories: list[LogDirectory]) -> None:
-    """With these directories this broker serves from now on; of each partition one has a log. To be called once what is lost is noted."""
+    """Serves with these directories from now on, with one log per partition. Called after lost records were noted."""
     partitions = {partition for directory in directories for partition in directory.logs}
     for partition in sorted(partitions):
         topic = node.image.topics.get(partition.topic)
@@ -96,7 +95,7 @@ def settle(node: "Node", directories: list[LogDirectory]) -> None:
 
 
 def set_aside_strays(node: "Node") -> None:
-    """Topics of logs here may be gone from the store; of thousands of such logs, some go in each step. To be called once registered."""
+    """Sets aside logs of deleted topics; of thousands, some per step. Called after registration."""
     found = [(directory, partition) for directory, partition in node.partitions.hosted() if not node.image.has(*partition)]
     if not found:
         return

@@ -1,7 +1,7 @@
-"""Producer ids, from blocks of 1000 that the store hands out once in the life of a cluster. Source: KIP-730.
+"""Producer ids, from blocks of 1,000 that the store allocates once in the life of a cluster. Source: KIP-730.
 
-A block is claimed by compare and set on ``/latest_producer_id_block``; whoever loses the race tries again with what the winner wrote. Ids
-of a block that was not used up before a restart are never used. Requests that find none wait in the purgatory under ``WAITING``.
+A block is allocated with compare-and-set on ``/latest_producer_id_block``; a broker that loses the race retries with the new value. Unused
+ids of a block are lost at a restart. Requests without an id wait as delayed operations under ``WAITING``.
 """
 
 from typing import TYPE_CHECKING
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 BLOCK = 1000
-#: What requests that need an id wait for.
+#: Key of requests that wait for an id.
 WAITING = ("producer_ids",)
 
 
 class ProducerIds:
-    """See the module's theory."""
+    """Allocates producer ids."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -30,11 +30,11 @@ class ProducerIds:
 
     @property
     def ready(self) -> bool:
-        """Whether ``take`` gives an id."""
+        """Whether ``take`` returns an id."""
         return self._next < self._end
 
     def take(self) -> ProducerId | None:
-        """A new id; None when there is none yet. A block is then being claimed, and ``WAITING`` poked when it is there."""
+        """A new id; None if there is none yet. A block is then being allocated, and ``WAITING`` is poked when it arrives."""
         if not self.ready:
             self._claim()
             return None
@@ -58,7 +58,7 @@ class ProducerIds:
                 self._next, self._end = block.start, block.end + 1
                 self._node.purgatory.poke(WAITING)
             elif result.error in ("version", "exists"):
-                # Another broker was faster; the image shows its block by now.
+                # Another broker was faster; the image has its block by now.
                 self._claim()
 
         self._node.submit((op,), answered)
