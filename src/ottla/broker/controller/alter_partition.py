@@ -1,11 +1,11 @@
-"""Whether a leader may have the ISR it asks for. Pure: an image and a wish in; the new state, or a KafkaError, out.
+"""Validates a leader's AlterPartition. Pure: an image and a request in; the new state, or a KafkaError, out.
 
-The leader must be the one of this epoch, and know the state it wants to change (the version of its node is the partition epoch). Every
-member must be a replica, alive and fit, and still be of the registration under which the leader counts it: one that went away and came back
-since may have lost what it had. Nor is a broker counted in that is about to stop, but for the leader itself. Who leaves while the ISR is
-too small to commit anything is eligible to lead (``election.py``).
+The sender must be the leader of this epoch and know the state that it changes (the version of the state's node is the partition epoch).
+Each member must be a replica, alive, healthy, and registered under the broker epoch in the request: a broker that restarted since may have
+lost records. A broker in controlled shutdown is not added, except the leader itself. Members that leave while the ISR is too small to
+commit become eligible replicas (``election.py``).
 
-A leader that was elected uncleanly asks for its own end of recovery so: until then it is alone in the ISR.
+A leader after an unclean election ends its recovery with such a request; until then it is alone in the ISR.
 
 Source: KIP-497, KIP-704, KIP-841, KIP-903, KIP-966; Kafka's ReplicationControlManager.alterPartition for the order of checks.
 """
@@ -22,7 +22,7 @@ RECOVERING = 1
 
 
 def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequestPartition, *, options: TopicOptions) -> PartitionState:
-    """The state as its leader, ``broker``, wants it.
+    """The state that the leader, ``broker``, requests.
 
     Raises: UnknownTopicOrPartition, FencedLeaderEpoch, NotController, InvalidRequest, InvalidUpdateVersion, IneligibleReplica.
     """

@@ -1,11 +1,11 @@
-"""The controller's office: taking it, losing it, and writing under it.
+"""The controller: its election, its loss, and its writes.
 
-Every broker wants it; the store gives it to whoever creates ``/controller`` first. The winner raises ``/controller_epoch`` in the same
-``multi``; each later write checks that node's version, so a controller that lost its office without knowing cannot write. What it finds in
-order it leaves as it is: who was counted in under which registration stands in the states themselves (``election.py``).
+Every broker is a candidate; the one that creates ``/controller`` is elected and increments ``/controller_epoch`` in the same ``multi``.
+Each later write is conditional on the version of that node, so a controller that was deposed cannot write. A new controller changes only
+what is wrong: partition states have the registrations under which members were added (``election.py``).
 
-What changes is looked at by the agenda (``agenda.py``), topics come and go by ``stepwise.py``, and partitions go back to their first
-replicas by ``preferred.py``. Source: KIP-237, KAFKA-6082.
+The election queue (``election_queue.py``) evaluates changes, ``topic_writes.py`` creates and deletes topics, ``preferred_leaders.py``
+restores preferred leaders. Source: KIP-237, KAFKA-6082.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
 
 
 class Controller:
-    """See the module's theory."""
+    """This broker as candidate and controller."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        #: This broker holds the office, as far as it knows.
+        #: Whether this broker is the controller, as far as it knows.
         self.active = False
-        #: Version of /controller_epoch that this office's writes check.
+        #: Version of /controller_epoch that writes are conditional on.
         self._fence = -1
         self._campaigning = False
-        #: The store did not answer; the next tick tries again.
+        #: The store did not answer; the next tick retries.
         self._retry = False
-        #: Topics that changed since the last tick: one that an operator's tool began has partitions without a state.
+        #: Topics that changed since the last tick: one that a tool created may have partitions without a state.
         self._changed: dict[str, None] = {}
         self.agenda = Agenda(node)
         self.topics = Stepwise(node)
         self.preferred = PreferredLeaders(node, self.agenda)
         self.hearing = Hearing(node)
-        #: Reassignments under way.
+        #: Reassignments in progress.
         self._moves = Moves(node, self)
 
     def start(self) -> None:
-        """Want the office from now on. One that this broker holds by an earlier session, or without knowing, is taken anew."""
+        """Becomes a candidate. If this broker is the controller by an earlier session, or without knowing, it is elected again."""
         if not self.active and self._vacant():
             self._campaign()
 
     def step_down(self) -> None:
-        """Another broker may hold the office, for all this one knows."""
+        """Another broker may be the controller."""
         self.active = False
         self.agenda.clear()
 
     def settled(self) -> bool:
-        """Everything that this broker should lead has a leader, and no election is under way here."""
+        """Whether every partition that this broker should lead has a leader, and no election is in progress here."""
         if self._campaigning or not self.agenda.idle:
             return False
         image, node = self._node.image, self._node
@@ -79,7 +79,7 @@ class Controller:
         return True
 
     def changed(self, change: Change) -> None:
-        """The image took in a change of the store."""
+        """The image changed."""
         match change:
             case ("controller", holder):
                 self.hearing.office_changed()
@@ -97,7 +97,7 @@ class Controller:
                     self.agenda.add((partition,))
             case ("topic", str() as topic):
                 self._changed[topic] = None
-            # Settings say how large an ISR must be, and whether a leader may lack records.
+            # Settings determine the minimum ISR and whether unclean elections are allowed.
             case ("config", ("topics", str() as topic)):
                 self.agenda.add(self._of((topic,)))
             case ("config", ("brokers", _)):
@@ -110,7 +110,7 @@ class Controller:
         self.agenda.go_on()
 
     def tick(self) -> None:
-        """Time passed: try again what the store did not answer, and do what is done by the clock."""
+        """Retries what the store did not answer, and runs periodic work."""
         self.hearing.tick()
         if self._retry and not self._holds_back():
             self._retry = False
@@ -125,12 +125,13 @@ class Controller:
             self.agenda.go_on()
 
     def try_again(self) -> None:
-        """The store did not answer: look at everything with the next tick."""
+        """The store did not answer: evaluates everything with the next tick."""
         self._retry = True
 
     def write(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
-        """Write to the store under this office; ``done`` hears the result, with ``failed_op`` counted in ``ops`` (-1: the office was
-        lost)."""
+        """Writes to the store as controller; ``done`` gets the result, with ``failed_op`` relative to ``ops`` (-1: this broker is no longer
+        the controller).
+        """
         fence = Op("check", layout.CONTROLLER_EPOCH, version=self._fence)
 
         def answered(result: StoreResult) -> None:
@@ -141,7 +142,7 @@ class Controller:
 
         self._node.submit((fence, *ops), answered)
 
-    # The office.
+    # Election of the controller.
 
     def _office_changed(self, holder: object) -> None:
         if holder is None and not self._node.stopping:
@@ -151,7 +152,7 @@ class Controller:
             self.step_down()
 
     def _vacant(self) -> bool:
-        """Whether this broker may take the office: it is registered, and nobody else has it."""
+        """Whether this broker may be elected: it is registered, and there is no other controller."""
         node = self._node
         return node.standing.connected and node.standing.epoch is not None and node.image.controller in (None, node.broker_id)
 
@@ -174,13 +175,13 @@ class Controller:
         node.submit((*freed, claim, raised), self._campaigned)
 
     def _holds_back(self) -> bool:
-        """Whether this broker leaves the office to others, because they did not reach it."""
+        """Whether this broker does not stand as candidate because other brokers did not reach it."""
         return (self._node.now_ms < self.hearing.hold_ms or self.hearing.fenced) and len(self._node.image.brokers) > 1
 
     def _campaigned(self, result: StoreResult) -> None:
         self._campaigning = False
         if result.error is None:
-            # Heard while suspended, it is an office that this broker will have to take anew.
+            # If received while suspended, this broker must be elected again.
             self.active = self._node.standing.connected
             self._fence = result.states[-1].version
             if self.active:
@@ -192,7 +193,7 @@ class Controller:
             self._retry = True
 
     def _look_at_all(self) -> None:
-        """Of what happened before this office nothing is known but what the image shows."""
+        """Earlier events are known only from the image."""
         image = self._node.image
         self.agenda.add(self._of(image.topics))
         self.topics.resume()
@@ -200,11 +201,11 @@ class Controller:
         self._take_notice()
 
     def _take_notice(self) -> None:
-        """What went with a log directory stands in its broker's registration; the notification has done its work."""
+        """Failed log directories are in their broker's registration; deletes handled notifications."""
         for path in self._node.image.log_dir_events:
             self.write((Op("delete", path),), lambda result: None)
 
-    # Which partitions a change concerns.
+    # Partitions affected by a change.
 
     def _held_by(self, broker: BrokerId) -> Iterable[TopicPartition]:
         for topic in self._node.image.topics.values():

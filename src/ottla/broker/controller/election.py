@@ -1,36 +1,36 @@
-"""Who leads each partition, given who is alive. Pure: an image in, new partition states out.
+"""Leader election. Pure: an image in, new partition states out.
 
-A member of the ISR is *sound* while it is alive under the registration that the state names for it: it has not been away since it was
-counted in. Any other has to catch up before it counts again. A sound member *stays* unless its broker is about to stop; one that is leads
-and counts only where no other can. One that came back is *intact* if it has on disk what it had: always where acks=all means fsync, after
-clean stops only under ``write.caching``. A broker tells itself which of its replicas are not fit to lead: their log directory failed, or
-records are missing from their log (``unfit.py``); and those whose disk is full, which lead only where nobody has *room*.
+A member of the ISR is *sound* while it is alive under the registration in the state: it did not restart since it was added. Other members
+must catch up before they count again. A sound member *stays* unless its broker is in controlled shutdown; one that does not stay leads
+only if no other can. A member that restarted is *intact* if it has on disk what it had: always if acks=all means fsync, after clean stops
+only with ``write.caching``. A broker reports its ineligible replicas: with a failed log directory or missing records
+(``replica_health.py``), and with a full disk; the latter lead only if no other replica has *room*.
 
 ==========================  ==================================  ========================================================
 leader                      members of the ISR                  new state
 ==========================  ==================================  ========================================================
-stays                       all stay                            unchanged, whoever became controller meanwhile
+stays                       all stay                            unchanged, also under a new controller
 stays                       some do not                         same leader and epoch, ISR of those that stay
 stays, but is full          some that stay have room            first replica among these, epoch + 1, ISR of those that stay
-sound, about to stop        some stay                           first replica among these, epoch + 1, ISR of these
-sound, about to stop        none stays                          same leader and epoch, alone in the ISR
+sound, stopping             some stay                           first replica among these, epoch + 1, ISR of these
+sound, stopping             none stays                          same leader and epoch, alone in the ISR
 fenced                      none stays, one is eligible         the first eligible one that is intact, epoch + 1, alone in the ISR
-gone, or registered anew    some sound                          first replica among those that stay, epoch + 1, ISR of these;
-                                                                where none stays, the first of the sound, alone in the ISR
-gone, or registered anew    none sound                          one that is intact: the last leader, else of the ISR, else
+gone, or registered again   some sound                          first replica among those that stay, epoch + 1, ISR of these;
+                                                                if none stays, the first sound one, alone in the ISR
+gone, or registered again   none sound                          an intact one: the last leader, else of the ISR, else
                                                                 eligible (below); epoch + 1, alone in the ISR
-gone, or registered anew    all are back, none of them intact   the last leader, as Kafka does; epoch + 1, alone, recovering
+gone, or registered again   all are back, none is intact        the last leader, as in Kafka; epoch + 1, alone, recovering
 gone                        none alive, unclean allowed         first live replica, epoch + 1, alone in the ISR, recovering
-gone                        none alive                          leader -1, epoch + 1, once; the ISR stays, for it holds the log
+gone                        none alive                          leader -1, epoch + 1, once; the ISR stays, because it has the log
 ==========================  ==================================  ========================================================
 
-**Eligible leader replicas.** Below min.insync.replicas nothing is committed. So who leaves the ISR then holds everything that is committed,
-and goes on to do so while nobody is committed to: the state names it as eligible, with the registration under which it left. A leader
-commits nothing while its state names anybody eligible, whatever it believes of min.insync.replicas; the same state that has a large enough
-ISR again names nobody. Who comes back and is not intact is eligible no longer, only *last known* so.
+**Eligible leader replicas.** Below min.insync.replicas nothing is committed. A replica that leaves the ISR then has everything that is
+committed, and keeps it while nothing more is committed: the state names it as eligible, with its registration. A leader commits nothing
+while its state has eligible replicas, whatever it knows of min.insync.replicas; a state with a large enough ISR has none. A replica that
+restarts and is not intact is not eligible any more, only *last known*.
 
 Source: Kafka's PartitionStateMachine and PartitionChangeBuilder; KIP-380 and KIP-903 for registrations, KIP-106 for unclean elections,
-KIP-704 (recovering), KIP-841 for brokers that stop, KIP-966 (eligible leader replicas).
+KIP-704 (recovering), KIP-841 (controlled shutdown), KIP-966 (eligible leader replicas).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,12 +42,12 @@ from ottla.broker.metadata.image import NO_LEADER, Image, Registration, Topic
 from ottla.log.options import TopicOptions
 from ottla.store.layout import PartitionState
 
-#: What holds for a topic, by its name.
+#: Settings of a topic by its name.
 OptionsOf = Callable[[str], TopicOptions]
 
 
 def elections(image: Image, *, options: OptionsOf) -> Iterator[tuple[TopicPartition, PartitionState]]:
-    """New states for the partitions that need one."""
+    """New states for partitions that need one."""
     for topic in image.topics.values():
         known = options(topic.name) if topic.states else TopicOptions()
         for number in topic.states:
@@ -57,7 +57,7 @@ def elections(image: Image, *, options: OptionsOf) -> Iterator[tuple[TopicPartit
 
 
 def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:
-    """The new state of one partition; None when it needs none."""
+    """The new state of one partition; None if it needs none."""
     case = Case.of(image, topic, number, options)
     state = case.state
     sound = [broker for broker in state.isr if case.sound(broker)]
@@ -88,9 +88,9 @@ def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) 
 
 
 def unclean_election(case: "Case") -> PartitionState | None:
-    """Who leads if losing records is allowed: the first replica that works, rather one that knows of nothing missing, whose broker is not
-    about to stop and has room; None or the state without a leader when there is none. One that is being added comes last, for it may have
-    nothing at all yet."""
+    """The leader of an unclean election: the first working replica, preferably without missing records, staying and with room. If there
+    is none: None, or the state without a leader. An adding replica comes last, because it may have no records.
+    """
 
     def worse(broker: int) -> tuple[bool, ...]:
         return broker in case.adding, is_leaving(case.image, broker), case.full(broker)
@@ -103,7 +103,7 @@ def unclean_election(case: "Case") -> PartitionState | None:
 
 
 def preferred(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:
-    """The partition as its preferred replica, the first of its assignment, leads it; None when that one does already, or cannot.
+    """The state with the preferred replica, the first of the assignment, as leader; None if it leads already or cannot lead.
 
     Source: Kafka's preferred replica election.
     """
@@ -114,7 +114,7 @@ def preferred(image: Image, topic: Topic, number: int, *, options: TopicOptions)
 
 
 def preferred_can_lead(image: Image, topic: Topic, number: int) -> bool:
-    """Whether the preferred replica does not lead, and could: it is a sound member of the ISR that stays."""
+    """Whether the preferred replica does not lead but could: a sound member of the ISR that stays."""
     state, first = topic.states[number], topic.replicas[number][0]
     partition = TopicPartition(topic.name, number)
     if state.leader == first or first not in state.isr or is_leaving(image, first) or is_full(image, partition, first):
@@ -123,7 +123,7 @@ def preferred_can_lead(image: Image, topic: Topic, number: int) -> bool:
 
 
 def first_state(image: Image, replicas: Sequence[int]) -> PartitionState | None:
-    """The state of a partition that never had one, and so is empty: its live replicas are in sync; None when there is none."""
+    """The first state of a new, empty partition: its live replicas are in sync; None without a live replica."""
     alive = [broker for broker in replicas if BrokerId(broker) in image.brokers]
     alive = [broker for broker in alive if not is_leaving(image, broker)] or alive
     if not alive:
@@ -138,31 +138,31 @@ def first_state(image: Image, replicas: Sequence[int]) -> PartitionState | None:
 
 
 def is_sound(image: Image, state: PartitionState, broker: int) -> bool:
-    """Whether a member of the ISR is alive, and has been since it was counted in."""
+    """Whether a member of the ISR is alive and did not restart since it was added."""
     found = image.brokers.get(BrokerId(broker))
     return found is not None and found.epoch == state.registration_of(broker)
 
 
 def is_leaving(image: Image, broker: int) -> bool:
-    """Whether a broker is about to stop."""
+    """Whether a broker is in controlled shutdown or fenced."""
     found = image.brokers.get(BrokerId(broker))
     return found is not None and found.leaving
 
 
 def is_fenced(image: Image, broker: int) -> bool:
-    """Whether a broker is alive, but cannot be reached by most others. It counts as one that is about to stop, too."""
+    """Whether a broker is alive but unreachable for most others. It also counts as one in controlled shutdown."""
     found = image.brokers.get(BrokerId(broker))
     return found is not None and found.fenced
 
 
 def is_full(image: Image, partition: TopicPartition, broker: int) -> bool:
-    """Whether the disk of a replica is full, so that it takes nothing from producers."""
+    """Whether the disk of a replica is full, so that it refuses producers."""
     found = image.brokers.get(BrokerId(broker))
     return found is not None and partition in found.full
 
 
 def is_fit(image: Image, partition: TopicPartition, state: PartitionState | None, broker: int) -> bool:
-    """Whether a replica of a live broker may be counted on. After an unclean election its leader may, whatever it misses."""
+    """Whether a replica of a live broker is healthy. After an unclean election its leader is, whatever it lacks."""
     found = image.brokers.get(BrokerId(broker))
     if found is None or partition in found.offline:
         return False
@@ -187,19 +187,19 @@ class Case:
 
     @property
     def enough(self) -> int:
-        """How large an ISR must be to commit anything. Replicas being added make no difference to it."""
+        """Minimum ISR to commit. Adding replicas do not change it."""
         return min(self.options.min_insync_replicas, len(self.replicas) - len(self.adding))
 
-    # What is known of its replicas.
+    # Its replicas.
 
     def sound(self, broker: int) -> bool:
-        """In the ISR, assigned, alive since it was counted in, and fit. Who is assigned no more has deleted its log, or is about to."""
+        """In the ISR, assigned, alive since it was added, and healthy. A replica that is not assigned any more deletes its log."""
         if broker not in self.replicas:
             return False
         return is_sound(self.image, self.state, broker) and is_fit(self.image, self.partition, self.state, broker)
 
     def works(self, broker: int) -> bool:
-        """Alive, and its log directory works."""
+        """Alive, with a working log directory."""
         found = self._registered(broker)
         return found is not None and self.partition not in found.offline
 
@@ -211,40 +211,40 @@ class Case:
         return is_full(self.image, self.partition, broker)
 
     def intact(self, broker: int, epoch: int) -> bool:
-        """Works, and has everything that it had under this registration."""
+        """Works and has everything that it had under this registration."""
         found = self._registered(broker)
         if found is None or not is_fit(self.image, self.partition, self.state, broker):
             return False
         return found.epoch == epoch or not self.options.write_caching or 0 <= found.clean_since <= epoch
 
     def may_recover(self, broker: int) -> bool:
-        """Nobody has everything for sure: Kafka lets the last leader go on then, but not with a log that it knows to be damaged."""
+        """No replica certainly has all records: as in Kafka the last leader may lead, but not with a log that it knows to be damaged."""
         return self.works(broker) and not self.misses_records(broker)
 
     def held(self) -> dict[int, int]:
-        """Who is in the ISR, or eligible, and under which registration it was counted so."""
+        """ISR members and eligible replicas, with the registration under which they counted."""
         state = self.state
         return {broker: state.eligible_since(broker) for broker in state.elr} | {
             broker: state.registration_of(broker) for broker in state.isr
         }
 
     def lost(self) -> set[int]:
-        """Those of them that are back without all that they had. Who is away may still have it."""
+        """Those of them that restarted and are not intact. A replica that is down may still be intact."""
         return {broker for broker, epoch in self.held().items() if self.works(broker) and not self.intact(broker, epoch)}
 
     @property
     def last_leader(self) -> int:
-        """Who led last, if it is still a replica."""
+        """The last leader, if it is still a replica."""
         found = self.state.leader if self.state.leader >= 0 else self.state.last_leader
         return found if found in self.replicas else NO_LEADER
 
     def _registered(self, broker: int) -> Registration | None:
         return self.image.brokers.get(BrokerId(broker))
 
-    # States that may follow.
+    # New states.
 
     def led_by(self, leader: int, isr: Sequence[int], *, same_epoch: bool = False) -> PartitionState:
-        """Led by one that has everything committed."""
+        """A leader that has all committed records."""
         before = self.state
         elr = self.eligible_beside(isr)
         return PartitionState(
@@ -260,14 +260,14 @@ class Case:
         )
 
     def recovered_by(self, leader: int) -> PartitionState:
-        """Led by one that may lack what was committed: what its log holds is what there is from now on, and nobody else is eligible."""
+        """A leader that may lack committed records: its log counts from now on, and there are no eligible replicas."""
         return PartitionState(
             leader=leader,
             leader_epoch=LeaderEpoch(self.state.leader_epoch + 1),
             isr=(leader,),
             isr_epochs=(self.image.brokers[BrokerId(leader)].epoch,),
             controller_epoch=self.image.controller_epoch,
-            # One replica has nobody to settle with; but only so does its broker, which knows that records are missing, lead.
+            # A single replica needs no recovery; but only with this flag its broker leads if it knows that records are missing.
             recovering=len(self.replicas) > 1 or self.misses_records(leader),
         )
 
@@ -289,14 +289,14 @@ class Case:
         )
 
     def eligible_beside(self, isr: Sequence[int]) -> dict[int, int]:
-        """Who is eligible once the ISR is this one, with the registration under which it left."""
+        """Eligible replicas with this ISR, with the registration under which they left."""
         if len(isr) >= self.enough:
             return {}
         held, lost = self.held(), self.lost()
         return {broker: held[broker] for broker in self.replicas if broker in held and broker not in isr and broker not in lost}
 
     def _last_known(self, isr: Sequence[int], elr: dict[int, int]) -> tuple[int, ...]:
-        """Who was eligible and came back without all that it had, until the ISR is large enough again."""
+        """Formerly eligible replicas that restarted and are not intact, until the ISR is large enough again."""
         if isr and len(isr) >= self.enough:
             return ()
         gone = self.lost() | set(self.state.last_known_elr)
@@ -304,7 +304,7 @@ class Case:
         return tuple(broker for broker in kept if broker in self.state.elr or broker in self.state.last_known_elr or isr)
 
     def unless_same(self, after: PartitionState) -> PartitionState | None:
-        """None when nothing would change but the controller that says it."""
+        """None if only the controller epoch would change."""
         before = self.state
         same = (
             after.leader == before.leader

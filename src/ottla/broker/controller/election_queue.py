@@ -1,17 +1,15 @@
-"""Partitions that the controller has to look at, and what it writes about them.
+"""The election queue: partitions that the controller must evaluate, and its writes about them.
 
-What happens to a broker, a topic or a setting puts the partitions it concerns on the agenda; each is decided when its turn comes, by the
-image of then::
+A change of a broker, topic or setting adds its partitions to the queue. Each is evaluated against the image current at dequeue::
 
-    to look at ──▶ a portion: decided, encoded ──▶ one multi, two at most under way ──▶ written
+    queued ──▶ a batch: evaluated, encoded ──▶ one multi, at most two in flight ──▶ written
         ▲                                                        │
-        └──────── somebody else changed one of them first ◀──────┘
+        └──────── another broker changed one of them first ◀─────┘
 
-A portion is a step of the broker, so it is small: thousands of partitions take many steps, between which the broker serves. A store that
-does not answer leaves its portion to the next tick; the office lost clears all.
+A batch is evaluated in one step, so it is small: thousands of partitions take many steps, and the broker serves between them. If the store
+does not answer, the batch is evaluated again with the next tick. A deposed controller clears the queue.
 
-A partition without a state was begun by a creation that did not come to its end, or by an operator's tool: it gets its first one. Since it
-never had one, it is empty.
+A partition without a state comes from an incomplete topic creation or from a tool. It is empty, and gets its first state.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,47 +27,47 @@ from ottla.store import layout
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Partitions looked at, and so written, in one portion: some ten milliseconds, and a quarter of what a store takes at once.
+#: Partitions evaluated and written in one batch: some ten milliseconds, and a quarter of what the store accepts at once.
 PORTION = 1_000
-#: While the store writes one portion the next is decided.
+#: The next batch is evaluated while the store writes one.
 WRITES_MAX = 2
 
 
 class Agenda:
-    """See the module's theory."""
+    """The queue of one controller."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        #: What to look at, in order; the flag asks for the preferred leader beside one that can lead.
+        #: Partitions in order; True also elects the preferred leader if it can lead.
         self._open: dict[TopicPartition, bool] = {}
         self._under_way = 0
-        #: Counts offices: what was under way for an earlier one counts no more.
+        #: Number of the election of this controller: writes of an earlier one are ignored.
         self._office = 0
         self._waits: list[Callable[[], None]] = []
         self._timer: Parked | None = None
 
     @property
     def idle(self) -> bool:
-        """Nothing is to be looked at, or being written."""
+        """Whether the queue is empty and nothing is being written."""
         return not self._open and not self._under_way
 
     def add(self, partitions: Iterable[TopicPartition], *, preferred: bool = False) -> None:
-        """Look at these partitions; at those that are there already, once."""
+        """Adds partitions; each is in the queue once."""
         for partition in partitions:
             self._open[partition] = preferred or self._open.get(partition, False)
 
     def when_idle(self, act: Callable[[], None]) -> None:
-        """Calls back once everything on the agenda by now is dealt with."""
+        """Calls back when everything in the queue by now is done."""
         self._waits.append(act)
 
     def clear(self) -> None:
-        """The office is another broker's, for all this one knows."""
+        """Another broker may be the controller: clears the queue."""
         self._open, self._waits = {}, []
         self._under_way = 0
         self._office += 1
 
     def go_on(self) -> None:
-        """Look at what there is, as far as the store keeps up."""
+        """Evaluates partitions, as fast as the store writes."""
         while self._open and self._under_way < WRITES_MAX:
             looked, ops = self._portion()
             if ops:
@@ -83,7 +81,7 @@ class Agenda:
                 act()
 
     def _later(self) -> None:
-        """Much was looked at and nothing to be done: others have their turn first."""
+        """Many partitions needed no change: other events come first."""
         if self._timer is None or self._timer.done:
             self._timer = Parked((), lambda: False, lambda expired: self.go_on())
             self._node.purgatory.park(self._timer, self._node.now_ms)
@@ -119,7 +117,7 @@ class Agenda:
         return [] if state is None else [change(topic, partition.partition, state)]
 
     def wants(self, partition: TopicPartition) -> bool:
-        """Whether there is something to be done about a partition that has a state, and replicas."""
+        """Whether a partition with a state and replicas needs a change."""
         topic = self._node.image.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.states or partition.partition not in topic.replicas:
             return False
@@ -140,23 +138,23 @@ class Agenda:
                 self._look_again(looked)
                 self._node.controller.try_again()
             elif result.failed_op >= 0:
-                # The image shows by now what was in the way.
+                # The image has the conflicting change by now.
                 self._look_again(looked)
                 self._make_way(ops[result.failed_op], result)
 
         self._node.controller.write(ops, answered)
 
     def _look_again(self, looked: dict[TopicPartition, bool]) -> None:
-        """Nothing was written: what was asked for of each partition still is."""
+        """Nothing was written: queues the partitions again."""
         for partition, preferred in looked.items():
             self.add((partition,), preferred=preferred)
 
     def _make_way(self, failed: Op, result: StoreResult) -> None:
-        """Operators' tools make a topic's node alone, or leave a partition's node without a state: neither is in our way for long."""
+        """Tools create a topic's node alone, or a partition's node without a state: removes such nodes."""
         if failed.kind == "create" and result.error == "missing":
             way = Op("create", failed.path.rpartition("/")[0])
         elif failed.kind == "create" and result.error == "exists":
-            # Refused, and rightly, where there is a state in it: the image shows that by now.
+            # The store refuses if the node has a state: the image shows that by now.
             way = Op("delete", failed.path)
         else:
             self.go_on()
@@ -165,13 +163,13 @@ class Agenda:
 
 
 def change(topic: Topic, number: int, state: layout.PartitionState) -> Op:
-    """Write a new state over the one that the image shows."""
+    """Writes a new state over the one in the image."""
     path = layout.partition_state(topic.name, number)
     return Op("set", path, layout.encode_partition_state(state), version=topic.versions[number])
 
 
 def births(node: "Node", topic: Topic, number: int) -> list[Op]:
-    """Give a partition its first state; nothing while no broker that holds it is alive."""
+    """Operations for a partition's first state; none while no replica is alive."""
     state = election.first_state(node.image, topic.replicas[number])
     if state is None:
         return []

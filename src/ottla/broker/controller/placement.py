@@ -1,19 +1,19 @@
-"""Which brokers hold the replicas of a new partition. Pure; the randomness is an argument.
+"""Placement of the replicas of new partitions. Pure; randomness is an argument.
 
-Three promises, the first before the others:
+Three goals, in order of priority:
 
-- The replicas of a partition lie in as many racks as possible.
-- Every broker leads, and holds, as many partitions as any other, as far as the first promise allows: a small rack gets more than its share.
-- Of the partitions that a broker leads, the other replicas spread over all other brokers, so that these share its load when it fails.
+- The replicas of a partition are in as many racks as possible.
+- Every broker leads and stores equally many partitions, as far as the first goal allows: brokers of a small rack get more.
+- For the partitions led by one broker, the other replicas are spread over all other brokers, which share its load if it fails.
 
-Brokers stand in a circle in which neighbours lie in different racks. The first replica walks round it from a random start; the others are
-the next ones behind it, at a shift that grows each time round, whose rack has no replica yet while there is such a rack::
+Brokers are arranged in a circle in which neighbours are in different racks. The first replica walks round it from a random start; the
+others follow it, with a shift that grows each round, on brokers whose rack has no replica yet, while there is such a rack::
 
     racks a a b b c c      circle 1a 3b 5c 2a 4b 6c      partition 0   1 3 5      partition 6 (shifted)   1 4 6
     brokers 1 2 3 4 5 6                                  partition 1   3 5 2
 
-Where racks have not equally many brokers, those behind a gap in the circle would be met more often than others, so there the one that
-holds least is taken. Brokers that name no rack are together in one of their own, if any broker names one.
+If racks have different numbers of brokers, those after a gap in the circle would be chosen more often; there the broker with the fewest
+replicas is chosen. Brokers without a rack form a rack of their own if any broker has one.
 
 Source: Kafka's AdminUtils (the circle and its shift), StripedReplicaPlacer (brokers without a rack); KIP-36.
 """
@@ -30,7 +30,7 @@ def place(
 ) -> list[tuple[BrokerId, ...]]:
     """Replicas, preferred leader first, of ``partitions`` new partitions numbered from ``first_partition``.
 
-    ``replication_factor`` is at most the number of brokers in ``racks``, those to choose from.
+    ``replication_factor`` is at most the number of brokers in ``racks``.
     """
     circle = _alternating(racks)
     count = len(circle)

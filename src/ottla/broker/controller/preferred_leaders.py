@@ -1,12 +1,12 @@
-"""Partitions go back to be led by their preferred replica, the first of their assignment.
+"""Preferred leader election: the first replica of an assignment leads again.
 
-A broker that was away leads nothing when it is back, and those that stood in for it lead too much. Three ways lead back:
+A broker that restarted leads nothing, and others lead more. There are three triggers:
 
-- ElectLeaders asks for it (``apis/k43_elect_leaders.py``).
-- An operator's tool writes partitions to /admin/preferred_replica_election; the node goes when they are dealt with.
-- By the clock (auto.leader.rebalance.enable): of the partitions that prefer a broker, more than leader.imbalance.per.broker.percentage are
-  led by others. Then all of them go back whose preferred replica can lead. The first look comes FIRST_LOOK_MS after the office was taken,
-  the next ones every leader.imbalance.check.interval.seconds.
+- ElectLeaders (``apis/k43_elect_leaders.py``).
+- A tool writes partitions to /admin/preferred_replica_election; the node is deleted when they are done.
+- Time (auto.leader.rebalance.enable): if more than leader.imbalance.per.broker.percentage of the partitions that prefer a broker are led by
+  others, all of them whose preferred replica can lead are moved. The first check is FIRST_LOOK_MS after the controller's election, the next
+  ones every leader.imbalance.check.interval.seconds.
 
 Source: Kafka's KafkaController and LeaderElectionCommand; KIP-183, KIP-460.
 """
@@ -28,12 +28,12 @@ from ottla.store import layout
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: After a broker took the office: others may be starting with it.
+#: After the controller's election: other brokers may still be starting.
 FIRST_LOOK_MS = 5 * SECOND_MS
 
 
 def imbalanced(image: Image, *, percentage: int) -> list[TopicPartition]:
-    """Partitions that are to go back: of each broker with more than this share of those that prefer it led by others, all that can."""
+    """Partitions to move: of each broker above the percentage, all whose preferred replica can lead."""
     preferring: Counter[int] = Counter()
     away: dict[int, list[TopicPartition]] = {}
     for topic in image.topics.values():
@@ -56,7 +56,7 @@ def imbalanced(image: Image, *, percentage: int) -> list[TopicPartition]:
 
 
 class PreferredLeaders:
-    """What is done about preferred leaders without a request; see the module's theory."""
+    """Elections triggered by time and by tools."""
 
     def __init__(self, node: "Node", agenda: Agenda) -> None:
         self._node = node
@@ -64,11 +64,11 @@ class PreferredLeaders:
         self._next_look_ms = 0
 
     def begin(self) -> None:
-        """The office was taken."""
+        """The controller was elected."""
         self._next_look_ms = self._node.now_ms + FIRST_LOOK_MS
 
     def tick(self) -> None:
-        """Time passed: look at how even leadership is, when it is time to."""
+        """Checks the balance of leaders when it is due."""
         node = self._node
         if node.now_ms >= self._next_look_ms:
             self._next_look_ms = node.now_ms + node.options.leader_imbalance_check_interval_seconds * SECOND_MS
@@ -77,7 +77,7 @@ class PreferredLeaders:
                 self._agenda.add(imbalanced(node.image, percentage=percentage), preferred=True)
 
     def asked(self) -> None:
-        """Do what an operator's tool wrote down, if it did."""
+        """Handles a tool's request."""
         node = self._node
         data = node.image.preferred_election
         if data is None:

@@ -1,31 +1,31 @@
-"""Whether the brokers reach the controller. One that most brokers cannot reach, although its store session lives, resigns and is fenced.
+"""Detects an unreachable controller. A controller that most brokers cannot reach resigns and is fenced, although its store session lives.
 
-A controller reads and writes the store, so it needs no broker. But leaders send it their ISR changes, and clients' admin requests go to it.
-A store session proves nothing about these links. So every broker sends the controller a request without content, as a heartbeat::
+The controller reads and writes the store and needs no broker. But leaders send it ISR changes, and clients' admin requests go to it. A
+store session proves nothing about these links. So every broker sends the controller empty requests as heartbeats::
 
     every HEARTBEAT_MS; every second while requests fail at once
-        │ no answer for UNHEARD_MS, to UNANSWERED_MIN requests at least
+        │ no answer for UNHEARD_MS, to at least UNANSWERED_MIN requests
         ▼
-    the broker's registration names the epoch of this controller (``unreachable_controller_epoch``)
-        │ most of the live brokers name it, for GRACE_TICKS ticks of the controller
+    the broker's registration has the epoch of this controller (``unreachable_controller_epoch``)
+        │ most live brokers report it, for GRACE_TICKS ticks of the controller
         ▼
     the controller deletes /controller and sets ``fenced`` in its own registration, in one multi
-        │ the next controller moves leadership away from a fenced broker and removes it from ISRs, as for a controlled shutdown
+        │ the next controller moves leadership away from a fenced broker and removes it from ISRs, as in a controlled shutdown
         ▼
-    who named the epoch goes on with heartbeats to the fenced broker, until that answers
-        │ most of the live brokers do not name the epoch any more
+    brokers that reported it continue to send heartbeats to the fenced broker, until it answers
+        │ most live brokers do not report it any more
         ▼
     the broker removes ``fenced``; it may lead, join ISRs and be the controller again
 
-**A starved broker proves nothing.** A broker that gets no CPU time misses answers which have arrived. So silence is counted in ticks that
-ran, one second for each at most, and ends with any answer, be it six seconds late. A controller that gets no CPU time answers the waiting
-heartbeats before GRACE_TICKS have passed; then the registrations name it no more.
+**A starved broker proves nothing.** A broker without CPU time misses answers that have arrived. So silence is counted in ticks that ran,
+at most one second each, and ends with any answer, even a late one. A controller without CPU time answers the waiting heartbeats before
+GRACE_TICKS have passed; then it is not reported any more.
 
-**Most of the live brokers**, the controller among them: of two brokers that do not reach each other neither resigns, and a broker that is
-cut off itself changes nothing. A minority of the live brokers may be fenced at a time. Where no broker reaches any other, the office passes
-from one to the next, and further ones resign without being fenced.
+**Most live brokers**, including the controller: of two brokers that do not reach each other neither resigns, and a broker that is cut off
+itself changes nothing. A minority of the live brokers may be fenced at a time. If no broker reaches any other, controllers change and later
+ones resign without being fenced.
 
-Source: KIP-631 for fencing and heartbeats (broker.heartbeat.interval.ms=2000). Kafka with ZooKeeper has nothing like it.
+Source: KIP-631 for fencing and heartbeats (broker.heartbeat.interval.ms=2000). Kafka with ZooKeeper has no such mechanism.
 """
 
 from collections import Counter
@@ -41,64 +41,64 @@ from ottla.wire.messages.alter_partition import AlterPartitionRequest
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: Between two heartbeats to a controller that answers. Kafka's brokers send theirs as often.
+#: Interval of heartbeats to a controller that answers, as in Kafka.
 HEARTBEAT_MS = 2 * SECOND_MS
-#: A controller that does not answer for so long is not reached. A heartbeat waits as long for its answer: a late one counts, too.
+#: A controller without an answer for this time is unreachable. It is also the timeout of a heartbeat: a late answer counts.
 UNHEARD_MS = 6 * SECOND_MS
-#: Heartbeats that one broker may have left unanswered at a time.
+#: Unanswered heartbeats of one broker at a time.
 HEARTBEATS_MAX = 3
-#: One request may have failed with the controller before, or with its connection.
+#: One request may have failed together with the former controller or connection.
 UNANSWERED_MIN = 2
-#: What one tick counts at most; ticks come every second.
+#: Maximum time that a tick counts; ticks come every second.
 TICK_MS = SECOND_MS
-#: Ticks for which most brokers must name the controller before it resigns, or must not name a fenced broker before it is fenced no more.
+#: Ticks for which most brokers must report the controller before it resigns, or must not report a fenced broker before fencing ends.
 GRACE_TICKS = 2
-#: A report on a controller that resigned is kept for so many ticks until its registration is seen to be fenced.
+#: A report about a controller that resigned is kept for this many ticks until its registration is fenced.
 FENCED_WITHIN_TICKS = 3
 VERSION = 3
-#: After a controller resigned, others have so long before it wants the office again.
+#: After resigning, a broker is not a candidate for this time.
 HOLD_MS = 5 * SECOND_MS
 NOBODY = -1
 
 
 class Hearing:
-    """See the module's docstring."""
+    """Heartbeats to the controller, reports, resignation and fencing."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        #: Epoch of the controller that does not answer, for our registration; NOBODY while it answers.
+        #: Epoch of the unreachable controller, for the registration; NOBODY while it answers.
         self.unheard = NOBODY
-        #: The broker that was controller in that epoch.
+        #: The controller of that epoch.
         self._unreached = BrokerId(NOBODY)
         #: Ticks since that broker was controller, while it is not registered as fenced.
         self._unfenced_ticks = 0
-        #: How long the present controller has not answered, and how many requests to it have failed since its last answer.
+        #: Time without an answer of the present controller, and failed requests since its last answer.
         self._silent_ms = 0
         self._failed = 0
-        #: When the next heartbeat to the controller is due.
+        #: Time of the next heartbeat.
         self._due_ms = 0
         self._ticked_ms = node.now_ms
-        #: Heartbeats that wait for an answer, by broker.
+        #: Unanswered heartbeats by broker.
         self._waiting: Counter[BrokerId] = Counter()
-        #: Epoch of the office that this broker resigned from, while it is fenced; else NOBODY.
+        #: Epoch from which this broker resigned, while it is fenced; else NOBODY.
         self.fenced_epoch = NOBODY
-        #: Whether most brokers name this broker as unreachable, and the number of ticks for which this has been so.
+        #: Whether most brokers report this broker, and for how many ticks.
         self._most = False
         self._ticks = 0
-        #: What the registration says as far as the store has confirmed it; None when that is not known.
+        #: The state in the registration as confirmed by the store; None if unknown.
         self._told: tuple[int, int] | None = (NOBODY, NOBODY)
         self._telling = False
-        #: Until then this broker does not campaign.
+        #: Until then this broker is not a candidate.
         self.hold_ms = 0
         self._resigning = False
 
     @property
     def fenced(self) -> bool:
-        """Whether our registration has to say that this broker is fenced."""
+        """Whether the registration must say that this broker is fenced."""
         return self.fenced_epoch != NOBODY
 
     def asked(self, controller: BrokerId, *, answered: bool) -> None:
-        """A request to this controller was answered, or was not in its time."""
+        """A request to this controller was answered, or timed out."""
         if controller == self._node.broker_id or controller != self._node.image.controller:
             return
         if answered:
@@ -110,7 +110,7 @@ class Hearing:
             self._failed += 1
 
     def tick(self) -> None:
-        """Time passed: send heartbeats, and decide by the answers and by what others have registered."""
+        """Sends heartbeats, and decides from answers and registrations."""
         node = self._node
         ran_ms = min(node.now_ms - self._ticked_ms, TICK_MS)
         self._ticked_ms = node.now_ms
@@ -136,7 +136,7 @@ class Hearing:
             self._heartbeat(controller)
 
     def _watch_fenced(self) -> None:
-        """Find out whether a broker that resigned, because we and others did not reach it, is reached again."""
+        """Checks whether a broker that resigned is reachable again."""
         node = self._node
         if self.unheard == NOBODY or self._unreached == node.image.controller:
             return
@@ -165,19 +165,19 @@ class Hearing:
         node.ask(broker, nothing, version=VERSION, timeout_ms=UNHEARD_MS, done=answered)
 
     def registered(self) -> None:
-        """A registration was made, which says what is so now."""
+        """A registration with the present state was created."""
         self._told = (self.unheard, self.fenced_epoch)
 
     def office_changed(self) -> None:
-        """Another broker is controller now, or no broker. What was reported of the one before stays until it answers."""
+        """The controller changed. A report about the former one stays until it answers."""
         self._silent_ms = self._failed = self._ticks = self._unfenced_ticks = 0
         self._resigning = False
         if self._unreached == self._node.image.controller:
-            # A new epoch of the same broker, which has to be found unreachable anew.
+            # A new epoch of the same broker: it must be found unreachable again.
             self.unheard = NOBODY
 
     def _count_reports(self) -> None:
-        """Resign when most brokers have reported this controller for long enough; end the fencing when they do not any more."""
+        """Resigns when most brokers reported this controller for long enough; ends fencing when they do not any more."""
         node = self._node
         active = node.controller.active
         if not active and not self.fenced:
@@ -198,7 +198,7 @@ class Hearing:
     def _resign(self, naming: list[BrokerId]) -> None:
         node, image = self._node, self._node.image
         if self._resigning or self._telling:
-            # The next tick tries again.
+            # The next tick retries.
             return
         self._resigning = True
         self.hold_ms = node.now_ms + HOLD_MS
@@ -217,7 +217,7 @@ class Hearing:
             if result.error is None and described:
                 self._told = telling
             elif result.error in ("unavailable", "session"):
-                # What the registration says is not known.
+                # The content of the registration is unknown.
                 self._told = None
 
         node.controller.write((Op("delete", layout.CONTROLLER), *described), resigned)

@@ -1,26 +1,25 @@
-"""Moving partitions to other brokers. Pure: an image and a wish in; the partition as it is to be, or a KafkaError, out.
+"""Partition reassignment. Pure: an image and a request in; the changed partition, or a KafkaError, out.
 
-Replicas are added before any is removed, so that at no moment fewer brokers hold the records than before or after::
+Replicas are added before any is removed, so that the number of copies never decreases::
 
                         replicas            adding    removing    ISR
     before              1 2 3               -         -           1 2 3
-    begun               4 5 6 1 2 3         4 5 6     1 2 3       1 2 3          all six follow; 1 2 3 count as ever
+    started             4 5 6 1 2 3         4 5 6     1 2 3       1 2 3          all six replicate; 1 2 3 count
     caught up           4 5 6 1 2 3         4 5 6     1 2 3       1 2 3 4 5 6
     completed           4 5 6               -         -           4 5 6          1 2 3 delete their logs
     or cancelled        1 2 3               -         -           1 2 3          4 5 6 delete theirs
 
-All of it stands in the topic's node of the store, so a controller that takes over goes on from there. Assignment and state change in one
-``multi``, each under its version; the leader epoch rises each time, so that whatever was asked or told before the change is void after it.
-A move is completed when every replica of the target is in the ISR, alive, and has been since it was counted in.
+The topic's node in the store has all of it, so a new controller continues. Assignment and state change in one ``multi``, each conditional
+on its version; the leader epoch increases each time, so that earlier requests and responses become void. A reassignment is completed when
+all target replicas are in the ISR, alive and not restarted since.
 
-A wish that meets a running move starts from the replicas that were there before it. What the earlier move had begun to add, and the new
-one does not want, goes at once, unless nobody else of the ISR is alive: then it stays as one that is being removed.
+A request during a reassignment starts from the replicas before it. Adding replicas that the new request does not have are removed at once,
+unless no other ISR member is alive: then they become removing replicas.
 
-A topic that was created while there were fewer brokers than it is to have replicas says so in its node. The controller adds what is missing
-as brokers come (``grown``), by such moves as anybody may wish for. Whoever wishes for replicas of such a topic has taken it into his own
-hands: the node says so no more.
+A topic that was created with fewer brokers than its replication factor has that factor in its node. The controller adds the missing
+replicas as brokers join (``grown``), by normal reassignments. A user's reassignment of such a topic deletes the factor from the node.
 
-Source: KIP-455, KIP-860 (insisting on the replication factor); Kafka's ReplicaAssignment.
+Source: KIP-455, KIP-860 (fixed replication factor); Kafka's ReplicaAssignment.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,15 +34,15 @@ from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 
-#: Bytes that a topic's node may have by a wish: with the states of ``moves.MOVES_AT_ONCE`` partitions beside it, that is what a store takes
-#: at once, so what was begun can be completed. Some 15,000 partitions of one topic may so be on their way.
+#: Maximum bytes of a topic's node after a request: with the states of ``MOVES_AT_ONCE`` partitions in the same multi, the store still
+#: accepts it, so a reassignment can be completed. Some 15,000 partitions of one topic can be reassigned at once.
 NODE_BYTES_MAX = 640 * KiB
 
 
 class Move(NamedTuple):
-    """A partition as it is to be."""
+    """A partition after a change."""
 
-    #: The target's, preferred leader first, then those being removed.
+    #: Target replicas, preferred leader first, then removing ones.
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
     removing: tuple[int, ...]
@@ -51,35 +50,35 @@ class Move(NamedTuple):
 
     @property
     def begins(self) -> bool:
-        """Whether the partition is on its way when this is written, and not there."""
+        """Whether the reassignment is in progress after this change."""
         return bool(self.adding or self.removing)
 
 
 def without(brokers: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    """Those of the first that are not among the second, in their order."""
+    """Elements of the first sequence that are not in the second, in order."""
     return tuple(broker for broker in brokers if broker not in others)
 
 
 def is_moving(topic: Topic, number: int) -> bool:
-    """Whether replicas of this partition are being added or removed."""
+    """Whether this partition has adding or removing replicas."""
     return bool(topic.adding.get(number) or topic.removing.get(number))
 
 
 def target_of(topic: Topic, number: int) -> tuple[int, ...]:
-    """The replicas that a partition has when its move, if there is one, is done."""
+    """Replicas after the reassignment, if there is one."""
     return without(topic.replicas[number], topic.removing.get(number, ()))
 
 
 def origin_of(topic: Topic, number: int) -> tuple[int, ...]:
-    """The replicas that a partition had before its move."""
+    """Replicas before the reassignment."""
     return without(topic.replicas[number], topic.adding.get(number, ()))
 
 
-# Begin, cancel, complete.
+# Start, cancel, complete.
 
 
 def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, factor_may_change: bool = True) -> Move | None:
-    """The partition on its way to the brokers wished for, or there already; None when nothing is to be done.
+    """The partition after the start of a reassignment to these brokers; None if nothing changes.
 
     Raises: UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor.
     """
@@ -95,7 +94,7 @@ def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, facto
     unwanted = without(topic.replicas[number], (*target, *origin))
     partition = TopicPartition(topic.name, number)
     if not any(_counts(image, partition, state, broker) for broker in without(state.isr, unwanted)):
-        # Nobody else can lead: the log of these must not go.
+        # No other replica can lead: their logs must not be deleted.
         needed = without(state.isr, without(state.isr, unwanted))
         removing, unwanted = (*removing, *needed), without(unwanted, needed)
     replicas = (*target, *removing)
@@ -104,10 +103,10 @@ def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, facto
 
 
 def cancelled(image: Image, topic: Topic, number: int, *, options: OptionsOf) -> Move:
-    """The partition with the replicas that it had before its move. Where only brokers that were being added are in sync, an eligible
-    replica leads that has what was committed.
+    """The partition with its replicas before the reassignment. If only adding replicas are in sync, an eligible replica with all
+    committed records leads.
 
-    Raises: UnknownTopicOrPartition, NoReassignmentInProgress, InvalidReplicaAssignment when only brokers that were being added can lead.
+    Raises: UnknownTopicOrPartition, NoReassignmentInProgress, InvalidReplicaAssignment if only adding replicas can lead.
     """
     state = _state_of(image, topic, number)
     if not is_moving(topic, number):
@@ -132,8 +131,9 @@ def cancelled(image: Image, topic: Topic, number: int, *, options: OptionsOf) ->
 
 
 def completed(image: Image, topic: Topic, number: int) -> Move | None:
-    """The partition with the replicas of its target only; None while it does not move, one of them is not in sync, or the topic is on its
-    way out."""
+    """The partition with only its target replicas; None without a reassignment, if a target replica is not in sync, or if the topic is
+    being deleted.
+    """
     state = topic.states.get(number)
     if state is None or not is_moving(topic, number) or topic.name in image.deleting:
         return None
@@ -147,7 +147,7 @@ def _done(image: Image, partition: TopicPartition, state: PartitionState, target
 
 
 def _counts(image: Image, partition: TopicPartition, state: PartitionState, broker: int) -> bool:
-    """In the ISR, alive since it was counted in, and fit."""
+    """In the ISR, alive since it was added, and healthy."""
     return is_sound(image, state, broker) and is_fit(image, partition, state, broker)
 
 
@@ -169,8 +169,9 @@ def _state_of(image: Image, topic: Topic, number: int) -> PartitionState:
 
 
 def _changed(image: Image, partition: TopicPartition, state: PartitionState, replicas: Sequence[int], isr: Sequence[int]) -> PartitionState:
-    """A later epoch with a smaller ISR, under the same leader if it stays; else under the first replica that can lead, rather one whose
-    broker is not about to stop and has room."""
+    """The next epoch with a smaller ISR, with the same leader if it stays; otherwise the first replica that can lead, preferably one
+    that is not stopping and has room.
+    """
     leader = state.leader
     if leader != NO_LEADER and leader not in isr:
         able = [broker for broker in replicas if broker in isr and _counts(image, partition, state, broker)]
@@ -204,20 +205,20 @@ def _led_uncleanly_by(
 
 
 def is_small(image: Image, topic: Topic, number: int) -> bool:
-    """Whether a partition is to have more replicas than it has, and there are brokers for one more."""
+    """Whether a partition lacks replicas and there is a broker for another one."""
     takers = set(topic.replicas[number]).union(_takers(image))
     return len(topic.replicas[number]) < min(topic.factor_wanted, len(takers)) and not is_moving(topic, number)
 
 
 def _takers(image: Image) -> list[BrokerId]:
-    """Brokers that may be given new replicas without being asked for."""
+    """Brokers that can get new replicas automatically."""
     return [broker for broker, found in image.brokers.items() if not found.leaving and not found.full]
 
 
 def grown(image: Image, topic: Topic, number: int) -> Move | None:
-    """The partition on its way to as many replicas as it is to have, or as there are brokers for; None when it has them, or moves.
+    """The partition with the replicas that it lacks added, as far as there are brokers; None if it has them or is being reassigned.
 
-    Racks without a replica come first; among equals, and for the preferred leader, it is the partition's number that spreads them.
+    Racks without a replica come first; among equals, and for the preferred leader, the partition's number distributes them.
     """
     if not is_small(image, topic, number) or number not in topic.states or topic.name in image.deleting:
         return None
@@ -234,16 +235,16 @@ def grown(image: Image, topic: Topic, number: int) -> Move | None:
     return begun(image, topic, number, (*target[turn:], *target[:turn]))
 
 
-# Operations on the store.
+# Store operations.
 
 
 def has_room(ops: Sequence[Op]) -> bool:
-    """Whether what ``writes`` made for moves that begin leaves room to complete them."""
+    """Whether the operations of started reassignments leave room to complete them."""
     return len(ops[0].data) <= NODE_BYTES_MAX
 
 
 def writes(topic: Topic, moves: Mapping[int, Move], *, by_wish: bool) -> list[Op]:
-    """What makes some partitions of one topic as they are to be, together; ``by_wish``: as somebody wished for."""
+    """Operations for changes of some partitions of one topic; ``by_wish``: at a user's request."""
     replicas, adding, removing = dict(topic.replicas), dict(topic.adding), dict(topic.removing)
     for number, move in moves.items():
         replicas[number], adding[number], removing[number] = move.replicas, move.adding, move.removing

@@ -1,13 +1,13 @@
-"""Moves of partitions at the controller: completed as soon as they can be, begun for tools that wish for them by way of the store, and for
-topics that were created while too few brokers were there.
+"""Drives reassignments on the controller: completes them, starts those requested through the store, and adds replicas of topics that were
+created with too few brokers.
 
-Nothing is remembered here but what to look at: what moves stands in the topics' nodes, so a new controller goes on with a look at
-everything. A partition is looked at when its state changes, so that thousands that move cost no more than what happens to them; once a
-second those of changed topics are, since an assignment may be heard after the state that goes with it. One round of writes is under way at
-a time, a ``multi`` for each topic.
+Nothing is remembered but what to evaluate: reassignments are in the topics' nodes, so a new controller evaluates everything once. A
+partition is evaluated when its state changes, so the cost depends on changes; partitions of changed topics are evaluated once a second,
+because an assignment may arrive after its state. One round of writes is in flight at a time, a ``multi`` for each topic.
 
-``/admin/reassign_partitions`` is how tools older than KIP-455 ask. Each partition in it is begun like any other, and leaves the node when
-it has the replicas wished for, or cannot have them; the node goes with the last. A request for the same partition takes it out of the node.
+Tools older than KIP-455 write ``/admin/reassign_partitions``. Each partition in it is started like any other and removed from the node
+when it has the requested replicas or cannot have them; the node is deleted with the last. A request through the API removes the partition
+from the node.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
     from ottla.broker.node import Node
 
-#: Partitions changed by one multi: besides their states it holds the whole assignment of the topic.
+#: Partitions changed by one multi: it has their states and the whole assignment of the topic.
 MOVES_AT_ONCE = 500
 
 
 class Moves:
-    """See the module's theory. Belongs to the controller's office."""
+    """Reassignments of one controller."""
 
     def __init__(self, node: "Node", controller: "Controller") -> None:
         self._node = node
         self._controller = controller
-        #: To look at, in order.
+        #: Partitions to evaluate, in order.
         self._pending: dict[TopicPartition, None] = {}
-        #: Topics to look at with the next tick.
+        #: Topics to evaluate with the next tick.
         self._changed: dict[str, None] = {}
-        #: Look at everything with the next tick.
+        #: Evaluate everything with the next tick.
         self._everything = False
-        #: Look which wishes of the store are done with.
+        #: Check which requests in the store are done.
         self._settle = False
-        #: Wishes of the store for which the topic's node has no room.
+        #: Requests in the store for which the topic's node has no room.
         self._no_room: dict[TopicPartition, None] = {}
-        #: Writes whose answer is still to come.
+        #: Writes in flight.
         self._open = 0
 
     def changed(self, change: Change) -> None:
-        """The image took in a change of the store."""
+        """The image changed."""
         image = self._node.image
         match change:
             case ("partition", TopicPartition() as partition):
@@ -67,7 +67,7 @@ class Moves:
         self._go_on()
 
     def tick(self) -> None:
-        """Time passed: look again, and try again what the store did not answer."""
+        """Evaluates again, and retries what the store did not answer."""
         image = self._node.image
         if self._everything:
             self.look()
@@ -82,7 +82,7 @@ class Moves:
         self._go_on()
 
     def look(self) -> None:
-        """Look at everything: complete what can be completed, begin what is wished for."""
+        """Evaluates everything: completes and starts reassignments."""
         image = self._node.image
         self._everything = False
         for topic in image.topics.values():
@@ -116,8 +116,9 @@ class Moves:
                 self._controller.write(ops, partial(self._answered, list(image.wished)))
 
     def _writes(self, name: str, moves: dict[int, Move]) -> list[Op]:
-        """What brings these moves about. Where the topic's node has no room for all that are to begin, others wait with the wishes for them
-        until some are done; where there is none for a single one, that is refused."""
+        """Operations for these changes. If the topic's node has no room for all of them, the rest waits in the store until some are
+        completed; if it has no room for one, that request is refused.
+        """
         topic, wished = self._node.image.topics[name], self._node.image.wished
         begin = [number for number, move in moves.items() if move.begins]
         while True:
@@ -139,7 +140,7 @@ class Moves:
             self._no_room.update((partition, None) for partition in looked if partition in self._node.image.wished)
             self._settle = True
         elif result.error in ("version", "missing", "exists"):
-            # Somebody else was faster; the image shows by now with what.
+            # Another change was faster; the image has it by now.
             self._pending.update(dict.fromkeys(looked))
             self._settle = True
         elif result.error is not None:
@@ -163,7 +164,7 @@ class Moves:
             return None
 
     def _settled_wishes(self) -> list[TopicPartition]:
-        """Wishes of the store that have come true, or cannot."""
+        """Requests in the store that are done or impossible."""
         image = self._node.image
         settled: list[TopicPartition] = []
         for partition, wish in image.wished.items():
@@ -193,7 +194,7 @@ class Moves:
 
 
 def _concerned(image: Image, topic: Topic) -> list[TopicPartition]:
-    """Partitions of a topic that move, or are to."""
+    """Partitions of a topic that are or should be reassigned."""
     moving = [TopicPartition(topic.name, number) for number in {**topic.adding, **topic.removing}]
     if not topic.factor_wanted:
         return moving
@@ -201,7 +202,7 @@ def _concerned(image: Image, topic: Topic) -> list[TopicPartition]:
 
 
 def taken_out(image: Image, partitions: Iterable[TopicPartition]) -> list[Op]:
-    """What makes the store wish for these partitions no more; a node that wishes for nothing goes."""
+    """Operations that remove these partitions from the store's requests; an empty node is deleted."""
     version = image.versions.get(layout.REASSIGN_PARTITIONS)
     gone = set(partitions)
     if version is None or (image.wished and not gone & set(image.wished)):

@@ -1,8 +1,8 @@
-"""Topics come and go, in as many multis as they need; most need one. See ``topics.py`` for the steps.
+"""Creates and deletes topics in as many multis as needed; most need one. See ``topics.py`` for the steps.
 
-The controller that began goes on until the topic is whole, or gone, and then says so. Should it not live to do that, the next one finds
-partitions without a state, which its agenda gives them, and topics marked for deletion, which it goes on to delete. A topic that an
-operator's tool marks is deleted the same way, unless delete.topic.enable forbids it.
+The controller that started continues until the topic is complete or deleted, and then reports. If it fails before, the next controller
+finds partitions without a state, which get one from the election queue, and topics marked for deletion, which it deletes. A topic that a
+tool marks is deleted the same way, unless delete.topic.enable forbids it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 Done = Callable[[StoreResult], None]
-#: Steps in a row that may be overtaken before a deletion is given up: something is below the topic that nobody can explain.
+#: Consecutive conflicts after which a deletion is abandoned: there is an unexpected node below the topic.
 FAILURES_MAX = 20
 
 
 class Stepwise:
-    """See the module's theory."""
+    """Creation and deletion of topics in steps."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        #: Topics that are being created or are growing in steps.
+        #: Topics that are being created or expanded in steps.
         self.growing: set[str] = set()
-        #: Topics that are being deleted, and who waits for that.
+        #: Topics that are being deleted, with the callbacks of waiting requests.
         self._deleting: dict[str, list[Done]] = {}
 
     def resume(self) -> None:
-        """The office is ours: go on with what others began."""
+        """This broker was elected: continues what other controllers started."""
         for name in list(self._node.image.deleting):
             self.marked(name)
 
@@ -42,24 +42,24 @@ class Stepwise:
 
     @indivisible
     def create(self, name: str, ops: Sequence[Op], done: Done) -> None:
-        """Write ``ops``, which begin a topic or add to one; ``done`` hears when all its partitions have a state, or what went wrong."""
+        """Writes ``ops``, which create or expand a topic; ``done`` gets the result when all its partitions have a state, or an error."""
         self.growing.add(name)
         image = self._node.image
 
         def written(result: StoreResult, *, begun: bool = True) -> None:
-            # What is being deleted grows no more: each of the two would undo the other's steps for ever.
+            # A topic that is being deleted is not expanded: the two would undo each other's steps for ever.
             topic = image.topics.get(name) if name not in self._deleting else None
             more: list[Op] = []
             if topic is not None and (result.error is None or (begun and _overtaken(result))):
                 more, result = first_states(name, stateless(topic), image), StoreResult()
             elif begun and _overtaken(result):
-                # It was begun, and somebody has deleted it meanwhile.
+                # It was created, and deleted meanwhile.
                 result = StoreResult()
             if more:
                 self._node.controller.write(more, written)
             else:
                 self.growing.discard(name)
-                # Clients come as soon as they are answered; and who creates thousands of topics goes on as fast as their logs are made.
+                # Clients use a topic at once; and a client that creates thousands of topics continues as fast as their logs are created.
                 self._node.partitions.files.when_opened(name, lambda: self._end(result, (done,)))
 
         self._node.controller.write(ops, partial(written, begun=False))
@@ -67,13 +67,13 @@ class Stepwise:
     # Deletion.
 
     def marked(self, name: str) -> None:
-        """A topic is marked for deletion, by us or by an operator's tool."""
+        """A topic was marked for deletion, by a controller or a tool."""
         node = self._node
         if not node.controller.active or name in self._deleting:
             return
         topic = node.image.topics.get(name)
         if topic is not None and (node.options.delete_topic_enable or stateless(topic)):
-            # What has begun is ended, whatever is enabled here.
+            # A deletion that started is completed, whatever the setting is here.
             self.delete(name, lambda result: None)
         else:
             if topic is not None:
@@ -82,7 +82,7 @@ class Stepwise:
 
     @indivisible
     def delete(self, name: str, done: Done) -> None:
-        """Make a topic go; ``done`` hears when it has gone, or what went wrong."""
+        """Deletes a topic; ``done`` gets the result."""
         waiting = self._deleting.get(name)
         if waiting is not None:
             waiting.append(done)
@@ -91,7 +91,7 @@ class Stepwise:
         self._step(name, StoreResult(), 0)
 
     def _step(self, name: str, before: StoreResult, failures: int) -> None:
-        """``before`` is the outcome of the last step, ``failures`` how many in a row were overtaken by what others did."""
+        """``before`` is the result of the last step, ``failures`` the number of consecutive conflicts."""
         topic = self._node.image.topics.get(name)
         failures = failures + 1 if before.error is not None else 0
         if topic is None or (before.error is not None and not _overtaken(before)) or failures > FAILURES_MAX:
@@ -102,12 +102,12 @@ class Stepwise:
 
     def _end(self, result: StoreResult, told: Iterable[Done]) -> None:
         if result.error == "unavailable":
-            # What was begun is ended with the next tick.
+            # The next tick continues.
             self._node.controller.try_again()
         for done in told:
             done(result)
 
 
 def _overtaken(result: StoreResult) -> bool:
-    """Whether a step met what somebody else had done first; the image shows it by now."""
+    """Whether a step conflicted with another change; the image has it by now."""
     return result.failed_op >= 0 and result.error in ("missing", "exists", "not_empty", "version")

@@ -1,11 +1,10 @@
-"""What becomes of the store when topics are created, grow and go. Pure: an image and a wish in; operations, or a KafkaError, out.
+"""Store operations for creation, growth and deletion of topics. Pure: an image and a request in; operations, or a KafkaError, out.
 
-A topic is one atomic ``multi``: its overrides, its assignment and the first state of every partition come into being together, and go
-together. One that is larger than a store takes at once comes in steps (``stepwise.py`` walks them), and whoever is controller after a step
-can tell from what is there how to go on::
+A topic is created and deleted in one atomic ``multi``: overrides, assignment, and the first state of each partition. A topic that exceeds
+what the store accepts at once takes several steps (``topic_writes.py``), and any controller can continue from what is there::
 
-    creation    overrides, assignment, some states ──▶ more states ──▶ ...          a partition without a state gets its first one
-    deletion    mark, some states gone ──▶ more gone ──▶ assignment and mark gone   a marked topic goes
+    creation    overrides, assignment, some states ──▶ more states ──▶ ...              a partition without a state gets its first one
+    deletion    mark, some states deleted ──▶ more deleted ──▶ assignment and mark deleted   a marked topic is deleted
 
 Source: Kafka's ReplicationControlManager for the checks and their order; its TopicDeletionManager for the mark.
 """
@@ -29,33 +28,33 @@ from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableTopic
 
 NAME_LENGTH_MAX = 249
-#: Bytes of one multi: half of what a store takes, so that it is not kept long, and a chroot has room before each path.
+#: Bytes of one multi: half of what the store accepts, so that it is not busy for long and paths have room for a chroot.
 MULTI_BYTES = 512 * KiB
-#: What an operation takes beside its path and its data.
+#: Size of an operation in addition to its path and data.
 OP_BYTES = 64
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: Topics that only brokers write to. Source: Kafka's Topic.INTERNAL_TOPICS.
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-#: Topics that have fewer replicas while there are fewer brokers, unless somebody names a number: a broker alone must be able to serve
+#: Topics that have fewer replicas while there are fewer brokers, unless a factor is requested: a single broker must be able to serve
 #: groups.
 FACTORS: Mapping[str, Callable[[ClusterOptions], int]] = {"__consumer_offsets": lambda options: options.offsets_topic_replication_factor}
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic as it will be created."""
+    """A topic to create."""
 
     name: str
     topic_id: TopicId
     #: By partition, preferred leader first.
     replicas: Mapping[int, tuple[BrokerId, ...]]
     overrides: Mapping[str, str]
-    #: More replicas than there are brokers for at present; 0 when that is not so. ``reassignment.grown`` adds them.
+    #: A replication factor above the present number of brokers; otherwise 0. ``reassignment.grown`` adds the replicas.
     factor_wanted: int = 0
 
 
 def check_name(name: str) -> None:
-    """Raises: InvalidTopic, with what is wrong."""
+    """Raises: InvalidTopic with the reason."""
     if not name:
         raise errors.InvalidTopic("a topic name has at least one character")
     if name in (".", ".."):
@@ -67,7 +66,7 @@ def check_name(name: str) -> None:
 
 
 def check_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
-    """The overrides, if every one can be used.
+    """The overrides, if all are valid.
 
     Raises: InvalidConfig.
     """
@@ -84,7 +83,7 @@ def check_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def plan_topic(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, *, planned: int = 0) -> NewTopic:
-    """The topic that a client wishes for, in a request that has ``planned`` other new partitions so far.
+    """The topic of a client's request, which has ``planned`` other new partitions so far.
 
     Raises: InvalidTopic, TopicAlreadyExists, InvalidConfig, InvalidReplicaAssignment, InvalidReplicationFactor, InvalidPartitions,
     InvalidRequest, PolicyViolation.
@@ -110,7 +109,7 @@ def plan_topic(wish: CreatableTopic, image: Image, options: ClusterOptions, rng:
 
 
 def check_growth(more: int, image: Image, options: ClusterOptions) -> None:
-    """Raises: PolicyViolation when this many more partitions are too many, at once or in all."""
+    """Raises: PolicyViolation if the request or the cluster would have too many partitions."""
     if more > options.partitions_per_request_max:
         limit = options.partitions_per_request_max
         raise errors.PolicyViolation(f"{more} partitions at once; ottla.partitions.per.request.max is {limit}")
@@ -120,11 +119,11 @@ def check_growth(more: int, image: Image, options: ClusterOptions) -> None:
 
 
 def new_topic_id(rng: Random) -> TopicId:
-    """A random UUID, version 4; never one of the reserved ones nor one whose text begins with a dash. Source: KIP-516."""
+    """A random UUID, version 4; not a reserved one nor one whose text begins with a dash. Source: KIP-516."""
     raw = bytearray(rng.randbytes(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
-    raw[0] &= 0x7F  # The text of a first byte 0xf8 and above begins with a dash.
+    raw[0] &= 0x7F  # The text of a first byte of 0xf8 or more begins with a dash.
     return TopicId(bytes(raw))
 
 
@@ -148,7 +147,7 @@ def _assigned(wish: CreatableTopic, image: Image) -> dict[int, tuple[BrokerId, .
 
 
 def check_replicas(broker_ids: Sequence[int], image: Image, like: object) -> tuple[BrokerId, ...]:
-    """Replicas named by a client; ``like`` holds those of other partitions, of which the first gives the replication factor.
+    """Replicas in a client's request; ``like`` has those of other partitions, the first of which gives the replication factor.
 
     Raises: InvalidReplicaAssignment.
     """
@@ -183,30 +182,28 @@ def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Ra
 
 
 def _factor_wanted(wish: CreatableTopic, options: ClusterOptions) -> int:
-    """Replicas that a topic is to have sooner or later; 0 for one that has all of them at once, or is not created."""
+    """The replication factor to reach later; 0 for a topic that has all replicas at once, or is not created."""
     if wish.name not in FACTORS or wish.replication_factor != -1 or wish.assignments:
         return 0
     return FACTORS[wish.name](options)
 
 
 def racks_for(factor: int, image: Image) -> dict[BrokerId, str | None]:
-    """Brokers that new replicas can go to, with their racks; those that are about to stop, or whose disk is full, only where the others are
-    too few."""
+    """Brokers for new replicas with their racks; those that are stopping, or whose disk is full, only if the others are too few."""
     stay = {broker: found.rack for broker, found in image.brokers.items() if not found.leaving and not found.full}
     return stay if len(stay) >= factor else {broker: found.rack for broker, found in image.brokers.items()}
 
 
-# Operations on the store.
+# Store operations.
 
 
 def size_of(ops: Sequence[Op]) -> int:
-    """Bytes of a multi, a little more than it takes."""
+    """An upper bound for the bytes of a multi."""
     return sum(len(op.path) + len(op.data) + OP_BYTES for op in ops)
 
 
 def creation(topic: NewTopic, image: Image) -> list[Op]:
-    """Bring a topic into being, with the states of as many partitions as fit. Overrides that an earlier topic of its name left behind are
-    not its own."""
+    """Creates a topic with the states of as many partitions as fit, and deletes overrides of an earlier topic with its name."""
     ops = []
     path = layout.config("topics", topic.name)
     left_behind = image.versions.get(path)
@@ -222,7 +219,7 @@ def creation(topic: NewTopic, image: Image) -> list[Op]:
 
 
 def growth(topic: Topic, added: Mapping[int, tuple[BrokerId, ...]], image: Image) -> list[Op]:
-    """Add partitions to a topic, with the states of as many as fit; others of it may be on their way to other brokers."""
+    """Adds partitions to a topic, with the states of as many as fit; others may be under reassignment."""
     assignment = layout.TopicAssignment(
         topic_id=topic.topic_id,
         replicas={**topic.replicas, **added},
@@ -235,7 +232,7 @@ def growth(topic: Topic, added: Mapping[int, tuple[BrokerId, ...]], image: Image
 
 
 def first_states(topic: str, replicas: Mapping[int, Sequence[int]], image: Image, *, size: int = 0) -> list[Op]:
-    """First states of partitions, as many as fit beside ``size`` bytes; those of which no broker is alive have to wait for one."""
+    """First states of partitions, as many as fit in addition to ``size`` bytes; partitions without a live replica wait."""
     ops: list[Op] = []
     for number, brokers in replicas.items():
         state = first_state(image, brokers)
@@ -251,14 +248,14 @@ def first_states(topic: str, replicas: Mapping[int, Sequence[int]], image: Image
 
 
 def stateless(topic: Topic) -> dict[int, tuple[int, ...]]:
-    """Partitions that wait for their first state, with their replicas."""
+    """Partitions without a state, with their replicas."""
     if len(topic.states) == len(topic.replicas):
         return {}
     return {number: replicas for number, replicas in topic.replicas.items() if number not in topic.states}
 
 
 def deletion(topic: Topic, image: Image) -> list[Op]:
-    """The next step of making a topic go, whatever its partitions' states are by then: all of it where that fits, else with a mark."""
+    """The next step of a deletion: everything if it fits, otherwise with a mark."""
     ends = [Op("delete", layout.partitions(topic.name)), Op("delete", layout.topic(topic.name))]
     if layout.config("topics", topic.name) in image.versions:
         ends.append(Op("delete", layout.config("topics", topic.name)))
