@@ -1,1 +1,1 @@
-"""Consumer groups: members, generations, committed offsets, and the records in which they outlive a crash."""
+"""Group coordinator: members, generations, committed offsets, and the records that persist them."""

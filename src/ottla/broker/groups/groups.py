@@ -1,4 +1,4 @@
-"""All groups of one shard of ``__consumer_offsets``, whatever their kind, and their offsets.
+"""All groups and offsets of one shard of ``__consumer_offsets``.
 
 ::
 
@@ -9,22 +9,19 @@
                                                │                                   ▲
                                                └── shard.write(group id, records) ─┘
 
-How another kind of group plugs in:
+How to add another kind of group:
 
-1. Its records are declared, each key and value a message, and entered in ``records.TYPES``.
-2. Its module has a function ``(groups, key, value)`` for each type of key, entered in ``APPLY`` below. It finds its group in
-   ``groups.by_id`` or puts it there: this dict alone says of which kind a group is at the moment. A record that makes a group one of
-   another kind calls ``close()`` on the object that was there and puts its own in its place; offsets stay where they are.
-3. Its group object is a ``Group`` (``group.py``), so that offsets, listing, describing and deleting need not know it. It is given this
-   object, and through ``groups.shard`` time, options, the cluster's image, timers (``after``, ``cancel``) and ``write``.
-4. Its API handlers take the shard from ``node.groups.shard_of(group_id)`` and answer through ``shard.answer`` (at once) or
-   ``shard.later`` (when the group gives the ``Reply``), as ``apis/k12_heartbeat.py`` and ``apis/k11_join_group.py`` do.
-5. What is to happen once the log is read, or when the topics of the cluster change, goes into ``Group.loaded`` and
-   ``Group.topic_changed``.
+1. Declare its records, each key and value a message, and add them to ``records.TYPES``.
+2. Write a function ``(groups, key, value)`` for each type of key and add it to ``APPLY``. It finds or adds its group in ``groups.by_id``,
+which determines the kind of a group. A record that converts a group calls ``close()`` on the old object and replaces it; offsets are not
+affected. 3. Its group object implements ``Group`` (``group.py``). Through ``groups.shard`` it gets time, options, the image, timers
+(``after``, ``cancel``) and ``write``.
+4. Its API handlers take the shard from ``node.groups.shard_of(group_id)`` and respond through ``shard.answer`` (at once) or ``shard.later``
+   (later, with a ``Reply``), as in ``apis/k12_heartbeat.py`` and ``apis/k11_join_group.py``.
+5. ``Group.loaded`` is called after the log was loaded, ``Group.topic_changed`` when topics change.
 
-Converting a group of one kind to the other is then one ``write``: tombstones of the old kind (``group.tombstones()``) and records of the
-new, in one batch, so that a crash leaves one or the other. ``ClassicGroup.take`` makes a classic group of its record, with the waiting
-left out.
+A conversion is one ``write``: tombstones of the old kind (``group.tombstones()``) and records of the new one in one batch, so that a crash
+leaves one or the other. ``ClassicGroup.take`` makes a classic group from its record.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,29 +54,29 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 OFFSETS_TOPIC = "__consumer_offsets"
-#: Tombstones written in one batch: half of what a batch may have (max.message.bytes).
+#: Tombstones in one batch: half of max.message.bytes.
 FORGOTTEN_BYTES = 512 * KiB
-#: Offsets looked at in one step for whether they expired: a millisecond or two.
+#: Offsets checked for expiry in one step: a millisecond or two.
 LOOKED_AT_ONCE = 1_000
-#: One tombstone at most, without its group's id: a topic's name and what surrounds it.
+#: Upper bound of a tombstone without its group id.
 TOMBSTONE_BYTES = 300
 
 
 class Groups:
-    """The machine of a shard. See the module's theory."""
+    """The state machine of a shard."""
 
     def __init__(self, shard: "Shard[Groups]") -> None:
         self.shard = shard
-        #: Each group once, of whatever kind it is now.
+        #: Groups of all kinds by id.
         self.by_id: dict[str, Group] = {}
         self.offsets = Offsets()
-        #: Memory for the groups without their offsets, see ``footprint.py``; and when a refusal for its sake was logged last.
+        #: Memory of groups without offsets, see ``memory_limits.py``; and the time of the last logged refusal.
         self.footprint = Footprint()
         self.warned_ms = -WARN_INTERVAL_MS
-        #: As groups of the new protocol see them.
+        #: Topics as consumer groups use them.
         self.topics = ImageTopics(shard.image)
 
-    # What a coordinator asks of its machine.
+    # For the coordinator.
 
     def encode(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
         return encode_record(key, value)
@@ -95,7 +92,7 @@ class Groups:
             group.loaded()
         topics = {topic for committed in self.offsets.by_group.values() for topic in committed}
         for topic in topics.difference(self.shard.image.topics):
-            # Deleted while nobody was here to hear of it.
+            # Deleted while no coordinator was active.
             self._forget_topic(topic)
         self._check_expiry_later()
 
@@ -104,7 +101,7 @@ class Groups:
         return self.shard.state is State.LOADING
 
     def terms(self, group_id: str) -> Terms:
-        """What is in force for a group of the new protocol."""
+        """Settings of a consumer group."""
         return service.terms(self.shard, self.topics, group_id)
 
     # Requests of the classic protocol.
@@ -132,7 +129,7 @@ class Groups:
         self._member_of(request.group_id).heartbeat(request)
 
     def leave(self, group_id: str, members: list[Any]) -> list[Any]:
-        """LeaveGroup: the answer for each member. Raises: UnknownMemberId without a group."""
+        """LeaveGroup: a response for each member. Raises: UnknownMemberId without a group."""
         return self._member_of(group_id).leave(members)
 
     def _member_of(self, group_id: str) -> Group:
@@ -141,7 +138,7 @@ class Groups:
             raise errors.UnknownMemberId(f"there is no group {group_id!r}")
         return group
 
-    # Groups as a whole.
+    # Groups.
 
     def find(self, group_id: str) -> Group:
         """Raises: GroupIdNotFound."""
@@ -151,28 +148,28 @@ class Groups:
         return group
 
     def delete(self, group_id: str) -> None:
-        """A group and its offsets. Raises: GroupIdNotFound, NonEmptyGroup, and what a write may."""
+        """Deletes a group and its offsets. Raises: GroupIdNotFound, NonEmptyGroup, and the errors of a write."""
         group = self.find(group_id)
         group.check_delete()
         self._forget(group_id, [*self.offsets.tombstones(group_id), *group.tombstones()])
 
     def delete_offsets(self, group_id: str, topic: str, partitions: list[int]) -> None:
-        """Raises: GroupSubscribedToTopic, and what a write may."""
+        """Raises: GroupSubscribedToTopic, and the errors of a write."""
         if self.find(group_id).subscribed(topic):
             raise errors.GroupSubscribedToTopic(f"group {group_id!r} reads {topic!r}")
         known = [partition for partition in partitions if self.offsets.of(group_id, topic, partition) is not None]
         self._forget(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in known])
 
     def forget_unused(self, group: ClassicGroup) -> None:
-        """A group that was only thought of goes without a record."""
+        """Drops a group that was never persisted."""
         if group.unused and group.group_id not in self.offsets.by_group and self.by_id.get(group.group_id) is group:
             del self.by_id[group.group_id]
             group.footprint.clear()
 
-    # What time and the cluster bring.
+    # Time and topics.
 
     def topic_changed(self, topic: str) -> None:
-        """A topic was created, grew or went away."""
+        """A topic was created, expanded or deleted."""
         self.topics.version += 1
         if topic not in self.shard.image.topics:
             self._forget_topic(topic)
@@ -180,7 +177,7 @@ class Groups:
             group.topic_changed(topic)
 
     def _forget_topic(self, topic: str) -> None:
-        """Offsets of a topic that is gone are of no use to anybody."""
+        """Deletes offsets of a deleted topic."""
         for group_id, topics in list(self.offsets.by_group.items()):
             if topic in topics:
                 self._try_to_write(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in topics[topic]])
@@ -189,11 +186,11 @@ class Groups:
         self.shard.after(self.shard.options.offsets_retention_check_interval_ms, self._check_expiry)
 
     def _check_expiry(self) -> None:
-        """Forget offsets whose time is over, and groups without members that have none left."""
+        """Deletes expired offsets, and empty groups without offsets."""
         self._go_on(self._expiry())
 
     def _go_on(self, work: Iterator[None]) -> None:
-        """One portion of the check, and the next at the next tick, so that others need not wait for all of the shard."""
+        """Runs one part of the check, and the next at the next tick, so that other requests are not delayed."""
         try:
             next(work)
         except StopIteration:
@@ -202,7 +199,7 @@ class Groups:
             self.shard.after(1, lambda: self._go_on(work))
 
     def _expiry(self) -> Iterator[None]:
-        """The check; yields after each portion. What was decided is written by then, since anything may happen in between."""
+        """The check; yields after each part. Its decisions are written by then, because state may change in between."""
         looked_at = 0
         for group_id in list(self.by_id):
             gone: list[Record] = []
@@ -225,14 +222,14 @@ class Groups:
                 yield
 
     def _forget_empty(self, group_id: str) -> None:
-        """A group without offsets and members, and that nobody is about to join."""
+        """Deletes a group without offsets and members, unless a member is joining."""
         group = self.by_id.get(group_id)
         if group is None or group_id in self.offsets.by_group or not group.empty or (isinstance(group, ClassicGroup) and group.pending):
             return
         self._try_to_write(group_id, group.tombstones())
 
     def _forget(self, group_id: str, tombstones: list[Record]) -> None:
-        """Write tombstones in order, in several batches if they do not fit into one. Those before one that is refused hold. Raises: as a
+        """Writes tombstones in order, in several batches if necessary. Those before a refused batch are effective. Raises: as a
         write.
         """
         at_once = max(FORGOTTEN_BYTES // (len(group_id.encode()) + TOMBSTONE_BYTES), 1)
@@ -243,15 +240,15 @@ class Groups:
         try:
             self._forget(group_id, tombstones)
         except KafkaError:
-            # Nobody asked for it; the next check, or the next loading, does.
+            # No client waits for it; the next check or loading retries.
             return
 
 
 def group_coordinator(node: "Node") -> Coordinator[Groups]:
-    """The coordinator of groups on a broker."""
+    """The group coordinator of a broker."""
 
     def replicas(settings: "Settings") -> int:
-        """A number that somebody gave is kept to."""
+        """A configured replication factor is not reduced."""
         return settings.options.offsets_topic_replication_factor if "offsets.topic.replication.factor" in settings.texts else -1
 
     def configs(options: "BrokerOptions") -> dict[str, str]:
@@ -268,7 +265,7 @@ def group_coordinator(node: "Node") -> Coordinator[Groups]:
 
 
 def topic_changed(coordinator: Coordinator[Groups], topic: str) -> None:
-    """The image has a topic, or has it no more, or with more partitions."""
+    """A topic was created, deleted or expanded in the image."""
     for shard in list(coordinator.shards.values()):
         if shard.state is State.ACTIVE:
             shard.machine.topic_changed(topic)
@@ -276,7 +273,7 @@ def topic_changed(coordinator: Coordinator[Groups], topic: str) -> None:
 
 def _apply_offset(groups: Groups, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
     if value is not None and key.group not in groups.by_id:
-        # Somebody keeps offsets here without being a member of anything.
+        # A client stores offsets without being a member.
         groups.by_id[key.group] = ClassicGroup(groups, key.group)
     groups.offsets.apply(key, value)
 
@@ -295,7 +292,7 @@ def _apply_classic(groups: Groups, key: GroupMetadataKey, value: GroupMetadataVa
     group.take(value)
 
 
-#: By type of key; see the module's theory.
+#: By type of key.
 APPLY: dict[type, Callable[[Groups, Any, Any], None]] = {
     OffsetCommitKey: _apply_offset,
     GroupMetadataKey: _apply_classic,

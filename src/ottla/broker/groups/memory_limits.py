@@ -1,18 +1,17 @@
-"""How much memory groups hold, and how much they may.
+"""Memory limits of groups.
 
-Clients decide how many groups, members and offsets there are, and how large the metadata of each is. So each group counts its bytes, each
-shard counts those of its groups, and a broker's total is the sum over its shards::
+Clients determine the number of groups, members and offsets, and the size of their metadata. So each group counts its bytes, each shard
+adds up its groups, and a broker its shards::
 
     member   at most ottla.group.member.max.bytes     what one member sent and was assigned
-    group    at most ottla.group.max.bytes            all members of one group; so the leader's JoinGroup answer is bounded, too
+    group    at most ottla.group.max.bytes            all members of one group; this also limits the leader's JoinGroup response
     broker   at most ottla.groups.max.bytes           all groups that this broker coordinates
-    offsets  at most ottla.group.offsets.max.bytes    all offsets that this broker keeps
+    offsets  at most ottla.group.offsets.max.bytes    all offsets that this broker stores
 
-Only growth is refused. A member that sends what it sent before, or less, and an offset that replaces another, always pass. So a bound
-that is reached, or lowered, ends no group that works. What is loaded from the log is counted and never refused.
+Only growth is refused. A member that sends the same or less, and an offset that replaces another, are always accepted. So a limit that is
+reached or lowered breaks no existing group. Loaded records are counted and never refused.
 
-Sizes are estimates: the bytes that a client sent, and for each object the memory that CPython takes for it, as measured. Source of the
-idea: Kafka's group.max.size; Kafka has no bound in bytes.
+Sizes are estimates: the bytes sent by clients, and measured CPython memory per object. Kafka has group.max.size, but no limit in bytes.
 """
 
 from collections.abc import Iterable
@@ -27,17 +26,17 @@ if TYPE_CHECKING:
     from ottla.broker.coordinator import Shard
     from ottla.broker.groups.groups import Groups
 
-#: A member with its session and the request of it that waits, before the bytes that it sent; a member id that was given out; a group.
+#: A member with its session and waiting request, without the bytes that it sent; a pending member id; a group.
 MEMBER_BYTES, PENDING_BYTES, GROUP_BYTES = 2304, 1088, 2 * KiB
-#: A protocol of a member, a topic name that it subscribes to, a partition assigned to it, each with its entries in dicts.
+#: A protocol of a member, a subscribed topic name, an assigned partition, each with its dict entries.
 PROTOCOL_BYTES, TOPIC_BYTES, PARTITION_BYTES = 160, 200, 160
-#: A name that a regular expression matched, in the two sets that hold it.
+#: A name that matched a regular expression, in two sets.
 MATCH_BYTES = 160
-#: A committed offset without its text.
+#: A committed offset without its metadata.
 OFFSET_BYTES = 192
-#: A string beside its characters, and the size of one character that is not ASCII at most.
+#: A string in addition to its characters, and the maximum size of a character that is not ASCII.
 STRING_BYTES, WIDE_BYTES = 52, 4
-#: Refusals are logged at most once in this time.
+#: Minimum interval of logged refusals.
 WARN_INTERVAL_MS = 60 * SECOND_MS
 
 
@@ -49,23 +48,23 @@ def text_bytes(text: str | None) -> int:
 
 
 def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
-    """Memory of a member's protocols, or of anything that is a name with bytes."""
+    """Memory of a member's protocols, or of other names with bytes."""
     return sum(PROTOCOL_BYTES + text_bytes(name) + len(metadata) for name, metadata in protocols)
 
 
 class Footprint:
-    """Bytes that something holds; what it is part of counts them too."""
+    """Bytes of an object; its container counts them too."""
 
     __slots__ = ("_own", "bytes", "within")
 
     def __init__(self, within: "Footprint | None" = None, own: int = 0) -> None:
-        """``own`` are the bytes of the thing itself, counted with the first of what it holds."""
+        """``own``: bytes of the object itself, counted with its first content."""
         self.bytes = 0
         self.within = within
         self._own = own
 
     def add(self, size: int) -> None:
-        """Count more bytes, or, with a negative number, fewer."""
+        """Counts more or, if negative, fewer bytes."""
         if not self.bytes:
             size += self._own
         self.bytes += size
@@ -73,23 +72,23 @@ class Footprint:
             self.within.add(size)
 
     def clear(self) -> None:
-        """The thing is gone."""
+        """The object was deleted."""
         if self.bytes:
             self.add(-self.bytes)
 
 
 def members_bytes(shard: "Shard[Groups]") -> int:
-    """Memory of all groups that this broker coordinates, without their offsets."""
+    """Memory of all groups of this broker, without offsets."""
     return sum(each.machine.footprint.bytes for each in shard.node.groups.shards.values())
 
 
 def offsets_bytes(shard: "Shard[Groups]") -> int:
-    """Memory of all offsets that this broker keeps."""
+    """Memory of all offsets of this broker."""
     return sum(each.machine.offsets.bytes for each in shard.node.groups.shards.values())
 
 
 def check_member(groups: "Groups", group_id: str, size: int) -> None:
-    """Refuse a member that is too large by itself. Raises: InvalidRequest."""
+    """Refuses a member that is too large. Raises: InvalidRequest."""
     limit = groups.shard.options.group_member_max_bytes
     if size > limit:
         raise refusal(
@@ -102,7 +101,7 @@ def check_member(groups: "Groups", group_id: str, size: int) -> None:
 
 
 def check_growth(groups: "Groups", group_id: str, held: int, growth: int) -> None:
-    """Refuse ``growth`` bytes for a group that holds ``held`` bytes. Raises: GroupMaxSizeReached."""
+    """Refuses ``growth`` bytes for a group of ``held`` bytes. Raises: GroupMaxSizeReached."""
     if growth <= 0:
         return
     options = groups.shard.options
@@ -126,7 +125,7 @@ def check_growth(groups: "Groups", group_id: str, held: int, growth: int) -> Non
 
 
 def refusal(groups: "Groups", error: KafkaError) -> KafkaError:
-    """The error, which is also logged, at most once in a while: not every client shows it, and not every API version carries it."""
+    """The error, which is logged at most once per interval: not every client shows it, and not every API version has a field for it."""
     shard: Any = groups.shard
     if shard.now_ms >= groups.warned_ms + WARN_INTERVAL_MS:
         groups.warned_ms = shard.now_ms

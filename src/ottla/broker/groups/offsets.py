@@ -1,7 +1,7 @@
-"""How far groups have read: offsets by group, topic and partition, each with its time, leader epoch and the client's own text.
+"""Committed offsets by group, topic and partition, with time, leader epoch and metadata.
 
-An offset expires ``offsets.retention.minutes`` after its retention began (its group says when: ``Group.expiry_base``), unless its client
-chose a time of its own (OffsetCommit 2 to 4), or its group reads the topic. A deleted topic takes its offsets with it.
+An offset expires ``offsets.retention.minutes`` after the start of its retention (``Group.expiry_base``), unless its client chose a time
+(OffsetCommit 2 to 4) or its group subscribes to the topic. Deleting a topic deletes its offsets.
 
 Source: Kafka's OffsetMetadataManager and OffsetExpirationConditionImpl; KIP-211.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ottla.broker.groups.groups import Groups
     from ottla.broker.metadata.image import Image
 
-#: Errors of single entries of a request, by their number in ``entries_of``: a request can name a partition twice.
+#: Errors of entries, by their position in ``entries_of``: a request can name a partition twice.
 Refused = dict[int, int]
 
 
@@ -32,13 +32,13 @@ class Offsets:
     __slots__ = ("by_group", "bytes")
 
     def __init__(self) -> None:
-        #: Memory for all of them, see ``footprint.py``.
+        #: Memory of all offsets, see ``memory_limits.py``.
         self.bytes = 0
         #: By group, topic and partition; without empty groups or topics.
         self.by_group: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Take in a commit, or, without a value, that there is none any more."""
+        """Applies a commit or, without a value, a deletion."""
         topics = self.by_group.get(key.group)
         self.bytes += self.growth(key, value)
         if value is not None:
@@ -57,7 +57,7 @@ class Offsets:
                     self.bytes -= GROUP_BYTES + text_bytes(key.group)
 
     def growth(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> int:
-        """By how much ``apply`` changes ``bytes``; the last offset of a group takes those of the group with it."""
+        """The change of ``bytes`` by ``apply``; the last offset of a group removes the group's entry too."""
         before = self.of(key.group, key.topic, key.partition)
         change = _offset_bytes(value) - _offset_bytes(before)
         return change if value is None or key.group in self.by_group else change + GROUP_BYTES + text_bytes(key.group)
@@ -74,7 +74,7 @@ class Offsets:
                 yield topic, partition, value
 
     def tombstones(self, group_id: str) -> list[Record]:
-        """Records that forget all offsets of a group."""
+        """Records that delete all offsets of a group."""
         return [tombstone(group_id, topic, partition) for topic, partition, _ in self.all_of(group_id)]
 
 
@@ -87,12 +87,12 @@ def tombstone(group_id: str, topic: str, partition: int) -> Record:
 
 
 def entries_of(request: OffsetCommitRequest) -> Iterator[tuple[int, str, OffsetCommitRequestPartition]]:
-    """The entries of a request with their numbers and topic names, in the order of the request and of its response."""
+    """The entries of a request with position and topic name, in the order of request and response."""
     return ((number, *entry) for number, entry in enumerate((topic.name, each) for topic in request.topics for each in topic.partitions))
 
 
 def unknown(image: "Image", request: OffsetCommitRequest) -> Refused:
-    """The entries of a request whose partition does not exist. A topic id that is unknown has become an empty topic name."""
+    """Entries of a request whose partition does not exist. An unknown topic id is an empty topic name."""
     refused: Refused = {}
     for number, topic, asked in entries_of(request):
         known = image.topics.get(topic)
@@ -102,9 +102,9 @@ def unknown(image: "Image", request: OffsetCommitRequest) -> Refused:
 
 
 def commit(groups: "Groups", request: OffsetCommitRequest, version: int, missing: Refused) -> Refused:
-    """Keep the offsets of a request whose topics are named, except for the entries that are missing. Returns the refused entries.
+    """Stores the offsets of a request, except missing entries. Returns the refused entries.
 
-    Raises: KafkaError when the sender may not commit, or nothing could be written.
+    Raises: KafkaError if the sender may not commit, or nothing could be written.
     """
     _check_sender(groups, request, version)
     wall_ms, text_max = groups.shard.wall_ms, groups.shard.options.offset_metadata_max_bytes
@@ -148,7 +148,7 @@ def _no_room(groups: "Groups") -> KafkaError:
 
 
 def _check_sender(groups: "Groups", request: OffsetCommitRequest, version: int) -> None:
-    """A group that nobody joins comes into being with the first offset that is kept for it."""
+    """A commit without a member creates the group."""
     group = groups.by_id.get(request.group_id)
     if group is not None:
         group.check_commit(request, version)
@@ -162,7 +162,7 @@ NOT_FOUND_SINCE = 9
 
 
 def expired(groups: "Groups", group: Group, topic: str) -> list[Record]:
-    """Tombstones for a group's offsets of a topic whose time is over."""
+    """Tombstones for a group's expired offsets of a topic."""
     if group.subscribed(topic):
         return []
     now_ms, retention_ms = groups.shard.wall_ms, groups.shard.options.offsets_retention_minutes * MINUTE_MS

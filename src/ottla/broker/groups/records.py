@@ -1,13 +1,12 @@
-"""The records of ``__consumer_offsets``, byte for byte as Kafka writes them.
+"""The records of ``__consumer_offsets``, byte for byte as in Kafka.
 
-A key and a value each begin with an int16. That of the key tells the type of the record, that of the value its version; a message follows::
+A key and a value each begin with an int16: the type of the record, and the version of the value; a message follows::
 
     key    | type 2 | group id |                                value  | version 3 | protocol type | generation | ... members |
     key    | type 1 | group id | topic | partition |              value  | version 3 | offset | leader epoch | metadata | time |
 
-No value is a tombstone. Types of later versions are left alone when a log is loaded, values of later versions are refused.
-``TYPES`` holds all types known; a message of a key is declared with the type as its only version, but for OffsetCommitKey, whose types 0
-and 1 mean the same.
+No value is a tombstone. Loading skips types of later versions and refuses values of later versions. ``TYPES`` has all known types; the
+message of a key is declared with the type as its only version, except OffsetCommitKey, whose types 0 and 1 are equivalent.
 
 Source: Kafka's group-coordinator message schemas, GroupCoordinatorRecordSerde.
 """
@@ -30,7 +29,7 @@ _VERSION = Layout(">h")
 
 @message(since=0, until=1, flexible_since=None)
 class OffsetCommitKey(Struct):
-    """How far a group has read in one partition; types 0 and 1."""
+    """A group's offset in one partition; types 0 and 1."""
 
     group: str = ""
     topic: str = ""
@@ -39,7 +38,7 @@ class OffsetCommitKey(Struct):
 
 @message(since=0, until=4, flexible_since=4)
 class OffsetCommitValue(Struct):
-    """The committed offset. Times are the calendar's; the expiry is that of a client that chose one (OffsetCommit 2 to 4)."""
+    """A committed offset. Times are wall clock; the expiry is set only by clients that choose one (OffsetCommit 2 to 4)."""
 
     offset: Int64 = 0
     leader_epoch: Annotated[Int32, Since(3), Ignorable] = -1
@@ -56,7 +55,7 @@ class GroupMetadataKey(Struct):
 
 
 class MemberMetadata(Struct):
-    """A member: what it said when it joined, under the protocol chosen, and what it was given."""
+    """A member: its last JoinGroup, with the chosen protocol, and its assignment."""
 
     member_id: str = ""
     group_instance_id: Annotated[str | None, Since(3), Ignorable] = None
@@ -70,7 +69,7 @@ class MemberMetadata(Struct):
 
 @message(since=0, until=4, flexible_since=4)
 class GroupMetadataValue(Struct):
-    """A generation of a group, complete. Without members the group is empty since ``current_state_timestamp``."""
+    """A complete generation of a group. Without members the group is empty since ``current_state_timestamp``."""
 
     protocol_type: str = ""
     generation: Int32 = 0
@@ -86,13 +85,13 @@ class RecordType:
 
     key: type[msgspec.Struct]
     value: type[msgspec.Struct]
-    #: The type, as it is written.
+    #: The type as written.
     number: int
-    #: The version in which a value is written.
+    #: The version of written values.
     value_version: int
 
 
-#: By the number that a key begins with. Kafka reads old OffsetCommit keys under both numbers, and writes 1.
+#: By the number at the start of a key. Kafka reads OffsetCommit keys with both numbers, and writes 1.
 TYPES: dict[int, RecordType] = {
     0: RecordType(OffsetCommitKey, OffsetCommitValue, 1, 3),
     1: RecordType(OffsetCommitKey, OffsetCommitValue, 1, 3),
@@ -105,14 +104,14 @@ TYPES: dict[int, RecordType] = {
     8: RecordType(consumer.ConsumerGroupCurrentMemberAssignmentKey, consumer.ConsumerGroupCurrentMemberAssignmentValue, 8, 0),
     16: RecordType(consumer.ConsumerGroupRegularExpressionKey, consumer.ConsumerGroupRegularExpressionValue, 16, 0),
 }
-#: The version of an OffsetCommitValue that has an expiry.
+#: The version of an OffsetCommitValue with an expiry.
 EXPIRY_VERSION = 1
 
 _BY_KEY = {kind.key: kind for kind in TYPES.values()}
 
 
 def encode_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
-    """Key and value as they lie in the log; value None is a tombstone."""
+    """Key and value as bytes; value None is a tombstone."""
     kind = _BY_KEY[type(key)]
     written = _VERSION.pack(kind.number) + encode(key, kind.number)
     if value is None:
@@ -124,7 +123,7 @@ def encode_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[Any, Any] | None:
-    """Key and value as messages; None for a type that is not known. Raises: MalformedMessage."""
+    """Key and value as messages; None for an unknown type. Raises: MalformedMessage."""
     kind = TYPES.get(_number(key))
     if kind is None:
         return None

@@ -1,19 +1,18 @@
-"""A group of the classic protocol: its members meet, one of them assigns, all go on with what they were given.
+"""A group of the classic protocol: members join, the group leader assigns partitions, members get their assignment.
 
 ::
 
-    JoinGroup      members ──▶ wait until all are there, or the longest rebalance timeout is over ──▶ generation n+1, a leader, a protocol
-    SyncGroup      the leader brings the assignment ──▶ one record ──▶ each member is given its part
-    Heartbeat      a member lives on for its session timeout; REBALANCE_IN_PROGRESS sends it back to JoinGroup
+    JoinGroup      members ──▶ wait for all members, up to the longest rebalance timeout ──▶ generation n+1, a leader, a protocol
+    SyncGroup      the leader sends the assignment ──▶ one record ──▶ each member gets its part
+    Heartbeat      extends the member's session; REBALANCE_IN_PROGRESS makes it join again
 
-States and the ways between them stand in ``states.py``. What a crash must not take is one record per generation, which ``take`` takes in
-when it was written and when it is loaded: generation, protocol, leader, members, assignments, when the group became empty. Who waits,
-whom we expect and until when is lost with the broker: then all members of the last generation are alive for a session timeout, and those
-that waited ask again.
+``states.py`` has the states and transitions. Each generation is one record: generation, protocol, leader, members, assignments, when the
+group became empty. ``take`` applies it, both when it was written and when it is loaded. Waiting requests and deadlines are lost with the
+broker: then all members of the last generation get a session timeout, and clients repeat their requests.
 
 Source: Kafka's GroupMetadataManager and ClassicGroup; KIP-345 (static members), KIP-394 (member ids first), KIP-814 (skipped assignment).
-Differences: a group that nobody ever joined to the end, and without offsets, leaves no record; a member that is removed while its SyncGroup
-waits is told so.
+Differences: a group that no member joined completely, and without offsets, has no record; a member that is removed while its SyncGroup
+waits gets an error.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -44,16 +43,16 @@ if TYPE_CHECKING:
     from ottla.broker.groups.groups import Groups
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
-#: A member that has not been told its id yet cannot send heartbeats, and we do not see its connection break while it waits: it is given
-#: this long. Source: Kafka's group.new.member.join.timeout.
+#: A member without an id cannot send heartbeats, and the broken connection of a waiting request is not visible here: it gets this
+#: time. Source: Kafka's group.new.member.join.timeout.
 NEW_MEMBER_MS = 5 * MINUTE_MS
 MEMBER_ID_FIRST_SINCE = 4
-#: The shortest time after which a join phase looks again for members, while all of them are static and absent.
+#: Minimum interval of checks in a join phase in which all members are static and absent.
 ABSENT_WAIT_MS = 100
 
 
 class ClassicGroup:
-    """See the module's theory. Is a ``Group``."""
+    """A classic group. Implements ``Group``."""
 
     kind = CLASSIC
 
@@ -62,16 +61,16 @@ class ClassicGroup:
         self._groups = groups
         self._shard = groups.shard
         self.state = EMPTY
-        #: Whether the rebalance under way is the first since the group was empty, for which it waits a little.
+        #: Whether this rebalance is the first since the group was empty, which waits for more members.
         self._initial = False
         self._newcomers = False
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        #: Calendar time of the last record; None before one, and in those of old versions of Kafka.
+        #: Wall clock time of the last record; None before the first, and in records of old Kafka versions.
         self.since_ms: int | None = None
-        #: Memory for the group, its members and the member ids given out; nothing while it only keeps offsets, which count by themselves.
+        #: Memory of the group, its members and pending member ids; zero for a group with offsets only, which count separately.
         self.footprint = Footprint(groups.footprint, own=GROUP_BYTES + text_bytes(group_id))
         self.members = Members(self.footprint)
         self.sessions = Sessions(self._shard, self._lost)
@@ -84,7 +83,7 @@ class ClassicGroup:
         self.recorded = False
         self._topics: tuple[set[str] | None] | None = None
 
-    # What a group is to others.
+    # Implementation of ``Group``.
 
     @property
     def state_name(self) -> str:
@@ -96,11 +95,11 @@ class ClassicGroup:
 
     @property
     def unused(self) -> bool:
-        """Whether nobody would miss it, but for its offsets."""
+        """Whether the group can be dropped, except for its offsets."""
         return self.state is EMPTY and not self.pending and not self.recorded
 
     def subscribed(self, topic: str) -> bool:
-        """Consumers say what they read; where that cannot be understood, they may read anything."""
+        """Members' subscriptions; if one cannot be parsed, the member may read any topic."""
         if self._topics is None:
             self._topics = (topics_read(self),)
         topics = self._topics[0]
@@ -131,7 +130,7 @@ class ClassicGroup:
         self.sessions.alive(member)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Anybody may."""
+        """Every client may fetch."""
 
     def check_offset_delete(self) -> None:
         if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL:
@@ -164,7 +163,7 @@ class ClassicGroup:
             self._join_first(request, client, protocols, reply)
 
     def _room_for(self, member_id: str) -> bool:
-        """While members join, those are counted who have: so that a group that is too large loses the last to come."""
+        """During a join phase, members that have joined count, so that a group that is too large refuses the last ones."""
         size_max, member = self._shard.options.group_max_size, self.members.by_id.get(member_id)
         if self.state is EMPTY:
             return True
@@ -220,7 +219,7 @@ class ClassicGroup:
         member = self.members.find(request.member_id, request.group_instance_id)
         same = member.protocols == protocols
         if (self.state is COMPLETING and same) or (self.state is STABLE and same and member.member_id != self.leader):
-            # The answer was lost, or a follower asks again: nothing has changed.
+            # The response was lost, or a follower joins again: nothing has changed.
             reply.give(joined(self, member))
         elif self.state is EMPTY:
             raise errors.UnknownMemberId(f"group {self.group_id!r} is empty")
@@ -229,17 +228,17 @@ class ClassicGroup:
             self.rebalance()
 
     def update(self, member: Member, request: JoinGroupRequest, protocols: Protocols, reply: Reply | None) -> None:
-        """Take what a member says now; ``reply`` waits for the join phase in place of what waited before."""
+        """Adopts a member's JoinGroup; ``reply`` replaces the waiting request."""
         if member.joining is not None:
             member.joining.give(join_refused(member.joining.version, errors.RebalanceInProgress(), member.member_id))
         self.members.set_protocols(member, protocols)
         self.members.await_join(member, reply)
         member.rebalance_timeout_ms, member.session_timeout_ms = request.rebalance_timeout_ms, request.session_timeout_ms
 
-    # The join phase.
+    # Join phase.
 
     def rebalance(self) -> None:
-        """Members have come, gone or changed: ask all to meet, or see whether all are there."""
+        """Members joined, left or changed: starts a join phase, or checks whether all members have joined."""
         if self.state is not PREPARING:
             self._prepare()
         elif not self._initial:
@@ -261,7 +260,7 @@ class ClassicGroup:
             self._await_join(self.members.rebalance_timeout_ms())
 
     def _wait_longer(self, delay_ms: int, remaining_ms: int) -> None:
-        """The first members of a group seldom come alone: as long as more come, wait for the next, within the rebalance timeout."""
+        """Members of a new group seldom arrive alone: waits longer as long as more join, within the rebalance timeout."""
 
         def over() -> None:
             if self._newcomers and remaining_ms:
@@ -284,7 +283,7 @@ class ClassicGroup:
         return True
 
     def _complete_join(self) -> None:
-        """The wait is over: whoever came makes the next generation. Static members that have not come keep their place."""
+        """The join phase ends: members that joined form the next generation. Absent static members keep their place."""
         self._shard.cancel(self._join_timer)
         for member in [absent for absent in self.members if absent.joining is None and absent.instance_id is None]:
             self._remove(member)
@@ -295,8 +294,8 @@ class ClassicGroup:
         if present is None or present.joining is None:
             leader = next((member.member_id for member in self.members if member.joining is not None), None)
             if leader is None:
-                # Static members alone, and none of them is here: their sessions will tell.
-                # A member may have said that it waits for no time at all, which would come round again at once.
+                # Only static members, and none has joined: wait for their sessions.
+                # A rebalance timeout of 0 would end the wait at once, for ever.
                 self._await_join(max(self.members.rebalance_timeout_ms(), ABSENT_WAIT_MS))
                 return
             self.leader = leader
@@ -315,10 +314,10 @@ class ClassicGroup:
         try:
             self.write_generation({}, generation=self.generation + 1)
         except KafkaError:
-            # The last generation stands in the log; its members are gone, and after a restart their sessions end.
+            # The last generation is in the log; its members are gone, and after a restart their sessions expire.
             self._move(EMPTY)
 
-    # The sync phase.
+    # Sync phase.
 
     def sync(self, request: SyncGroupRequest, reply: Reply) -> None:
         member = self.members.find(request.member_id, request.group_instance_id)
@@ -334,7 +333,7 @@ class ClassicGroup:
         self.answer_sync(member, errors.RebalanceInProgress("the member has asked again"))
         member.syncing = reply
         assigned = {each.member_id: each.assignment for each in request.assignments}
-        # The request waits with its answer, and what it brought would wait with it.
+        # The waiting request would keep the assignments in memory.
         request.assignments = []
         if member.member_id != self.leader:
             return
@@ -349,7 +348,7 @@ class ClassicGroup:
         tell_given(self, self._shard)
 
     def answer_sync(self, member: Member, error: KafkaError) -> None:
-        """The assignment that a member waits for does not come."""
+        """Refuses a member that waits for its assignment."""
         if member.syncing is not None:
             syncing, member.syncing = member.syncing, None
             syncing.refuse(error)
@@ -365,12 +364,12 @@ class ClassicGroup:
         self._shard.cancel(self._sync_timer)
 
     def _sync_due(self) -> None:
-        """Members were told their generation and never asked what to do in it: it goes on without them."""
+        """Members did not send SyncGroup in their generation: removes them."""
         for member_id in list(self._unsynced):
             self._remove(self.members.by_id[member_id])
         self.rebalance()
 
-    # Staying and leaving.
+    # Heartbeats and leaving.
 
     def heartbeat(self, request: Any) -> None:
         member = self.members.find(request.member_id, request.group_instance_id)
@@ -399,7 +398,7 @@ class ClassicGroup:
             return
         member_id = named.member_id
         if not member_id and named.group_instance_id is not None:
-            # An operator removes a static member without knowing its present member id.
+            # An operator removes a static member without its present member id.
             member_id = self.members.by_instance.get(named.group_instance_id, "")
         self._remove(self.members.find(member_id, named.group_instance_id))
 
@@ -410,7 +409,7 @@ class ClassicGroup:
             self.rebalance()
 
     def _remove(self, member: Member) -> None:
-        """Whoever asks for this sees to the rebalance."""
+        """Removes a member. The caller starts the rebalance."""
         gone = errors.UnknownMemberId(f"{member.member_id} was removed from group {self.group_id!r}")
         self.members.remove(member)
         self._unsynced.pop(member.member_id, None)
@@ -430,7 +429,7 @@ class ClassicGroup:
             self.rebalance()
 
     def _lost(self, member: Member) -> None:
-        """Its session ended."""
+        """The member's session expired."""
         self._remove(member)
         self.rebalance()
 
@@ -438,10 +437,10 @@ class ClassicGroup:
         if generation != self.generation:
             raise errors.IllegalGeneration(f"group {self.group_id!r} is at generation {self.generation}, not {generation}")
 
-    # Records, and the state.
+    # Records and state.
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member is known by another member id from now on."""
+        """A static member gets another member id."""
         if self.leader == member.member_id:
             self.leader = member_id
         if member.member_id in self._unsynced:
@@ -454,14 +453,15 @@ class ClassicGroup:
         self.state = state
 
     def write_generation(self, assignments: dict[str, bytes], *, generation: int | None = None) -> None:
-        """Write the generation with its assignments; ``take`` makes them ours. Raises: KafkaError, and nothing has changed."""
+        """Writes the generation with its assignments; ``take`` applies it. Raises: KafkaError if nothing has changed."""
         generation = self.generation if generation is None else generation
         value = generation_record(self, assignments, generation=generation, wall_ms=self._shard.wall_ms)
         self._shard.write(self.group_id, [(GroupMetadataKey(group=self.group_id), value)])
 
     def take(self, value: GroupMetadataValue) -> None:
-        """Be what a record says. Members that it names and we serve stay as they are, but for their assignment: they told us the rest.
-        While a log is loaded nobody has told us anything, and the record alone says what a member is."""
+        """Applies a record. Known members keep their state except the assignment: the rest came from their requests. While a log is loaded,
+        members are created from the record alone.
+        """
         self.footprint.add(0)
         state = STABLE if value.members else EMPTY
         made_from_record = self._groups.loading or (self.state is EMPTY and not self.recorded)
@@ -489,7 +489,7 @@ class ClassicGroup:
             self._prepare()
 
     def topic_changed(self, topic: str) -> None:
-        """Members find out for themselves."""
+        """No-op: clients detect changed topics."""
 
     def close(self) -> None:
         self._shard.cancel(self._join_timer)

@@ -1,4 +1,4 @@
-"""Whether what a member of the classic protocol sends may be kept; see ``footprint.py``. Both checks come before anything is changed."""
+"""Memory limits of the classic protocol; see ``memory_limits.py``. Both checks run before any change."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_join(group: "ClassicGroup", groups: "Groups", request: JoinGroupRequest, client: Client, protocols: Protocols) -> None:
-    """JoinGroup, of a new member or of one that is there. Raises: InvalidRequest, GroupMaxSizeReached."""
+    """Checks a JoinGroup of a new or existing member. Raises: InvalidRequest, GroupMaxSizeReached."""
     size = said_bytes(request.member_id, request.group_instance_id, client, protocols)
     check_member(groups, group.group_id, size)
     known = group.members.by_instance.get(request.group_instance_id or "", request.member_id)
@@ -23,7 +23,7 @@ def check_join(group: "ClassicGroup", groups: "Groups", request: JoinGroupReques
 
 
 def check_assignment(group: "ClassicGroup", groups: "Groups", assigned: dict[str, bytes]) -> None:
-    """The leader's SyncGroup, by member id. Raises: InvalidRequest, GroupMaxSizeReached."""
+    """Checks the leader's SyncGroup, by member id. Raises: InvalidRequest, GroupMaxSizeReached."""
     growth = 0
     for member in group.members:
         more = len(assigned.get(member.member_id, b"")) - len(member.assignment)

@@ -1,10 +1,9 @@
-"""A member of a group of the classic protocol, and the table of who is a member.
+"""Members of a classic group.
 
-A *dynamic* member is known by the member id that the group made for it. A *static* one names itself (group.instance.id): it keeps its place
-when it comes back under a new member id, and whoever still uses the old id is fenced. Source: KIP-345.
+A *dynamic* member is identified by a member id from the coordinator. A *static* member has a group.instance.id: it keeps its place when it
+rejoins under a new member id, and requests with the old id are fenced. Source: KIP-345.
 
-The table counts what would otherwise cost a look at every member: who waits for the join phase to end, how many know each protocol, how
-many bytes they hold.
+The table keeps counts that would otherwise need a loop over all members: waiting JoinGroups, members per protocol, bytes.
 """
 
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 
 class Member:
-    """What one member said, was given, and waits for."""
+    """A member's last request, assignment, and waiting requests."""
 
     __slots__ = (
         "assignment",
@@ -54,16 +53,16 @@ class Member:
         self.client = client
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.session_timeout_ms = session_timeout_ms
-        #: (name, metadata), in the member's order of preference.
+        #: (name, metadata) in the member's order of preference.
         self.protocols = protocols
         self.assignment = b""
-        #: Has not been told its member id in a generation yet, so that it cannot send heartbeats.
+        #: Has not been in a generation yet, so it cannot send heartbeats.
         self.new = False
-        #: The JoinGroup that waits for the join phase to end; changed by ``Members.await_join`` alone.
+        #: The JoinGroup that waits for the end of the join phase; changed only by ``Members.await_join``.
         self.joining: Reply | None = None
         #: The SyncGroup that waits for the leader's assignment.
         self.syncing: Reply | None = None
-        #: When its session ends unless it is heard of.
+        #: End of its session.
         self.expires_ms = 0
         #: Fires at or before ``expires_ms``, so that a heartbeat need not move it.
         self.timer: Parked | None = None
@@ -71,7 +70,7 @@ class Member:
 
     @classmethod
     def recorded(cls, value: MemberMetadata, protocol: str | None) -> "Member":
-        """A member as a record of its group tells it."""
+        """A member from a record."""
         member = cls(
             value.member_id,
             instance_id=value.group_instance_id,
@@ -97,25 +96,25 @@ class Member:
 
     @property
     def size_bytes(self) -> int:
-        """Memory for it, its assignment included."""
+        """Memory of the member with its assignment."""
         return said_bytes(self.member_id, self.instance_id, self.client, self.protocols) + len(self.assignment)
 
     @property
     def excused(self) -> bool:
-        """Whether it cannot be expected to send heartbeats, because it waits for an answer of ours."""
+        """Whether it cannot send heartbeats because it waits for a response."""
         return not self.new and (self.joining is not None or self.syncing is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says under a protocol."""
+        """Its metadata for a protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: set[str]) -> str:
-        """The protocol it likes best of these; it knows at least one of them."""
+        """Its preferred protocol among these; it supports at least one."""
         return next(name for name, _ in self.protocols if name in candidates)
 
 
 class Members:
-    """The members of one group, in the order in which they came."""
+    """Members of one group in the order of joining."""
 
     __slots__ = ("_knowing", "by_id", "by_instance", "footprint", "joining")
 
@@ -125,9 +124,9 @@ class Members:
         self.by_id: dict[str, Member] = {}
         #: Member ids of static members.
         self.by_instance: dict[str, str] = {}
-        #: How many wait for the join phase to end.
+        #: Number of waiting JoinGroups.
         self.joining = 0
-        #: How many know a protocol.
+        #: Number of members per protocol.
         self._knowing: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -153,7 +152,7 @@ class Members:
         self.joining -= member.joining is not None
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member came back under a new id; its place stays its own."""
+        """A static member rejoined under a new id and keeps its place."""
         assert member.instance_id is not None, "only static members come back under another id"
         old = member.member_id
         self.footprint.add(text_bytes(member_id) - text_bytes(old))
@@ -167,17 +166,17 @@ class Members:
         self._count(protocols, 1)
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """What the member was given, or that it has nothing."""
+        """Sets the member's assignment, empty for none."""
         self.footprint.add(len(assignment) - len(member.assignment))
         member.assignment = assignment
 
     def await_join(self, member: Member, reply: Reply | None) -> None:
-        """The member's JoinGroup that waits, or that it waits no more."""
+        """Sets the member's waiting JoinGroup, None for none."""
         self.joining += (reply is not None) - (member.joining is not None)
         member.joining = reply
 
     def find(self, member_id: str, instance_id: str | None) -> Member:
-        """The member that a request names.
+        """The member named by a request.
 
         Raises: UnknownMemberId, FencedInstanceId.
         """
@@ -193,11 +192,11 @@ class Members:
         return member
 
     def agree(self, protocols: Protocols) -> bool:
-        """Whether one of these protocols is known to every member."""
+        """Whether every member supports one of these protocols."""
         return any(self._knowing.get(name, 0) == len(self.by_id) for name, _ in protocols)
 
     def elected_protocol(self) -> str:
-        """Of the protocols that all know, the one that most like best; the first one counted where votes are even."""
+        """Of the common protocols the one that most members prefer; the first one if votes are equal."""
         candidates = {name for name, count in self._knowing.items() if count == len(self.by_id)}
         votes: dict[str, int] = {}
         for member in self.by_id.values():
@@ -206,7 +205,7 @@ class Members:
         return max(votes, key=lambda name: votes[name])
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asked for."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
 
     def _count(self, protocols: Protocols, by: int) -> None:
@@ -217,16 +216,16 @@ class Members:
 
 
 def said_bytes(member_id: str, instance_id: str | None, client: Client, protocols: Protocols) -> int:
-    """Memory for a member that says this."""
+    """Memory of a member with these values."""
     names = (member_id, instance_id, client.client_id, client.host)
     return MEMBER_BYTES + sum(map(text_bytes, names)) + protocols_bytes(protocols)
 
 
-#: Characters of a client id, or instance id, in a member id. A client id may have 32,767 bytes, as many as a whole member id.
+#: Characters of a client id or instance id in a member id. A client id may have 32,767 bytes, as many as a member id.
 NAME_CHARS_MAX = 1_000
 
 
 def new_member_id(begin: str, rng: Random) -> str:
-    """An id that nobody had before: 128 random bits behind what the member is called, or the beginning of it."""
+    """A new id: 128 random bits after the name of the member, or its beginning."""
     digits = rng.randbytes(16).hex()
     return f"{begin[:NAME_CHARS_MAX]}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -1,10 +1,10 @@
-"""Member ids that a group of the classic protocol has given out and nobody has joined with yet.
+"""Pending member ids of a classic group: allocated, but not joined yet.
 
-A client asks for an id and joins with it in its next request. One that never does would leave an entry for its session timeout, up to
-half an hour. So there is a limit, ``ottla.group.pending.members.max``: the oldest id is withdrawn for a further one. A client that comes
-with a withdrawn id gets UNKNOWN_MEMBER_ID, on which all clients ask for another.
+A client gets an id and joins with it in its next request. A client that never does would leave an entry for its session timeout, up to
+half an hour. So there is a limit, ``ottla.group.pending.members.max``: a further id replaces the oldest. A client with a replaced id gets
+UNKNOWN_MEMBER_ID, and all clients then get a new id.
 
-They count towards no other limit, as in Kafka: a client that asks again after a broken connection would be kept out by its former self.
+Pending ids count towards no other limit, as in Kafka: otherwise a client that reconnects could be refused because of its former id.
 Source: KIP-394.
 """
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class PendingMembers:
-    """The ids of one group, oldest first, each with its deadline."""
+    """Ids of one group, oldest first, each with its deadline."""
 
     __slots__ = ("_expired", "_footprint", "_shard", "_timers")
 
     def __init__(self, shard: "Shard[Groups]", footprint: Footprint, expired: Callable[[], None]) -> None:
-        """``expired`` is called after an id whose deadline passed is gone."""
+        """``expired`` is called after the deadline of an id."""
         self._shard = shard
         self._footprint = footprint
         self._expired = expired
@@ -41,21 +41,21 @@ class PendingMembers:
         return member_id in self._timers
 
     def add(self, member_id: str, timeout_ms: int) -> None:
-        """The id was given out."""
+        """Adds an id."""
         while len(self._timers) >= self._shard.options.group_pending_members_max:
             self.discard(next(iter(self._timers)))
         self._timers[member_id] = self._shard.after(timeout_ms, lambda: self._due(member_id))
         self._footprint.add(PENDING_BYTES + text_bytes(member_id))
 
     def discard(self, member_id: str) -> None:
-        """A member has joined with the id, or left before; ids that are not here change nothing."""
+        """Removes an id that joined or left; unknown ids are ignored."""
         timer = self._timers.pop(member_id, None)
         if timer is not None:
             self._shard.cancel(timer)
             self._footprint.add(-PENDING_BYTES - text_bytes(member_id))
 
     def clear(self) -> None:
-        """The group is gone."""
+        """Removes all ids."""
         for member_id in list(self._timers):
             self.discard(member_id)
 
