@@ -1,14 +1,14 @@
-"""Answers to all members of a group, a few at a time, so that a large group's rebalance is not felt by others.
+"""Response pacing: responses to all members of a large group are sent a few at a time, so that other clients are not delayed.
 
-Members that are answered together come back together: with SyncGroup, and with every heartbeat from then on. Five hundred requests at one
-moment keep the loop busy for some fifty milliseconds, in which nobody else is answered. So the answers that end a join or a sync phase
-leave at a rate that the broker does not notice, the leader's first, and the members' later requests keep that distance::
+Members that get their responses together send their next requests together: SyncGroup, and then every heartbeat. Five hundred requests at
+once keep the event loop busy for some fifty milliseconds. So the responses at the end of a join or sync phase are sent at a low rate, the
+leader's first, and the members' later requests keep that distance::
 
     all at once   ▉▉▉▉▉▉▉▉▉▉                     ▉▉▉▉▉▉▉▉▉▉
-    in portions   ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂           ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂
+    paced         ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂           ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂
 
-A group of the size that groups usually have is answered at once. What is decided is decided: a later portion holds what was true when the
-phase ended, and a member that is overtaken by another rebalance learns of it when it asks.
+Groups of usual size are answered at once. A later response has the state of the end of the phase; a member that is overtaken by another
+rebalance learns of it with its next request.
 
 Difference from Kafka, which answers all at once.
 """
@@ -22,12 +22,13 @@ from ottla.broker.groups.classic.responses import given, joined
 if TYPE_CHECKING:
     from ottla.broker.groups.classic.group import ClassicGroup
 
-#: A portion and what it brings back are one or two milliseconds of work. One leaves at each tick of the purgatory: 1,000 answers a second.
+#: These responses and the requests that follow take one or two milliseconds. They are sent at each tick of delayed operations: 1,000 a
+#: second.
 PORTION = 10
 
 
 def tell_joined(group: "ClassicGroup", shard: Shard[Any]) -> None:
-    """Answer every JoinGroup that waits: this is the generation."""
+    """Answers every waiting JoinGroup with the new generation."""
     answers: list[tuple[Reply, Any]] = []
     for member in group.members:
         if member.joining is not None:
@@ -37,7 +38,7 @@ def tell_joined(group: "ClassicGroup", shard: Shard[Any]) -> None:
 
 
 def tell_given(group: "ClassicGroup", shard: Shard[Any]) -> None:
-    """Answer every SyncGroup that waits: this is the assignment."""
+    """Answers every waiting SyncGroup with its assignment."""
     answers: list[tuple[Reply, Any]] = []
     for member in group.members:
         if member.syncing is not None:
@@ -48,7 +49,7 @@ def tell_given(group: "ClassicGroup", shard: Shard[Any]) -> None:
 
 
 def tell(shard: Shard[Any], answers: Sequence[tuple[Reply, Any]]) -> None:
-    """Give these answers, the first portion at once. Those that are left when the shard goes are refused with it."""
+    """Sends these responses, the first ones at once. Those left when the shard ends are refused with it."""
     for reply, message in answers[:PORTION]:
         reply.give(message)
     if rest := answers[PORTION:]:

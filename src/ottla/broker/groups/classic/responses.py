@@ -1,4 +1,4 @@
-"""What a group of the classic protocol tells about itself: answers to its members, its description, its record."""
+"""Responses of a classic group to its members, its description, and its record."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ NULL_PROTOCOL_SINCE = 7
 
 
 def joined(group: "ClassicGroup", member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinGroupResponse:
-    """A member's place in the generation; the leader is told of all. ``leader`` is another than the group's for one who must not assign."""
+    """JoinGroup response; the leader's lists all members. ``leader`` differs from the group's for a member that must not assign."""
     leader = leader or group.leader or ""
     members = [
         JoinGroupResponseMember(member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata(group.protocol))
@@ -38,18 +38,18 @@ def joined(group: "ClassicGroup", member: Member, *, leader: str | None = None, 
 
 
 def join_refused(version: int, error: KafkaError, member_id: str) -> JoinGroupResponse:
-    """Before version 7 the protocol's name cannot be null."""
+    """JoinGroup error. Before version 7 the protocol name cannot be null."""
     name = None if version >= NULL_PROTOCOL_SINCE else ""
     return JoinGroupResponse(error_code=error.code, member_id=member_id, protocol_name=name)
 
 
 def given(group: "ClassicGroup", member: Member) -> SyncGroupResponse:
-    """What the leader gave a member."""
+    """SyncGroup response with the member's assignment."""
     return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment)
 
 
 def described(group: "ClassicGroup") -> DescribedGroup:
-    """The group and its members; what they said and were given only while it is stable."""
+    """DescribeGroups entry; metadata and assignments only while the group is stable."""
     stable = group.state is GroupState.STABLE
     members = [
         DescribedGroupMember(
@@ -72,7 +72,7 @@ def described(group: "ClassicGroup") -> DescribedGroup:
 
 
 def generation_record(group: "ClassicGroup", assignments: dict[str, bytes], *, generation: int, wall_ms: int) -> GroupMetadataValue:
-    """A generation as it is written."""
+    """The record of a generation."""
     members = [member.record(group.protocol, assignments[member.member_id]) for member in group.members]
     return GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -85,7 +85,7 @@ def generation_record(group: "ClassicGroup", assignments: dict[str, bytes], *, g
 
 
 def topics_read(group: "ClassicGroup") -> set[str] | None:
-    """The topics its members read; None where that cannot be told, because they are no consumers or cannot be understood."""
+    """Topics that members subscribe to; None if unknown, because they are not consumers or cannot be parsed."""
     if group.protocol_type is None:
         return None
     if not group.members:

@@ -1,7 +1,6 @@
-"""When members are given up: each lives on for its session timeout after it was last heard of.
+"""Sessions of classic members: each expires its session timeout after the member's last request.
 
-Hearing of a member moves a number, no timer: the timer that stands fires when the session would have ended, and is set anew if it ends
-later.
+A request changes only a number: the running timer fires at the old deadline and is then set to the new one.
 """
 
 from collections.abc import Callable
@@ -12,17 +11,17 @@ from ottla.broker.groups.classic.members import Member
 
 
 class Sessions:
-    """The sessions of one group's members."""
+    """Sessions of one group's members."""
 
     __slots__ = ("_lost", "_shard")
 
     def __init__(self, shard: Shard[Any], lost: Callable[[Member], None]) -> None:
-        """``lost`` is told of a member whose session ended though it could have been heard of."""
+        """``lost`` is called for a member whose session expired."""
         self._shard = shard
         self._lost = lost
 
     def alive(self, member: Member, timeout_ms: int | None = None) -> None:
-        """We have heard of the member, or answered it: its session begins anew, for its own timeout or another."""
+        """The member sent a request or got a response: its session starts again, with its own timeout or another one."""
         member.expires_ms = self._shard.now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         if member.timer is None or member.expires_ms < member.timer_ms:
             self._shard.cancel(member.timer)

@@ -1,24 +1,24 @@
-"""The states of a group of the classic protocol, and which may follow which.
+"""States and transitions of a classic group.
 
 ::
 
-    state                what is true                                                  members may
-    Empty                nobody is a member; offsets may be kept                       join
-    PreparingRebalance   members are asked to join again, and wait for one another     join, leave, commit
-    CompletingRebalance  the generation has its members; the leader's assignment is    sync, leave
-                         awaited
-    Stable               every member has, or can have, its assignment                 sync, heartbeat, commit
-    Dead                 the group is deleted; nothing follows                         nothing
+    state                condition                                                    members may
+    Empty                no members; offsets may be stored                            join
+    PreparingRebalance   members must join again, and wait for each other             join, leave, commit
+    CompletingRebalance  the generation has its members and waits for the leader's    sync, leave
+                         assignment
+    Stable               every member has, or can get, its assignment                 sync, heartbeat, commit
+    Dead                 the group is deleted                                         nothing
 
-``TRANSITIONS`` is the one place where this stands; the page docs/reference/group-states.md is made from it by ``diagram()``. Source:
-Kafka's ClassicGroupState.
+``TRANSITIONS`` is the only definition; docs/reference/group-states.md is generated from it with ``diagram()``. Source: Kafka's
+ClassicGroupState.
 """
 
 from enum import Enum
 
 
 class GroupState(Enum):
-    """A state, with the name that clients see."""
+    """A state, with Kafka's name."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -29,7 +29,7 @@ class GroupState(Enum):
 
 _E, _P, _C, _S, _D = GroupState
 
-#: (from, to) -> why it happens.
+#: (from, to) -> reason.
 TRANSITIONS: dict[tuple[GroupState, GroupState], str] = {
     (_E, _P): "a member joins",
     (_E, _D): "deleted, or its last offset expired",
@@ -45,11 +45,11 @@ TRANSITIONS: dict[tuple[GroupState, GroupState], str] = {
 
 
 class IllegalTransition(AssertionError):
-    """A group was about to go where no way leads."""
+    """A transition that is not in the table."""
 
 
 def check_transition(before: GroupState, after: GroupState, story: str) -> None:
-    """Raises: IllegalTransition, with ``story``, unless the table has it."""
+    """Raises: IllegalTransition with ``story``, unless the table has the transition."""
     if (before, after) not in TRANSITIONS:
         raise IllegalTransition(f"{story}: no way leads from {before.value} to {after.value}")
 

@@ -1,8 +1,8 @@
-"""A static member comes back: it names itself, not its member id, which it lost with its process.
+"""Rejoin of a static member, which has its instance id but lost its member id.
 
-It gets a new member id, and keeps its place. Whoever still uses the old one is fenced. In a stable group nobody else need notice, as long
-as the protocol stays the same: the assignment holds for the new id, which is written. Where the member leads the group, it must not assign
-anew: from JoinGroup 9 on it is told so, before that it is told of the leader that was. Source: KIP-345, KIP-814.
+It gets a new member id and keeps its place. Requests with the old id are fenced. In a stable group with an unchanged protocol no rebalance
+is needed: the assignment is written for the new id. A leader must not assign again: from JoinGroup 9 on the response says so; before, it
+names the former leader id. Source: KIP-345, KIP-814.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ SKIP_ASSIGNMENT_SINCE = 9
 
 
 def come_back(group: "ClassicGroup", member: Member, member_id: str, request: JoinGroupRequest, protocols: Protocols, reply: Reply) -> None:
-    """See the module's theory. Raises: KafkaError when the new id could not be written; the old one holds then."""
+    """Rejoins a static member. Raises: KafkaError if the new id could not be written; the old one stays valid then."""
     former, leader = member.member_id, group.leader
     fenced = errors.FencedInstanceId(f"{member.instance_id!r} has come back as another member")
     if member.joining is not None:

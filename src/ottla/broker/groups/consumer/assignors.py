@@ -1,9 +1,8 @@
-"""Which member shall read which partition: the assignors that run in the broker.
+"""Assignors of the broker.
 
-``range`` cuts each topic into runs, one for each subscriber, in a fixed order of members: members that read several topics of one size get
-the same numbers of each, which is what a join needs. ``uniform`` gives everybody as many partitions as everybody else and moves as few as
-it can. Neither looks at racks; neither does Kafka's from 4.0 on. Both are pure and answer the same whatever order members are told in.
-Source: KIP-848.
+``range`` divides each topic into consecutive partitions, one range per subscriber, in a fixed order of members: members of several topics
+of one size get the same numbers of each, as needed for joins. ``uniform`` gives all members the same number of partitions and moves as few
+as possible. Neither uses racks, like Kafka's since 4.0. Both are pure and do not depend on the order of arguments. Source: KIP-848.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +15,13 @@ from ottla.broker.groups.consumer.reconciliation import Assignment
 
 
 class Subscriber(msgspec.Struct, frozen=True, kw_only=True):
-    """A member as an assignor sees it."""
+    """A member in the view of an assignor."""
 
     member_id: str
     instance_id: str | None = None
-    #: Ids of the topics it subscribes to, existing ones only.
+    #: Ids of existing topics that it subscribes to.
     topics: frozenset[bytes] = frozenset()
-    #: Its target until now.
+    #: Its previous target.
     target: Assignment = msgspec.field(default_factory=dict)
 
 
@@ -30,9 +29,9 @@ Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[bytes, int]], dict
 
 
 def assign_range(subscribers: Sequence[Subscriber], sizes: Mapping[bytes, int]) -> dict[str, Assignment]:
-    """Runs of partitions, topic by topic; static members first, by instance id, so that they find theirs again.
+    """Consecutive partitions per topic; static members first, by instance id, so that they keep theirs.
 
-    ``sizes`` gives each topic's number of partitions.
+    ``sizes`` has each topic's number of partitions.
     """
     found: dict[str, dict[bytes, frozenset[int]]] = {subscriber.member_id: {} for subscriber in subscribers}
     members_of: dict[bytes, list[str]] = {}
@@ -56,9 +55,9 @@ def _rank(subscriber: Subscriber) -> tuple[bool, str]:
 
 
 def assign_uniform(subscribers: Sequence[Subscriber], sizes: Mapping[bytes, int]) -> dict[str, Assignment]:
-    """As many partitions for one as for another, up to one, where subscriptions allow it; members keep what they can.
+    """Equal numbers of partitions, up to one, as far as subscriptions allow; members keep what they can.
 
-    ``sizes`` gives each topic's number of partitions.
+    ``sizes`` has each topic's number of partitions.
     """
     ordered = sorted(subscribers, key=lambda subscriber: subscriber.member_id)
     if not ordered:
@@ -70,7 +69,7 @@ def assign_uniform(subscribers: Sequence[Subscriber], sizes: Mapping[bytes, int]
 
 
 def _assign_even(subscribers: Sequence[Subscriber], sizes: Mapping[bytes, int]) -> dict[str, Assignment]:
-    """All subscribe to the same: nobody gets more than the quota; who already has the one beyond it, keeps it before others get it."""
+    """For equal subscriptions: no member exceeds the quota; a member that already has one above it keeps it first."""
     share, extra = divmod(sum(sizes.values()), len(subscribers))
     free = {topic: set(range(size)) for topic, size in sizes.items()}
     held: list[dict[bytes, set[int]]] = []
@@ -105,7 +104,7 @@ def _assign_even(subscribers: Sequence[Subscriber], sizes: Mapping[bytes, int]) 
 
 
 def _give_back(held: dict[bytes, set[int]], count: int, free: dict[bytes, set[int]]) -> None:
-    """Take ``count`` partitions from a member, the last ones first."""
+    """Takes ``count`` partitions from a member, the last ones first."""
     for topic in sorted(held, reverse=True):
         for number in sorted(held[topic], reverse=True)[:count]:
             held[topic].discard(number)
@@ -117,5 +116,5 @@ def _give_back(held: dict[bytes, set[int]], count: int, free: dict[bytes, set[in
             return
 
 
-#: Kafka's names of them; the first is what a group uses whose members ask for none.
+#: By Kafka's names; the first is used if members request none.
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}

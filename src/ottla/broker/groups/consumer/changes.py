@@ -1,16 +1,15 @@
-"""What follows when a member says something: who it is, what all subscribe to, what each shall read, what it may read now.
+"""Consequences of a member's change: its record, subscriptions, the target assignment, and its next assignment.
 
-    member said       -> its record (5), if it said something new
-    subscriptions     -> topics subscribed to (4), what patterns stand for (16); the group's epoch (3) rises if they changed
-    the epoch is ahead-> a new target for everybody (6, 7), by the assignor most members ask for
+    member changed    -> its record (5)
+    subscriptions     -> subscribed topics (4), matches of regular expressions (16); the group epoch (3) increases if they changed
+    epoch is ahead    -> a new target assignment for all members (6, 7), by the assignor that most members request
     the member        -> one step towards its target (8)
 
-A target costs time in proportion to the group, so it is made at most once in ``assignment_interval_ms``: of five hundred members
-that come in one second, the first gets a target at once and the others get theirs together. Until then a member lives in the epoch of
-the target there is, and gives up what it no longer subscribes to. No timer makes a target: every member comes back, and sooner while it
-waits.
+A target assignment takes time in proportion to the group, so it is computed at most once per ``assignment_interval_ms``: of five hundred
+members that join in one second, the first gets one at once and the others get theirs together. Until then a member lives in the epoch of
+the existing target, and revokes what it no longer subscribes to. No timer is needed: members send heartbeats, more often while they wait.
 
-Everything here reads the group and writes records; ``ConsumerGroup.apply`` changes it. Source: KIP-848, KIP-1263 (the interval).
+This module reads the group and returns records; ``ConsumerGroup.apply`` changes it. Source: KIP-848, KIP-1263 (the interval).
 """
 
 from collections import Counter
@@ -28,22 +27,22 @@ from ottla.broker.groups.consumer.reconciliation import NOTHING, UNREVOKED_PARTI
 from ottla.broker.groups.consumer.records import Record
 from ottla.broker.groups.consumer.topic_patterns import matching
 
-#: Patterns are matched anew at most this often per group, however fast topics come.
+#: Minimum interval between evaluations of a group's regular expressions.
 MATCH_INTERVAL_MS = 1_000
 
 
 class Topics(Protocol):
-    """The cluster's topics, as groups see them."""
+    """The cluster's topics."""
 
     @property
     def version(self) -> int:
-        """Rises whenever a topic comes, goes or grows."""
+        """Increases whenever a topic is created, deleted or expanded."""
 
     def size(self, name: str) -> TopicSize | None:
-        """The topic of that name."""
+        """The topic with this name."""
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of that topic."""
+        """The name of this topic."""
 
     def names(self) -> Iterable[str]:
         """All topics."""
@@ -54,38 +53,38 @@ def _any_size(group: ConsumerGroup, before: Member | None, after: Member) -> Non
 
 
 class Terms(msgspec.Struct, kw_only=True):
-    """What is in force for a group at this moment. ``wall_ms`` is the calendar's."""
+    """Settings and time for a group's decision. ``wall_ms`` is the wall clock."""
 
     now_ms: int
     wall_ms: int
     topics: Topics
-    #: Names of assignors to choose from; the first is for members that ask for none.
+    #: Allowed assignors; the first is the default.
     assignors: tuple[str, ...] = ("uniform", "range")
     heartbeat_interval_ms: int = 5_000
-    #: Asked of members while their group changes.
+    #: Heartbeat interval while the group changes.
     unsettled_interval_ms: int = 500
     session_timeout_ms: int = 45_000
     assignment_interval_ms: int = 1_000
     members_max: int = 2**31 - 1
-    #: Refuses a member, as it was and as it is now, that takes more memory than it may.
+    #: Refuses a member that exceeds a memory limit; gets its former and new state.
     check_bytes: Callable[[ConsumerGroup, Member | None, Member], None] = _any_size
 
 
 class Timer(Enum):
-    """Deadlines of a member. Whoever lets one pass is removed."""
+    """Deadlines of a member. A member that misses one is removed."""
 
-    #: It says nothing.
+    #: No heartbeat.
     SESSION = "session"
-    #: It does not give up what it was told to.
+    #: Partitions not revoked.
     REBALANCE = "rebalance"
-    #: It came by JoinGroup, was told to join again, and does not.
+    #: A classic member that must rejoin and does not.
     JOIN = "join"
-    #: It joined by JoinGroup and does not sync.
+    #: A classic member that joined and does not sync.
     SYNC = "sync"
 
 
 class Arm(msgspec.Struct, frozen=True):
-    """Start a deadline anew, or, if it runs and ``keep`` says so, leave it. ``epoch`` matters to REBALANCE: it is void in another one."""
+    """Starts a deadline, or restarts it unless ``keep``. ``epoch`` applies to REBALANCE, which is void in another epoch."""
 
     timer: Timer
     member_id: str
@@ -96,7 +95,7 @@ class Arm(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Decision:
-    """Records to write, what to answer, and which deadlines to set, once they are written."""
+    """Records to write, then the response and deadlines."""
 
     records: list[Record] = field(default_factory=list)
     response: Any = None
@@ -114,9 +113,9 @@ def advance(
     owned: Assignment | None,
     replaces: str | None = None,
 ) -> Member:
-    """The member after it said what is new in ``after``. ``replaces`` is the id under which a static member was known until now.
+    """The member after the change to ``after``. ``replaces`` is the former id of a static member.
 
-    Writes records to the decision. Raises: InvalidRegularExpression, InvalidRequest, GroupMaxSizeReached.
+    Adds records to the decision. Raises: InvalidRegularExpression, InvalidRequest, GroupMaxSizeReached.
     """
     records = decision.records
     if after is not before:
@@ -161,19 +160,19 @@ def advance(
 
 
 def _is_due(group: ConsumerGroup, terms: Terms) -> bool:
-    """Whether the cluster's topics changed since the group looked, and it may look again."""
+    """Whether topics changed since the group last evaluated them, and it may do so again."""
     if group.topics_version == terms.topics.version:
         return False
     return not group.patterns or terms.now_ms >= group.matched_ms + MATCH_INTERVAL_MS
 
 
 def may_assign(group: ConsumerGroup, terms: Terms) -> bool:
-    """Whether a target that is due may be made now."""
+    """Whether a due target assignment may be computed now."""
     return group.assignment_epoch <= 0 or not group.members or terms.now_ms >= group.assigned_ms + terms.assignment_interval_ms
 
 
 def remove(group: ConsumerGroup, terms: Terms, decision: Decision, members: Iterable[Member]) -> None:
-    """Take members out of the group for good: their records, what they subscribed to, a higher epoch, no deadlines."""
+    """Removes members: their records, subscriptions, deadlines; a higher epoch."""
     leaving = list(members)
     for member in leaving:
         decision.records += writes.member_tombstones(group.group_id, member.member_id)
@@ -198,7 +197,7 @@ def remove(group: ConsumerGroup, terms: Terms, decision: Decision, members: Iter
 
 
 def _resolve(group: ConsumerGroup, terms: Terms, before: Member | None, after: Member, records: list[Record]) -> dict[str, Resolved]:
-    """What patterns stand for now: the group's own dict if nothing changed."""
+    """Present matches of regular expressions: the group's own dict if nothing changed."""
     found = dict(group.resolved)
     stale = group.topics_version != terms.topics.version and terms.now_ms >= group.matched_ms + MATCH_INTERVAL_MS
     if before is not None and before.pattern is not None and before.pattern != after.pattern and group.patterns[before.pattern] <= 1:
@@ -220,7 +219,7 @@ def _resolve(group: ConsumerGroup, terms: Terms, before: Member | None, after: M
 
 
 def _matched(group: ConsumerGroup, pattern: str, names: frozenset[str]) -> frozenset[str]:
-    """The topics that a pattern matches; only names that are new since the last time are looked at."""
+    """Topics that match a regular expression; only names that are new since the last evaluation are matched."""
     looked_at, found = group.matched.get(pattern, (frozenset(), frozenset()))
     if names is not looked_at:
         found = (found & names) | matching(pattern, names - looked_at)
@@ -229,7 +228,7 @@ def _matched(group: ConsumerGroup, pattern: str, names: frozenset[str]) -> froze
 
 
 def _subscribed(group: ConsumerGroup, resolved: dict[str, Resolved], before: Member | None, after: Member) -> set[str]:
-    """Names of all topics that some member subscribes to, once this one has changed."""
+    """Names of all subscribed topics after this change."""
     names = set(group.subscriptions)
     if before is not None and before.topics is not after.topics:
         names -= {name for name in before.topics - after.topics if group.subscriptions[name] <= 1}
@@ -257,7 +256,7 @@ def _retarget(
     after: Member,
     replaces: str | None,
 ) -> Assignment:
-    """Make everybody's target anew; returns that of ``after``."""
+    """Computes the target assignment; returns that of ``after``."""
     members = dict(group.members)
     targets = dict(group.targets)
     if replaces is not None:
@@ -288,6 +287,6 @@ def _retarget(
 
 
 def preferred_assignor(terms: Terms, members: Iterable[Member]) -> str:
-    """The one most members ask for; of several, that which stands first in the broker's list; its first if nobody asks."""
+    """The assignor that most members request; of several, the first in the broker's list; its first without requests."""
     votes = Counter(member.assignor for member in members if member.assignor in terms.assignors)
     return max(terms.assignors, key=lambda name: votes[name])

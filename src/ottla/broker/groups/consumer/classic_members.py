@@ -1,13 +1,12 @@
-"""Members of the classic protocol in a group of the new one: while a group moves over, both are served together.
+"""Classic members in a consumer group, during an online migration.
 
-JoinGroup is to such a member what a heartbeat is to others: it says what it subscribes to and owns, and gets the epoch it may go to as its
-generation. SyncGroup brings it its assignment. There is no leader, since the broker assigns: every member is answered as a follower. It is
-told to join again, by REBALANCE_IN_PROGRESS, when there is a target of a later epoch than its own, or one can be made, when it has
-partitions to give up, and when partitions it waited for are free; then it has its rebalance timeout to come back, and after that to sync.
+JoinGroup takes the place of the heartbeat: it has the subscription and owned partitions, and returns the member's next epoch as generation.
+SyncGroup returns the assignment. There is no leader, because the broker assigns: all members get follower responses. A member gets
+REBALANCE_IN_PROGRESS when there is, or can be, a target of a later epoch, when it must revoke partitions, and when partitions that it
+waited for are free; it then has its rebalance timeout to join, and again to sync.
 
-A member that was removed and does not know it joins again as one that owns partitions, which others may read by now; its generation would
-fence it no more once it was let in. It is told UNKNOWN_MEMBER_ID, as a classic group would tell it, on which clients take what they own for
-lost. Difference from Kafka, which lets it in under its old id.
+A removed member that does not know it joins again as owner of partitions that other members may have by now. It gets UNKNOWN_MEMBER_ID, as
+from a classic group, and clients then treat their partitions as lost. Difference from Kafka, which accepts it under its old id.
 
 Source: KIP-848, "Supporting Online Consumer Group Upgrade".
 """
@@ -36,7 +35,7 @@ from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from ottla.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-#: The first version of JoinGroup in which a new member is sent back with its id, to join with it.
+#: From this JoinGroup version on, a new member first gets its id.
 ID_REQUIRED_SINCE = 4
 
 
@@ -50,7 +49,7 @@ def join(
     client_host: str,
     new_member_id: Callable[[], str],
 ) -> Decision:
-    """Decide a JoinGroup whose group id and session timeout were checked.
+    """Decides a JoinGroup with a valid group id and session timeout.
 
     Raises: GroupMaxSizeReached, InconsistentGroupProtocol, UnknownMemberId, FencedInstanceId, MemberIdRequired (see its ``member_id``).
     """
@@ -81,7 +80,7 @@ def join(
 
 
 def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: Terms) -> Decision:
-    """Decide a SyncGroup: the member's assignment.
+    """Decides a SyncGroup: returns the assignment.
 
     Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress.
     """
@@ -104,7 +103,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: Terms) -> Decis
 
 
 def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: Terms) -> Decision:
-    """Decide a Heartbeat: whether the member shall join again. Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration."""
+    """Decides a Heartbeat: whether the member must rejoin. Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration."""
     member, classic = _classic(group, request.member_id, request.group_instance_id, request.generation_id)
     decision = Decision(response=HeartbeatResponse(), arm=[Arm(Timer.SESSION, member.member_id, classic.session_timeout_ms)])
     if (
@@ -119,7 +118,7 @@ def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: Terms) -> Decis
 
 
 def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: Terms) -> Decision:
-    """Decide a LeaveGroup: each member that can leaves, of whichever protocol; operators remove members so, too."""
+    """Decides a LeaveGroup of members of both protocols; operators remove members in the same way."""
     leaving: dict[str, Member] = {}
     answers = []
     for identity in identities:
@@ -142,7 +141,7 @@ def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: Ter
 
 
 def embedded(assigned: Assignment, topics: Topics, subscription: bytes) -> bytes:
-    """An assignment as a classic member reads it, in the version in which it subscribed; topics that are gone are left out."""
+    """An assignment in the classic format, in the version of the member's subscription, without deleted topics."""
     named = [(topics.name_of(topic), sorted(partitions)) for topic, partitions in assigned.items()]
     listed = [TopicPartition(topic=name, partitions=partitions) for name, partitions in named if name is not None]
     version = max(0, min(3, int.from_bytes(subscription[:2], "big", signed=True)))
@@ -161,7 +160,7 @@ def _classic(group: ConsumerGroup, member_id: str, instance_id: str | None, gene
 def _member(
     group: ConsumerGroup, request: JoinGroupRequest, member_id: str, decision: Decision, *, unknown: bool
 ) -> tuple[Member | None, str | None]:
-    """The member as it was, None for a new one, and whom it replaces."""
+    """The present member, None for a new one, and the id that it replaces."""
     instance_id = request.group_instance_id
     if instance_id is None:
         return group.members.get(member_id), None
@@ -200,7 +199,7 @@ def _said(
 
 
 def _supports(group: ConsumerGroup, request: JoinGroupRequest) -> bool:
-    """Whether the member knows a protocol that all classic members know."""
+    """Whether the member supports a protocol that all classic members support."""
     if request.protocol_type != PROTOCOL_TYPE or not request.protocols:
         return False
     if not group.members:
@@ -225,7 +224,7 @@ def _owned(partitions: Iterable[TopicPartition], topics: Topics) -> Assignment:
 
 
 def _waits(group: ConsumerGroup, member: Member) -> bool:
-    """Whether part of the member's target is still held by others."""
+    """Whether other members still own part of the member's target."""
     for topic, wanted in group.targets.get(member.member_id, {}).items():
         for partition in wanted - member.assigned.get(topic, frozenset()):
             if group.owner(topic, partition) not in (None, member.member_id):

@@ -1,4 +1,4 @@
-"""Who may commit, fetch and delete offsets of a group of the new protocol: its members, in their epoch; anybody while it is empty.
+"""Permission to commit, fetch and delete offsets of a consumer group: its members in their epoch; every client while it is empty.
 
 Source: Kafka's ConsumerGroup.validateOffsetCommit and validateOffsetFetch, KIP-848.
 """
@@ -7,7 +7,7 @@ from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.reconciliation import Member
 from ottla.wire import errors
 
-#: The first version of OffsetCommit that a member of the new protocol may use: it knows STALE_MEMBER_EPOCH.
+#: The first OffsetCommit version for members of the consumer protocol: it has STALE_MEMBER_EPOCH.
 COMMIT_SINCE = 9
 
 
@@ -22,7 +22,7 @@ def check_commit(group: ConsumerGroup, member_id: str, epoch: int, version: int,
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Who does not say who it is may ask. Raises: UnknownMemberId, StaleMemberEpoch, IllegalGeneration (of a classic member)."""
+    """A client without a member id may fetch. Raises: UnknownMemberId, StaleMemberEpoch, IllegalGeneration (of a classic member)."""
     if not member_id and epoch < 0:
         return
     _check_epoch(_member(group, member_id or ""), epoch)

@@ -1,4 +1,4 @@
-"""Deadlines of a group's members. To put one off costs a number: its timer, when it fires too early, is set anew."""
+"""Deadlines of a group's members. Extending one changes a number: a timer that fires too early is set again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from ottla.broker.groups.consumer.changes import Arm, Decision, Timer
 
 
 class Deadline:
-    """One member has until ``due_ms`` to do something."""
+    """A deadline of one member."""
 
     __slots__ = ("due_ms", "epoch", "fires_ms", "parked")
 
@@ -22,7 +22,7 @@ class Deadline:
 
 
 class Deadlines:
-    """All of one group. ``missed(timer, member id, epoch)`` is called once for each that passes."""
+    """All deadlines of one group. ``missed(timer, member id, epoch)`` is called once for each that passes."""
 
     __slots__ = ("_by_member", "_missed", "_shard")
 
@@ -32,14 +32,14 @@ class Deadlines:
         self._by_member: dict[tuple[Timer, str], Deadline] = {}
 
     def carry_out(self, decision: Decision) -> None:
-        """Stop what the decision stops, then start what it starts."""
+        """Stops and starts the deadlines of a decision."""
         for timer, member_id in decision.disarm:
             self.disarm(timer, member_id)
         for arm in decision.arm:
             self.arm(arm)
 
     def arm(self, arm: Arm) -> None:
-        """Start a deadline, or put it off."""
+        """Starts or extends a deadline."""
         key = (arm.timer, arm.member_id)
         deadline = self._by_member.get(key)
         due_ms = self._shard.now_ms + arm.delay_ms
@@ -55,13 +55,13 @@ class Deadlines:
             self._wait(key, deadline)
 
     def disarm(self, timer: Timer, member_id: str) -> None:
-        """Forget a deadline, if there is one."""
+        """Removes a deadline, if there is one."""
         deadline = self._by_member.pop((timer, member_id), None)
         if deadline is not None:
             self._shard.cancel(deadline.parked)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Removes all deadlines."""
         for timer, member_id in list(self._by_member):
             self.disarm(timer, member_id)
 

@@ -1,6 +1,6 @@
-"""A group of the new protocol as ConsumerGroupDescribe tells it: epochs, members, what each reads and shall read.
+"""ConsumerGroupDescribe: epochs, members, assignments and targets.
 
-A member reads what it has been told to give up until it has. Source: KIP-848; so does Kafka 4.3.
+A member's assignment includes partitions that it has not revoked yet, as in Kafka 4.3. Source: KIP-848.
 """
 
 from ottla.broker.groups.consumer.changes import Topics
@@ -10,7 +10,7 @@ from ottla.wire.messages import consumer_group_describe as messages
 
 
 def described(group: ConsumerGroup, topics: Topics, assignors: tuple[str, ...]) -> messages.DescribedGroup:
-    """The group; ``assignors`` are those of the broker. Topics that are gone have no name and are left out."""
+    """The description; ``assignors`` are the broker's. Deleted topics have no name and are omitted."""
     votes = group.assignors
     return messages.DescribedGroup(
         group_id=group.group_id,
@@ -39,7 +39,7 @@ def _described(group: ConsumerGroup, member: Member, topics: Topics) -> messages
 
 
 def owned(member: Member) -> Assignment:
-    """What a member reads, with what it has yet to give up."""
+    """The member's partitions, including those to be revoked."""
     found = dict(member.assigned)
     for topic, partitions in member.revoking.items():
         found[topic] = found.get(topic, frozenset()) | partitions

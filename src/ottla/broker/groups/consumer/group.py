@@ -1,15 +1,14 @@
-"""A group of the new protocol, as its records tell it: ``apply`` alone changes it, while it serves and while it is loaded.
+"""A consumer group as a fold over its records: only ``apply`` changes it, while serving and while loading.
 
-Three epochs follow each other: the group's rises with every change of who takes part and what they subscribe to; the assignment's is the
-group's for which the target was made; a member's is the assignment's it has come to. From them, and the members' states, follows the
-group's:
+The group epoch increases with each change of members, subscriptions and topics; the assignment epoch is the group epoch of the target
+assignment; the member epoch is the assignment epoch that a member has reached. The state follows from them and from the members' states:
 
     Empty        no members
-    Assigning    the group's epoch is ahead of the assignment's
-    Reconciling  some member is not STABLE in the assignment's epoch
-    Stable       all are
+    Assigning    the group epoch is ahead of the assignment epoch
+    Reconciling  some member is not STABLE in the assignment epoch
+    Stable       all members are
 
-What apply keeps beside the records are counts, so that nothing has to be recounted on a heartbeat. Source: KIP-848.
+``apply`` also keeps counts, so that a heartbeat needs no loop over members. Source: KIP-848.
 """
 
 from collections import Counter
@@ -32,21 +31,21 @@ from ottla.broker.groups.memory_limits import (
 )
 
 EMPTY, ASSIGNING, RECONCILING, SETTLED, DEAD = "Empty", "Assigning", "Reconciling", "Stable", "Dead"
-#: What ListGroups calls this type of group.
+#: Group type in ListGroups.
 GROUP_TYPE = "Consumer"
-#: Member epochs of those who leave: for good, and for a while as a static member.
+#: Member epochs of members that leave: permanently, and temporarily as a static member.
 LEAVE_EPOCH, STATIC_LEAVE_EPOCH = -1, -2
 
 
 class TopicSize(NamedTuple):
-    """A topic as a group saw it last."""
+    """A topic as last seen by a group."""
 
     topic_id: bytes
     partitions: int
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """What a regular expression stood for, at a version of the topics and a time."""
+    """Matches of a regular expression, with the topics' version and the time."""
 
     topics: frozenset[str]
     version: int
@@ -54,47 +53,47 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 class ConsumerGroup:
-    """See the module's theory. Everything but what is marked as soft is what the records say, or counted from it."""
+    """A consumer group. All attributes that are not marked as soft come from records or are counted from them."""
 
     def __init__(self, group_id: str, footprint: Footprint | None = None) -> None:
         self.group_id = group_id
-        #: Memory for the group and its members; counted by a group that is served.
+        #: Memory of the group and its members; counted by a served group.
         self.footprint = footprint or Footprint()
         self.footprint.add(GROUP_BYTES + text_bytes(group_id))
         self.epoch = 0
-        #: -1 once its tombstone came.
+        #: -1 after its tombstone.
         self.assignment_epoch = 0
         self.members: dict[str, Member] = {}
         #: Member ids by instance id.
         self.static: dict[str, str] = {}
-        #: By member id. A member without an entry has nothing to read.
+        #: By member id. A member without an entry has no partitions.
         self.targets: dict[str, Assignment] = {}
-        #: Topics subscribed to that existed when the group looked last.
+        #: Subscribed topics that existed at the last evaluation.
         self.topics: dict[str, TopicSize] = {}
-        #: Who holds which partition, assigned or pending revocation.
+        #: Owner of each partition, assigned or to be revoked.
         self.owners: dict[bytes, dict[int, str]] = {}
         self.resolved: dict[str, Resolved] = {}
-        #: How many members subscribe to a topic by name, to a pattern, ask for an assignor, name a classic protocol. No zeros.
+        #: Number of members per subscribed name, regular expression, assignor, and classic protocol, without zeros.
         self.subscriptions: Counter[str] = Counter()
         self.patterns: Counter[str] = Counter()
         self.assignors: Counter[str] = Counter()
         self.classic_protocols: Counter[str] = Counter()
-        #: Members that came by JoinGroup.
+        #: Number of classic members.
         self.classic_members = 0
-        #: Set by the group's tombstone: forget it.
+        #: Set by the group's tombstone: delete the object.
         self.gone = False
-        #: Members that are STABLE in the assignment's epoch.
+        #: Members that are STABLE in the assignment epoch.
         self._settled: set[str] = set()
-        #: Soft: version of the cluster's topics that ``topics`` is known to agree with.
+        #: Soft: the version of the topics that ``topics`` agrees with.
         self.topics_version = -1
-        #: Soft: when patterns were matched last, when the target was made, when the group's epoch rose.
+        #: Soft: time of the last evaluation of regular expressions, of the target assignment, and of the last group epoch.
         self.matched_ms = self.assigned_ms = self.changed_ms = -(1 << 60)
-        #: Soft: by pattern, the names that it was matched with last, and those that matched.
+        #: Soft: by regular expression, the names last evaluated, and the matches.
         self.matched: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 
     @property
     def state(self) -> str:
-        """One of the states above."""
+        """The state; see the module's table."""
         if self.gone:
             return DEAD
         if not self.members:
@@ -104,26 +103,26 @@ class ConsumerGroup:
         return SETTLED if len(self._settled) == len(self.members) else RECONCILING
 
     def owner(self, topic_id: bytes, partition: int) -> str | None:
-        """The member that holds a partition."""
+        """The member that owns a partition."""
         held = self.owners.get(topic_id)
         return held.get(partition) if held else None
 
     def static_member(self, instance_id: str | None) -> Member | None:
-        """The member that goes by an instance id."""
+        """The member with this instance id."""
         member_id = self.static.get(instance_id) if instance_id is not None else None
         return self.members.get(member_id) if member_id is not None else None
 
     def topics_of(self, member: Member) -> frozenset[str]:
-        """Names of the topics a member subscribes to, whether they exist or not, its pattern's as matched last."""
+        """Topic names that a member subscribes to, existing or not, with the last matches of its regular expression."""
         resolved = self.resolved.get(member.pattern) if member.pattern else None
         return member.topics | resolved.topics if resolved else member.topics
 
     def subscribes_to(self, topic: str) -> bool:
-        """Whether any member subscribes to a topic, by name or by pattern."""
+        """Whether a member subscribes to a topic, by name or regular expression."""
         return topic in self.subscriptions or any(topic in self.resolved[each].topics for each in self.patterns if each in self.resolved)
 
     def apply(self, key: msgspec.Struct, value: msgspec.Struct | None) -> None:
-        """Take in one record of types 3 to 8 or 16; a null value is a tombstone. Tombstones of what is not there change nothing."""
+        """Applies a record of types 3 to 8 or 16; a null value is a tombstone. Tombstones of unknown keys change nothing."""
         _APPLY[type(key)](self, key, value)
 
     def _apply_epoch(self, key: Any, value: records.ConsumerGroupMetadataValue | None) -> None:
@@ -190,7 +189,7 @@ class ConsumerGroup:
             self.footprint.add(MATCH_BYTES * len(value.topics))
 
     def _replace(self, before: Member | None, after: Member | None) -> None:
-        """The one place where members change, and all that is counted from them with them."""
+        """Replaces a member; the only place that changes members and their counts."""
         if before is not None:
             self._count(before, -1)
             self._release(before)
@@ -222,7 +221,7 @@ class ConsumerGroup:
             _add(self.assignors, (member.assignor,), change)
         if member.classic is not None:
             self.classic_members += change
-            # A member can name a protocol twice, and still knows it once.
+            # A member can name a protocol twice.
             _add(self.classic_protocols, {each.name for each in member.classic.supported_protocols}, change)
 
     def _hold(self, member: Member) -> None:
@@ -233,7 +232,7 @@ class ConsumerGroup:
                     held[partition] = member.member_id
 
     def _release(self, member: Member) -> None:
-        # In a compacted log, what a member gave up may be told after another got it: only what is still its own goes.
+        # In a compacted log, a revocation may come after the partition's next owner: only its own partitions are removed.
         for assignment in (member.assigned, member.revoking):
             for topic, partitions in assignment.items():
                 held = self.owners.get(topic, {})
@@ -252,7 +251,7 @@ def _add(counts: Counter[str], names: Iterable[str], change: int) -> None:
 
 
 def said_bytes(member: Member) -> int:
-    """Memory for what a member said."""
+    """Memory of a member's metadata."""
     names = (member.member_id, member.instance_id, member.rack_id, member.client_id, member.client_host, member.pattern, member.assignor)
     size = MEMBER_BYTES + sum(map(text_bytes, names)) + sum(TOPIC_BYTES + text_bytes(topic) for topic in member.topics)
     if member.classic is not None:
@@ -261,17 +260,17 @@ def said_bytes(member: Member) -> int:
 
 
 def member_bytes(member: Member) -> int:
-    """Memory for a member with the partitions that it owns."""
+    """Memory of a member with its partitions."""
     return said_bytes(member) + assignment_bytes(member.assigned) + assignment_bytes(member.revoking)
 
 
 def assignment_bytes(assignment: Assignment) -> int:
-    """Memory for an assignment, and for the group's knowledge of who owns its partitions."""
+    """Memory of an assignment and of the entries in ``owners``."""
     return sum(TOPIC_BYTES + PARTITION_BYTES * len(partitions) for partitions in assignment.values())
 
 
 def assignment_of(topics: Iterable[Any]) -> Assignment:
-    """An assignment from the lists of a message or a record: anything with ``topic_id`` and ``partitions``."""
+    """An assignment from a message's or record's list of objects with ``topic_id`` and ``partitions``."""
     return {each.topic_id: frozenset(each.partitions) for each in topics if each.partitions}
 
 

@@ -1,15 +1,14 @@
-"""ConsumerGroupHeartbeat, decided: a member joins, says that it lives, what it subscribes to and what it owns, or leaves.
+"""Decides ConsumerGroupHeartbeat: a member joins, is alive, changes its subscription or owned partitions, or leaves.
 
-A heartbeat that says nothing new costs the same however large the group is, writes nothing, and only starts the session's deadline anew.
-The answer holds an assignment when it changed, and always when the member said everything (it does so when it is not sure of its state).
+A heartbeat without changes costs the same for groups of any size, writes nothing, and only restarts the session. The response has an
+assignment if it changed, and if the request was full (a client sends a full request if its state is uncertain).
 
-Members are asked to come back within ``heartbeat_interval_ms``, and after ``unsettled_interval_ms`` while they, or the group, are on the
-move: a member hears what it may read only when it asks. Source: KIP-848; Kafka 4.0 always says the whole of the former. Members of a
-large group are asked to come a little earlier once, each at a moment of its own: those that joined together would come together for
-ever, and others would wait while all of them are answered.
+The heartbeat interval is ``heartbeat_interval_ms``, or ``unsettled_interval_ms`` while the member or the group changes, because a member
+gets partitions only with a heartbeat. Source: KIP-848; Kafka 4.0 always uses the former. Members of a large group get a shorter interval
+once, derived from their id, so that members that joined together do not send heartbeats together for ever.
 
-Differences from Kafka: a member of a group that does not exist gets UNKNOWN_MEMBER_ID, on which every client joins anew, not
-GROUP_ID_NOT_FOUND; a member may join again under its id, with epoch 0 and nothing owned, unless it has partitions to give up.
+Differences from Kafka: a heartbeat to an unknown group gets UNKNOWN_MEMBER_ID, and every client joins again, not GROUP_ID_NOT_FOUND; a
+member may rejoin under its id with epoch 0, unless it has partitions to revoke.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,15 +32,15 @@ from ottla.wire.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 
-#: So many members may come at the same moment.
+#: Number of members that may send heartbeats at the same time.
 TOGETHER_MAX = 20
-#: Members come after this share of the interval even when nothing moves. Who joins waits for the last of those that have something to give
-#: up to hear of it, and then for its own next heartbeat: with less than the whole interval, both fit into one interval.
+#: The interval of an unchanged group is this share of the setting. A joining member waits until the last member has revoked, and then for
+#: its own next heartbeat: with a shorter interval both fit into the configured one.
 CALM_SHARE = 0.7
 
 
 def check(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Iterable[str]) -> None:
-    """Refuse what no member may say. Raises: InvalidRequest, UnsupportedAssignor, InvalidRegularExpression."""
+    """Validates a request. Raises: InvalidRequest, UnsupportedAssignor, InvalidRegularExpression."""
     epoch = request.member_epoch
     if not request.group_id.strip():
         raise errors.InvalidRequest("a group needs an id")
@@ -76,7 +75,7 @@ def heartbeat(
     client_host: str,
     new_member_id: Callable[[], str],
 ) -> Decision:
-    """Decide a heartbeat that was checked; the group is a new, empty one if there was none.
+    """Decides a valid heartbeat; the group is new and empty if there was none.
 
     Raises: UnknownMemberId, FencedMemberEpoch, UnreleasedInstanceId, FencedInstanceId, GroupMaxSizeReached.
     """
@@ -112,7 +111,7 @@ def heartbeat(
 
 
 def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: Terms) -> Decision:
-    """A member leaves: for good, or, static, for as long as its session lasts; then it keeps what it has. Raises as ``heartbeat``."""
+    """A member leaves: permanently or, if static, until its session expires, keeping its partitions. Raises as ``heartbeat``."""
     member = known(group, request.member_id, request.instance_id)
     decision = Decision(response=ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch))
     if request.member_epoch == LEAVE_EPOCH:
@@ -125,7 +124,7 @@ def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: T
 
 
 def known(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
-    """The member that says it is in the group. Raises: UnknownMemberId, FencedInstanceId."""
+    """The existing member of the request. Raises: UnknownMemberId, FencedInstanceId."""
     if instance_id is None:
         member = group.members.get(member_id)
         if member is None:
@@ -142,7 +141,7 @@ def known(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Memb
 def _member(
     group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str, owned: Assignment | None, decision: Decision
 ) -> tuple[Member | None, str | None]:
-    """The member as it was, None for a new one, and whom it replaces."""
+    """The present member, None for a new one, and the id that it replaces."""
     epoch = request.member_epoch
     if epoch > 0:
         member = known(group, member_id, request.instance_id)
@@ -163,7 +162,7 @@ def _member(
 
 
 def replace_static(group: ConsumerGroup, there: Member, member_id: str, decision: Decision) -> Member:
-    """A static member comes back under another id and takes over everything: its records move."""
+    """A static member rejoins under another id: its records move."""
     back = msgspec.structs.replace(there, member_id=member_id, epoch=0, previous_epoch=0)
     decision.records += writes.member_tombstones(group.group_id, there.member_id)
     decision.records.append(writes.member_record(group.group_id, back))
@@ -174,7 +173,7 @@ def replace_static(group: ConsumerGroup, there: Member, member_id: str, decision
 
 
 def check_epoch(member: Member, epoch: int, owned: Assignment | None) -> None:
-    """A member says its epoch, or, if it may not have heard of that yet, the one before. Raises: FencedMemberEpoch."""
+    """Accepts the member's epoch, or the previous one if the response with the new one may be lost. Raises: FencedMemberEpoch."""
     late = epoch == member.previous_epoch and epoch < member.epoch and owned is not None and within(owned, member.assigned)
     if epoch != member.epoch and not late:
         raise errors.FencedMemberEpoch(
@@ -183,7 +182,7 @@ def check_epoch(member: Member, epoch: int, owned: Assignment | None) -> None:
 
 
 def _said(before: Member | None, request: ConsumerGroupHeartbeatRequest, member_id: str, client_id: str, client_host: str) -> Member:
-    """The member with what is new in the request; the same object if nothing is."""
+    """The member with the changes of the request; the same object without changes."""
     member = before if before is not None else Member(member_id=member_id)
     said: dict[str, Any] = {}
     if request.instance_id is not None:
@@ -215,5 +214,5 @@ def _interval_ms(group: ConsumerGroup, terms: Terms, member: Member) -> int:
     interval_ms = min(terms.unsettled_interval_ms, calm_ms) if moving else calm_ms
     if not large or interval_ms < 2:
         return interval_ms
-    # Whoever comes at its own moment is asked to come again after the whole interval, and so at its own moment again.
+    # A member with its own time gets the whole interval, and so keeps that time.
     return interval_ms - (terms.now_ms - crc32(member.member_id.encode())) % (interval_ms // 2)

@@ -1,9 +1,9 @@
-"""A fair share for members that do not subscribe to the same topics.
+"""Balanced assignment for members with different subscriptions.
 
-Topics with the same subscribers form a class: within it, a partition is as good as any other. Members keep what they have and still
-subscribe to; what is free goes to whoever of its class has least, classes with few subscribers first, as they have no choice. Then classes
-are levelled until none has an owner with two partitions more than one of its subscribers. Each move makes the sum of squares of the loads
-smaller, so this ends. Loads of members who share no class are not compared, nor are chains of classes.
+Topics with the same subscribers form a class; its partitions are interchangeable. Members keep partitions of topics that they still
+subscribe to; free partitions go to the subscriber with the fewest, classes with few subscribers first. Then classes are balanced until no
+owner has two partitions more than another subscriber of the class. Each move reduces the sum of squares of the loads, so this ends. Loads
+of members without a common class, and chains of classes, are not compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,25 +11,25 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from ottla.broker.groups.consumer.reconciliation import Assignment
 
-#: Passes over all classes. One suffices where classes share no members; each further one roughly halves what is uneven.
+#: Passes over all classes. One is enough if classes share no members; each further one roughly halves the imbalance.
 ROUNDS_MAX = 64
 
 
 class TopicClass:
-    """Topics with one set of subscribers."""
+    """Topics with the same subscribers."""
 
     __slots__ = ("free", "held", "subscribers")
 
     def __init__(self, subscribers: tuple[int, ...]) -> None:
-        #: Indices of members, rising.
+        #: Indices of members, ascending.
         self.subscribers = subscribers
-        #: Partitions of this class by their owner's index, in a fixed order; the last goes first.
+        #: Partitions of this class by owner index, in a fixed order; the last is moved first.
         self.held: dict[int, list[tuple[bytes, int]]] = {}
         self.free: list[tuple[bytes, int]] = []
 
 
 def assign_uneven(members: Sequence[tuple[str, frozenset[bytes], Assignment]], sizes: Mapping[bytes, int]) -> dict[str, Assignment]:
-    """Members, in a fixed order, are (id, topics, target until now). Each partition of a subscribed topic gets one reader."""
+    """Members are (id, topics, previous target), in a fixed order. Each partition of a subscribed topic gets one owner."""
     loads = [0] * len(members)
     classes = _classes(members)
     by_topic = _keep_what_stays(members, sizes, classes, loads)
@@ -67,7 +67,7 @@ def _keep_what_stays(
     classes: dict[bytes, TopicClass],
     loads: list[int],
 ) -> dict[bytes, set[int]]:
-    """Fill ``held`` with what members have and still want, ``free`` with the rest; returns what is free by topic."""
+    """Fills ``held`` with partitions that members keep, ``free`` with the rest; returns free partitions by topic."""
     free = {topic: set(range(sizes[topic])) for topic in classes}
     for index, (_, topics, target) in enumerate(members):
         for topic in sorted(target):
@@ -92,7 +92,7 @@ def _hand_out(topics: TopicClass, loads: list[int]) -> None:
 
 
 def _level(topics: TopicClass, loads: list[int]) -> bool:
-    """Move partitions from members with most to those with least while they are two apart; returns whether any moved."""
+    """Moves partitions from members with the most to those with the fewest while they differ by two; returns whether any moved."""
     load_of = loads.__getitem__
     owners = [index for index, partitions in topics.held.items() if partitions]
     if not owners or max(map(load_of, owners)) - min(map(load_of, topics.subscribers)) < 2:

@@ -1,16 +1,15 @@
-"""A group changes its protocol while it runs: from classic to new when the first member of the new protocol comes, and back when the last
-one leaves.
+"""Online migration of a group: from classic to consumer protocol with its first consumer member, and back when the last one leaves.
 
-Up: the last assignment of the classic group becomes everybody's target and what everybody reads, the generation becomes the epoch. The
-change that the newcomer brings then moves them, and the classic ones are told to join again. Down: targets become the assignments of a
-classic group whose generation is the group's epoch; its members are told to join again, and their leader assigns.
+Upgrade: the last assignment of the classic group becomes target and assignment of its members, and the generation becomes the epoch. The
+new member's change then moves partitions, and classic members must rejoin. Downgrade: targets become the assignments of a classic group
+whose generation is the group epoch; its members must rejoin, and their leader assigns.
 
-In the midst of a cooperative rebalance a classic member reads more than it was given: its leader withheld from others what the member said
-it owned, and the member's user gives that up some time later, upon which it joins again (KIP-429). So what it owned and was not given
-again is pending revocation until then, and nobody gets it. Difference from Kafka, which takes all for STABLE and gives such partitions
-away while they are read.
+During a cooperative rebalance a classic member owns more than its assignment: the leader withholds the member's owned partitions from
+others until the member has revoked them and joins again (KIP-429). So owned partitions outside of its assignment are pending revocation,
+and no other member gets them. Difference from Kafka, which treats all members as STABLE and assigns such partitions while they are still
+read.
 
-Both are records: tombstones of the one kind of group, then the other kind, in one batch. Source: KIP-848.
+Both conversions are one batch: tombstones of the old kind, then records of the new one. Source: KIP-848.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,12 +27,12 @@ from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import GroupIdNotFound
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition, decode_embedded
 
-#: Values of group.consumer.migration.policy, and what each allows.
+#: Values of group.consumer.migration.policy.
 POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
 
 
 class ClassicSeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a classic group, between the two protocols."""
+    """A classic member during a conversion."""
 
     member_id: str
     instance_id: str | None
@@ -41,27 +40,27 @@ class ClassicSeat(msgspec.Struct, frozen=True, kw_only=True):
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    #: (name, metadata), in the member's order of preference.
+    #: (name, metadata) in the member's order of preference.
     protocols: Sequence[tuple[str, bytes]]
-    #: Its metadata under the group's protocol.
+    #: Its metadata for the group's protocol.
     subscription: bytes
     assignment: bytes
 
 
 def may_upgrade(policy: str) -> bool:
-    """Whether the first member of the new protocol takes a classic group with it."""
+    """Whether the first consumer member may convert a classic group."""
     return policy in ("upgrade", "bidirectional")
 
 
 def may_downgrade(policy: str) -> bool:
-    """Whether the last member of the new protocol leaves a classic group behind."""
+    """Whether the group becomes classic when its last consumer member leaves."""
     return policy in ("downgrade", "bidirectional")
 
 
 def upgraded(group_id: str, generation: int, seats: Iterable[ClassicSeat], topics: Topics) -> tuple[ConsumerGroup, list[Record]]:
-    """The group that a classic one becomes, and the records that make it.
+    """The consumer group made from a classic one, and its records.
 
-    Raises: GroupIdNotFound when a member does not say what consumers say.
+    Raises: GroupIdNotFound if a member is not a consumer.
     """
     draft = ConsumerGroup(group_id)
     draft.epoch = draft.assignment_epoch = generation
@@ -101,10 +100,10 @@ def _member(seat: ClassicSeat, generation: int, topics: Topics) -> tuple[Member,
 
 
 def _unrevoked(told: Sequence[tuple[Member, ConsumerProtocolSubscription]], topics: Topics) -> list[Member]:
-    """The members, each with what it said it owned and was not given again, unless somebody else was; see the module."""
+    """The members with owned partitions that were not assigned to them or others again; see the module's docstring."""
     taken = {(topic, number) for member, _ in told for topic, numbers in member.assigned.items() for number in numbers}
     found = {member.member_id: member for member, _ in told}
-    # Of two that say they own a partition, one was told later that it does.
+    # If two members claim a partition, the later generation counts.
     for member, subscription in sorted(told, key=lambda each: -each[1].generation_id):
         revoking = {}
         for topic, numbers in _assigned(subscription.owned_partitions, topics).items():
@@ -127,7 +126,7 @@ def _assigned(given: Iterable[TopicPartition], topics: Topics) -> dict[bytes, fr
 
 
 def downgrades(group: ConsumerGroup, leaving: Iterable[str], *, members_max: int, policy: str) -> bool:
-    """Whether a group becomes classic when these members are gone: only classic ones are left then."""
+    """Whether a group becomes classic when these members are gone: only classic members remain."""
     gone = [group.members[member_id] for member_id in leaving if member_id in group.members]
     left = len(group.members) - len(gone)
     classic_left = group.classic_members - sum(1 for member in gone if member.classic is not None)
@@ -136,13 +135,13 @@ def downgrades(group: ConsumerGroup, leaving: Iterable[str], *, members_max: int
 
 
 def replacing_downgrades(group: ConsumerGroup, replaced: Member, *, members_max: int, policy: str) -> bool:
-    """Whether a group becomes classic when a static member comes back as a classic one: it was the last of the new protocol."""
+    """Whether a group becomes classic when a static member rejoins as a classic one: it was the last consumer member."""
     last = replaced.classic is None and group.classic_members == len(group.members) - 1
     return last and len(group.members) <= members_max and may_downgrade(policy)
 
 
 def downgraded(group: ConsumerGroup, leaving: Iterable[str], topics: Topics) -> tuple[str, list[ClassicSeat]]:
-    """The protocol and the members of the classic group that is left; its generation is the group's epoch."""
+    """Protocol and members of the remaining classic group; its generation is the group epoch."""
     gone = set(leaving)
     stay = [member for member in group.members.values() if member.member_id not in gone]
     protocol = _elected(stay)
@@ -150,7 +149,7 @@ def downgraded(group: ConsumerGroup, leaving: Iterable[str], topics: Topics) -> 
 
 
 def _elected(members: Sequence[Member]) -> str:
-    """The protocol all know, as each prefers; of several with as many votes, the first of the first member."""
+    """The common protocol that most members prefer; of several, the first one's preference."""
     protocols = [[each.name for each in member.classic.supported_protocols] for member in members if member.classic is not None]
     common = set(protocols[0]).intersection(*protocols[1:])
     votes: dict[str, int] = {name: 0 for name in protocols[0] if name in common}

@@ -1,15 +1,15 @@
-"""How a member gets from what it reads to what it shall read, without a partition ever having two readers.
+"""Reconciliation of a member with its target, such that no partition ever has two owners.
 
-    STABLE ---- target differs, partitions to give up ----> UNREVOKED_PARTITIONS
+    STABLE ---- target differs, partitions to revoke -----> UNREVOKED_PARTITIONS
        |                                                        | the member no longer reports them as owned
-       |------- nothing to give up ----------------+            v
+       |------- nothing to revoke -----------------+            v
        |                                           +----> next step towards the target
        |                                                        |
-       |<------ all of the target is free to take --------------+
-       +------> UNRELEASED_PARTITIONS <--- part of the target is still held by others: take the rest, come again
+       |<------ the whole target is free -----------------------+
+       +------> UNRELEASED_PARTITIONS <--- others still own part of the target: take the rest, heartbeat again
 
-A member that has to give something up stays in its epoch until it has; then it moves to the epoch of the target assignment at once and
-takes what is free. A partition is free when no member has it assigned or pending revocation. Source: KIP-848.
+A member that must revoke partitions stays in its epoch until it has; then it moves to the epoch of the target assignment and gets what is
+free. A partition is free if no member has it assigned or pending revocation. Source: KIP-848.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ import msgspec
 from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata
 from ottla.wire.errors import FencedMemberEpoch
 
-#: Partitions by topic id. Topics without a partition are absent. Never changed once made.
+#: Partitions by topic id. Topics without a partition are absent. Immutable.
 Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
 
 STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS = 0, 1, 2
@@ -30,12 +30,12 @@ NOTHING: Assignment = {}
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A member as its records tell it."""
+    """A member as in its records."""
 
     member_id: str
-    #: The epoch the member is in; 0 before it has joined, -2 while a static member is away.
+    #: Its member epoch; 0 before it has joined, -2 while a static member is away.
     epoch: int = 0
-    #: The one before, which a member still says if it has not heard of the next.
+    #: The previous epoch, accepted if the response with the new one was lost.
     previous_epoch: int = 0
     instance_id: str | None = None
     rack_id: str | None = None
@@ -43,28 +43,28 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     client_host: str = ""
     topics: frozenset[str] = frozenset()
-    #: Subscription by regular expression, beside ``topics``.
+    #: Subscription by regular expression, in addition to ``topics``.
     pattern: str | None = None
     assignor: str | None = None
     state: int = STABLE
     assigned: Assignment = msgspec.field(default_factory=dict)
-    #: What the member has been told to give up and has not yet; it still owns it.
+    #: Partitions that the member must revoke and still owns.
     revoking: Assignment = msgspec.field(default_factory=dict)
-    #: Not null for a member that came by JoinGroup.
+    #: Null for a consumer member.
     classic: ClassicMemberMetadata | None = None
 
 
-#: Who holds a partition, by topic id and number: the member's id, or None.
+#: Owner of a partition by topic id and number: the member id, or None.
 Owner: TypeAlias = Callable[[bytes, int], str | None]
 
 
 def reconcile(
     member: Member, *, target_epoch: int, target: Assignment, owner: Owner, owned: Assignment | None, force: bool = False
 ) -> Member:
-    """The member one step on; the same object if nothing changes.
+    """The member one step on; the same object without changes.
 
-    ``owned`` is what the member says it reads, None if it did not say. ``force`` takes a step even in the
-    target's epoch: the member has unsubscribed from topics of its target. Raises FencedMemberEpoch for a member in a state we do not know.
+    ``owned`` has the partitions that the member reports, None if it did not. ``force`` takes a step even in the target's epoch, because the
+    member unsubscribed from topics of its target. Raises: FencedMemberEpoch for a member in an unknown state.
     """
     match member.state:
         case 0:

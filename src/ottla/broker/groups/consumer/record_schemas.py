@@ -1,17 +1,17 @@
-"""What a group of the new protocol leaves in ``__consumer_offsets``: keys 3 to 8 and 16, as Kafka writes them.
+"""Record schemas of consumer groups in ``__consumer_offsets``: keys 3 to 8 and 16, as in Kafka.
 
-A key is its type (int16) and its body; the type is Kafka's, and says which value follows. A value is a version (int16, 0 for all of these)
-and its body; no value is a tombstone. A group is spread over several keys, so that what changes often is small:
+A key is its type (int16) and body. A value is a version (int16, 0 for all) and body; no value is a tombstone. A group has several keys, so
+that frequent changes are small:
 
-    3  group -> epoch                          rises with every change of who takes part and what they subscribe to
-    4  group -> topics subscribed to           their ids and sizes, to notice when those change
-    5  group, member -> what the member said of itself
+    3  group -> epoch                          increases with each change of members, subscriptions and topics
+    4  group -> subscribed topics              ids and sizes, to detect changes
+    5  group, member -> the member's metadata
     6  group -> epoch of the target assignment
-    7  group, member -> target: what the member shall read
-    8  group, member -> what the member reads, and what it has yet to give up
-    16 group, regular expression -> the topics it stands for
+    7  group, member -> target assignment
+    8  group, member -> current assignment, and partitions to be revoked
+    16 group, regular expression -> matching topics
 
-Within one change the order of records matters to a reader who stops in between: a member's tombstones go 8, 7, 5. Source: KIP-848.
+Within one change the order of records matters for a reader that stops in between: a member's tombstones are 8, 7, 5. Source: KIP-848.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConsumerGroupMetadataKey(Struct):
 
 @message(until=0, flexible_since=0)
 class ConsumerGroupMetadataValue(Struct):
-    """The group's epoch."""
+    """The group epoch."""
 
     epoch: Int32 = 0
 
@@ -52,14 +52,14 @@ class ConsumerGroupPartitionMetadataKey(Struct):
 
 
 class PartitionMetadata(Struct):
-    """Racks of a partition; Kafka 4.0 stopped writing them."""
+    """Racks of a partition; not written since Kafka 4.0."""
 
     partition: Int32 = 0
     racks: list[str] = []
 
 
 class TopicMetadata(Struct):
-    """A topic subscribed to, as it was when the group looked last."""
+    """A subscribed topic as last seen."""
 
     topic_id: Uuid = ZERO_UUID
     topic_name: str = ""
@@ -69,7 +69,7 @@ class TopicMetadata(Struct):
 
 @message(until=0, flexible_since=0)
 class ConsumerGroupPartitionMetadataValue(Struct):
-    """The topics that exist of those subscribed to."""
+    """Existing subscribed topics."""
 
     topics: list[TopicMetadata] = []
 
@@ -83,14 +83,14 @@ class ConsumerGroupMemberMetadataKey(Struct):
 
 
 class ClassicProtocol(Struct):
-    """A protocol of a member that came by JoinGroup."""
+    """A protocol of a classic member."""
 
     name: str = ""
     metadata: bytes = b""
 
 
 class ClassicMemberMetadata(Struct):
-    """What a member that came by JoinGroup said besides."""
+    """Further metadata of a classic member."""
 
     session_timeout_ms: Int32 = 0
     supported_protocols: list[ClassicProtocol] = []
@@ -98,7 +98,7 @@ class ClassicMemberMetadata(Struct):
 
 @message(until=0, flexible_since=0)
 class ConsumerGroupMemberMetadataValue(Struct):
-    """What a member said of itself. Classic metadata is null for members of the new protocol."""
+    """Metadata of a member. Classic metadata is null for consumer members."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -120,7 +120,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Struct):
 
 @message(until=0, flexible_since=0)
 class ConsumerGroupTargetAssignmentMetadataValue(Struct):
-    """The group epoch for which the target assignment was made."""
+    """The group epoch of the target assignment."""
 
     assignment_epoch: Int32 = 0
 
@@ -135,7 +135,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Struct):
 
 @message(until=0, flexible_since=0)
 class ConsumerGroupTargetAssignmentMemberValue(Struct):
-    """The partitions a member shall read."""
+    """Target partitions of a member."""
 
     topic_partitions: list[TopicPartitions] = []
 
@@ -150,7 +150,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Struct):
 
 @message(until=0, flexible_since=0)
 class ConsumerGroupCurrentMemberAssignmentValue(Struct):
-    """How far a member has come towards its target; states are those of ``reconciliation``."""
+    """Current assignment of a member; states are those of ``reconciliation``."""
 
     member_epoch: Int32 = 0
     previous_member_epoch: Int32 = 0
@@ -169,7 +169,7 @@ class ConsumerGroupRegularExpressionKey(Struct):
 
 @message(until=0, flexible_since=0)
 class ConsumerGroupRegularExpressionValue(Struct):
-    """Topics that a regular expression stood for: at which version of the topics, and when."""
+    """Matching topics, with the topics' version and time."""
 
     topics: list[str] = []
     version: Int64 = 0

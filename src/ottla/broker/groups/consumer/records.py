@@ -1,4 +1,4 @@
-"""The records that say each change of a group of the new protocol; see ``consumer_records`` for what they mean."""
+"""Records of changes of a consumer group; see ``record_schemas`` for their meaning."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -9,17 +9,17 @@ from ottla.broker.groups.consumer import record_schemas as records
 from ottla.broker.groups.consumer.group import ConsumerGroup, Resolved, TopicSize
 from ottla.broker.groups.consumer.reconciliation import Assignment, Member
 
-#: A key and its value; None is a tombstone.
+#: Key and value; None is a tombstone.
 Record: TypeAlias = tuple[msgspec.Struct, msgspec.Struct | None]
 
 
 def epoch_record(group_id: str, epoch: int) -> Record:
-    """The group's epoch is now this."""
+    """The group epoch."""
     return records.ConsumerGroupMetadataKey(group_id=group_id), records.ConsumerGroupMetadataValue(epoch=epoch)
 
 
 def topics_record(group_id: str, topics: Mapping[str, TopicSize]) -> Record:
-    """The topics subscribed to are now these."""
+    """Subscribed topics."""
     listed = [
         records.TopicMetadata(topic_id=size.topic_id, topic_name=name, num_partitions=size.partitions)
         for name, size in sorted(topics.items())
@@ -28,7 +28,7 @@ def topics_record(group_id: str, topics: Mapping[str, TopicSize]) -> Record:
 
 
 def member_record(group_id: str, member: Member) -> Record:
-    """What the member says of itself."""
+    """Metadata of a member."""
     value = records.ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -44,19 +44,19 @@ def member_record(group_id: str, member: Member) -> Record:
 
 
 def assignment_epoch_record(group_id: str, epoch: int) -> Record:
-    """The target is that of this epoch of the group."""
+    """The epoch of the target assignment."""
     value = records.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
     return records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value
 
 
 def target_record(group_id: str, member_id: str, target: Assignment) -> Record:
-    """What the member shall read."""
+    """Target of a member."""
     value = records.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=listed(target))
     return records.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value
 
 
 def current_record(group_id: str, member: Member) -> Record:
-    """How far the member has come."""
+    """Current assignment of a member."""
     value = records.ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
@@ -68,7 +68,7 @@ def current_record(group_id: str, member: Member) -> Record:
 
 
 def pattern_record(group_id: str, pattern: str, resolved: Resolved | None) -> Record:
-    """What the regular expression stands for; None: nobody uses it any more."""
+    """Matches of a regular expression; None if it is not used any more."""
     key = records.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
     if resolved is None:
         return key, None
@@ -79,7 +79,7 @@ def pattern_record(group_id: str, pattern: str, resolved: Resolved | None) -> Re
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Record]:
-    """The member is gone. The order matters: what it holds goes before it does."""
+    """Deletes a member, in this order: its assignments before its metadata."""
     return [
         (records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
         (records.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
@@ -88,7 +88,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def group_tombstones(group: ConsumerGroup) -> list[Record]:
-    """The group is gone, with all its members."""
+    """Deletes a group with all its members."""
     found: list[Record] = []
     for member_id in group.members:
         found += member_tombstones(group.group_id, member_id)
@@ -100,7 +100,7 @@ def group_tombstones(group: ConsumerGroup) -> list[Record]:
 
 
 def whole_group_records(group: ConsumerGroup) -> list[Record]:
-    """All that makes up a group, for one that was not read from records."""
+    """All records of a group that was not read from records."""
     members = group.members.values()
     return [
         *(member_record(group.group_id, member) for member in members),
@@ -112,7 +112,7 @@ def whole_group_records(group: ConsumerGroup) -> list[Record]:
 
 
 def listed(assignment: Assignment) -> list[records.TopicPartitions]:
-    """An assignment as records hold it, in a fixed order."""
+    """An assignment in record form, in a fixed order."""
     return [records.TopicPartitions(topic_id=topic, partitions=sorted(partitions)) for topic, partitions in _ordered(assignment.items())]
 
 

@@ -1,12 +1,11 @@
-"""A group of the new protocol among the groups of its shard: decisions are carried out here.
+"""Serves consumer groups of a shard: executes decisions.
 
-What is decided, in ``consumer_heartbeat``, ``consumer_classic`` and ``consumer_change``, becomes records in the shard's log, and these
-change the group; then deadlines are set, and the answer goes out once the records are committed. A group that does not exist comes into
-being with the first records about it, and a classic one may become one of these in the same batch; the other way round when the last
-member of the new protocol goes. See ``consumer_migration``.
+Decisions of ``heartbeats``, ``classic_members`` and ``changes`` become records in the shard's log, which change the group; then deadlines
+are set, and the response is sent when the records are committed. The first records create a group. A classic group may be converted in the
+same batch, and converted back when its last consumer member leaves; see ``migration``.
 
-Lost with the broker are deadlines only: after loading, every member has a whole session, and who was giving up partitions a whole rebalance
-timeout.
+Only deadlines are lost with the broker: after loading, every member has a whole session timeout, and a member with partitions to revoke a
+whole rebalance timeout.
 """
 
 from functools import partial
@@ -37,21 +36,21 @@ from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatR
 if TYPE_CHECKING:
     from ottla.broker.groups.groups import Groups
 
-#: About what a target takes in a batch: its keys, and each of its topics.
+#: Approximate size of a target in a batch: its keys, and each of its topics.
 TARGET_BYTES, TOPIC_BYTES = 160, 24
-#: A member whose removal could not be written is looked at again after this time.
+#: Delay before the removal of a member is retried after a failed write.
 TRY_AGAIN_MS = 1_000
 
 
 class ImageTopics:
-    """The topics of the image, with a version that rises with each change."""
+    """The image's topics, with a version that increases with each change."""
 
     __slots__ = ("_image", "_names", "version")
 
     def __init__(self, image: Image) -> None:
         self._image = image
         self.version = 0
-        #: The names at a version, once for all groups.
+        #: Names at a version, shared by all groups.
         self._names: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def size(self, name: str) -> TopicSize | None:
@@ -69,7 +68,7 @@ class ImageTopics:
 
 
 class ServedConsumerGroup:
-    """See the module's theory. Is a ``Group``."""
+    """A served consumer group. Implements ``Group``."""
 
     kind = CONSUMER
 
@@ -77,11 +76,11 @@ class ServedConsumerGroup:
         self.group_id = group_id
         self._groups = groups
         self._shard: Shard[Groups] = groups.shard
-        #: What the records say; read by others, changed by ``apply`` alone.
+        #: State from records; changed only by ``apply``.
         self.told = ConsumerGroup(group_id, Footprint(groups.footprint))
         self._deadlines = Deadlines(groups.shard, self._missed)
 
-    # What a group is to others.
+    # Implementation of ``Group``.
 
     @property
     def footprint(self) -> Footprint:
@@ -103,7 +102,8 @@ class ServedConsumerGroup:
         return self.told.subscribes_to(topic)
 
     def expiry_base(self, committed: OffsetCommitValue) -> int:
-        """Offsets of topics that nobody reads expire, members or not. Source: Kafka's ConsumerGroup.offsetExpirationCondition."""
+        """Offsets of topics without subscription expire, with or without members. Source: Kafka's
+        ConsumerGroup.offsetExpirationCondition."""
         return committed.commit_timestamp
 
     def check_commit(self, request: Any, version: int) -> None:
@@ -113,7 +113,7 @@ class ServedConsumerGroup:
         commits.check_fetch(self.told, member_id, member_epoch)
 
     def check_offset_delete(self) -> None:
-        """It is known who reads what."""
+        """Subscriptions are known, so this is always allowed."""
 
     def check_delete(self) -> None:
         if self.told.members:
@@ -126,7 +126,7 @@ class ServedConsumerGroup:
         raise errors.GroupIdNotFound(f"group {self.group_id!r} is not a group of the classic protocol")
 
     def loaded(self) -> None:
-        """Every member begins a session, as after a load of the log or a change from the classic protocol."""
+        """Starts a session for every member, after loading or after a conversion."""
         session_ms = self._groups.terms(self.group_id).session_timeout_ms
         for member in self.told.members.values():
             timeout_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
@@ -135,7 +135,7 @@ class ServedConsumerGroup:
                 self._deadlines.arm(Arm(Timer.REBALANCE, member.member_id, member.rebalance_timeout_ms, member.epoch))
 
     def topic_changed(self, topic: str) -> None:
-        """Members bring it up: the next heartbeat sees the higher version of the topics."""
+        """No-op: the next heartbeat sees the higher version of the topics."""
 
     def close(self) -> None:
         self._deadlines.clear()
@@ -144,7 +144,7 @@ class ServedConsumerGroup:
     # Requests.
 
     def join(self, request: Any, client: Client, reply: Reply) -> None:
-        """JoinGroup. A group that all have left begins anew, under the protocol of whoever comes."""
+        """JoinGroup. An empty group takes the protocol of the new member."""
         if not self.told.members:
             self._shard.write(self.group_id, self.tombstones())
             self._groups.join(request, client, reply)
@@ -176,13 +176,13 @@ class ServedConsumerGroup:
         return self._part(decision, gone).members  # type: ignore[no-any-return]
 
     def next_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
-        """ConsumerGroupHeartbeat, checked. Raises: KafkaError."""
+        """A valid ConsumerGroupHeartbeat. Raises: KafkaError."""
         decision = decide(self._groups, self.told, request, client)
         gone = [request.member_id] if request.member_epoch == -1 else []
         return self._part(decision, gone)  # type: ignore[no-any-return]
 
     def carry_out(self, decision: Decision) -> Any:
-        """Write, then set deadlines; returns the answer. Raises: KafkaError when nothing could be written."""
+        """Writes records, then sets deadlines; returns the response. Raises: KafkaError if nothing could be written."""
         write(self._shard, self.group_id, decision.records)
         self._deadlines.carry_out(decision)
         return decision.response
@@ -190,7 +190,7 @@ class ServedConsumerGroup:
     def _new_member_id(self) -> str:
         return new_member_id(self._shard)
 
-    # Members that go.
+    # Removal of members.
 
     def _missed(self, timer: Timer, member_id: str, epoch: int) -> None:
         member = self.told.members.get(member_id)
@@ -204,7 +204,7 @@ class ServedConsumerGroup:
             self._deadlines.arm(Arm(timer, member_id, TRY_AGAIN_MS, epoch))
 
     def _part(self, decision: Decision, gone: list[str]) -> Any:
-        """Carry out a decision after which these members are gone; the group may become classic by that, and then meets."""
+        """Executes a decision that removes these members; the group may become classic, and then rebalances."""
         if not migration.downgrades(self.told, gone, **self._downgrade_terms()):
             return self.carry_out(decision)
         self._become_classic(gone).rebalance()
@@ -215,7 +215,7 @@ class ServedConsumerGroup:
         return {"members_max": options.group_max_size, "policy": options.group_consumer_migration_policy}
 
     def _become_classic(self, gone: list[str]) -> ClassicGroup:
-        """Put a classic group of the members that stay in this one's place."""
+        """Replaces this group with a classic group of the remaining members."""
         protocol, seats = migration.downgraded(self.told, gone, self._groups.topics)
         value = GroupMetadataValue(
             protocol_type=CONSUMER_PROTOCOL,
@@ -234,7 +234,7 @@ class ServedConsumerGroup:
 
 
 def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
-    """ConsumerGroupHeartbeat, checked, to a group of any kind or none. Raises: KafkaError."""
+    """A valid ConsumerGroupHeartbeat to a group of any kind or none. Raises: KafkaError."""
     group = groups.by_id.get(request.group_id)
     if isinstance(group, ServedConsumerGroup):
         return group.next_heartbeat(request, client)
@@ -250,7 +250,7 @@ def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: 
     if isinstance(group, ClassicGroup):
         _dismiss(group)
     if before:
-        # One batch, or nothing: a group is of one kind. Source: Kafka's CoordinatorResult.isAtomic.
+        # One batch or nothing: a group has one kind. Source: Kafka's CoordinatorResult.isAtomic.
         groups.shard.write(request.group_id, [*before, *decision.records])
     else:
         write(groups.shard, request.group_id, decision.records)
@@ -262,10 +262,10 @@ def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: 
 
 
 def write(shard: "Shard[Groups]", group_id: str, records: list[Record]) -> None:
-    """Write what was decided, as one batch if it fits; a new target for very many members takes several. Raises: KafkaError.
+    """Writes a decision as one batch if it fits; a target assignment for very many members needs several. Raises: KafkaError.
 
-    After any part of a target the group's epoch is ahead of the assignment's, whose record is the last: a target that was not written to
-    the end is made again.
+    After part of a target assignment the group epoch is ahead of the assignment epoch, whose record is the last: an incomplete target
+    assignment is computed again.
     """
     room = shard.leader.options.max_message_bytes // 2
     batch: list[Record] = []
@@ -283,7 +283,7 @@ def write(shard: "Shard[Groups]", group_id: str, records: list[Record]) -> None:
 
 
 def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client) -> Decision:
-    """A heartbeat, decided in the terms of now."""
+    """Decides a heartbeat with the present settings."""
     return heartbeats.heartbeat(
         told,
         request,
@@ -295,7 +295,7 @@ def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbea
 
 
 def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, list[Record]]:
-    """The group that a classic one becomes. Who is in its first join is left out, and joins again, but for static members."""
+    """The consumer group made from a classic one. Members in their first join are omitted and join again, except static members."""
     options = groups.shard.options
     if not migration.may_upgrade(options.group_consumer_migration_policy):
         raise errors.GroupIdNotFound(
@@ -325,10 +325,10 @@ def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, lis
 
 
 def _dismiss(group: ClassicGroup) -> None:
-    """Whoever waits is sent to join again: the group is about to become one of another kind.
+    """Refuses all waiting requests, because the group is about to be converted.
 
-    Clients take MEMBER_ID_REQUIRED, with the id they have, for a word between themselves and the broker; of REBALANCE_IN_PROGRESS in answer
-    to a JoinGroup some tell their users. Difference from Kafka, which says the latter.
+    Clients handle MEMBER_ID_REQUIRED with their present id silently; some report REBALANCE_IN_PROGRESS in a JoinGroup response to users.
+    Difference from Kafka, which sends the latter.
     """
     again = errors.RebalanceInProgress(f"group {group.group_id!r} changes its protocol; join again")
     for member in group.members:
@@ -353,7 +353,7 @@ def _recorded(seat: ClassicSeat) -> MemberMetadata:
 
 
 def terms(shard: "Shard[Groups]", topics: ImageTopics, group_id: str) -> Terms:
-    """What is in force for a group now: its own settings over the broker's."""
+    """Settings of a group in effect: its own over the broker's."""
     options = shard.options
     own: GroupOptions = group_options(options, shard.image, group_id)
     return Terms(
@@ -371,7 +371,7 @@ def terms(shard: "Shard[Groups]", topics: ImageTopics, group_id: str) -> Terms:
 
 
 def _check_bytes(groups: "Groups", group: ConsumerGroup, before: Member | None, after: Member) -> None:
-    """See ``footprint.py``. Raises: InvalidRequest, GroupMaxSizeReached."""
+    """See ``memory_limits.py``. Raises: InvalidRequest, GroupMaxSizeReached."""
     size = said_bytes(after)
     check_member(groups, group.group_id, size)
     check_growth(groups, group.group_id, group.footprint.bytes, size - (said_bytes(before) if before is not None else 0))
@@ -390,17 +390,17 @@ def _check_bytes(groups: "Groups", group: ConsumerGroup, before: Member | None, 
 
 
 def assignors(options: BrokerOptions) -> tuple[str, ...]:
-    """Those to choose from; an empty list means all."""
+    """Allowed assignors; an empty list means all."""
     return options.group_consumer_assignors or tuple(ASSIGNORS)
 
 
 def new_member_id(shard: "Shard[Groups]") -> str:
-    """An id as Kafka's: 128 random bits in 22 characters."""
+    """An id in Kafka's form: 128 random bits in 22 characters."""
     return topic_id_text(shard.rng.randbytes(16))
 
 
 def apply(groups: "Groups", key: Any, value: Any) -> None:
-    """Take in a record of the new protocol: it makes a group of this kind, changes it, or ends it."""
+    """Applies a record of a consumer group: creates, changes or deletes it."""
     group = groups.by_id.get(key.group_id)
     if not isinstance(group, ServedConsumerGroup):
         if value is None:

@@ -1,10 +1,9 @@
-"""Subscriptions by regular expression, which the broker matches for its clients.
+"""Subscriptions by regular expression, evaluated by the broker.
 
-The syntax is RE2's, as in Kafka, and a topic matches if its whole name does. RE2 takes time linear in the length of a name, whatever the
-expression: no client can keep the broker busy with ``(a+)+$``. Length, memory and the size of the compiled expression are bounded, and
-groups of the expression are not captured, which lets RE2 use its automaton: at worst, with names made for it, a name of 30 characters takes
-0.2 ms, and one microsecond for what people write. Internal topics are matched like any other, as in Kafka: who does not want the groups'
-own offsets leaves them out of the expression. (A client that matches by itself leaves them out by its ``exclude.internal.topics``.)
+The syntax is RE2's, as in Kafka, and the whole topic name must match. RE2 takes time linear in the length of a name for every expression,
+so no client can keep the broker busy with ``(a+)+$``. Length, memory and the size of the compiled expression are limited, and groups are
+not captured, so that RE2 uses its automaton: a name of 30 characters takes at most 0.2 ms, usually a microsecond. Internal topics match
+like others, as in Kafka. (A client that evaluates expressions itself excludes them with ``exclude.internal.topics``.)
 
 Source: KIP-848, RE2's syntax page.
 """
@@ -17,9 +16,9 @@ import re2
 
 from ottla.wire.errors import InvalidRegularExpression
 
-#: Longest expression, in characters.
+#: Maximum length of an expression in characters.
 PATTERN_CHARACTERS_MAX = 4096
-#: Memory of one compiled expression, its cache of states included: an eighth of RE2's default.
+#: Memory of one compiled expression with its state cache: an eighth of RE2's default.
 PATTERN_MEMORY_BYTES = 1 << 20
 #: Instructions of one compiled expression; a list of a hundred topics has some two thousand.
 PATTERN_PROGRAM_MAX = 5_000
@@ -27,7 +26,7 @@ PATTERN_PROGRAM_MAX = 5_000
 
 @lru_cache(maxsize=256)
 def compiled(pattern: str) -> Any:
-    """The pattern, ready to match. Raises InvalidRegularExpression when RE2 cannot read it or it is too long."""
+    """The compiled expression. Raises: InvalidRegularExpression if it is invalid or too long."""
     if len(pattern) > PATTERN_CHARACTERS_MAX:
         raise InvalidRegularExpression(f"the regular expression has {len(pattern)} characters; {PATTERN_CHARACTERS_MAX} are allowed")
     options = re2.Options()
@@ -46,6 +45,6 @@ def compiled(pattern: str) -> Any:
 
 
 def matching(pattern: str, topics: Iterable[str]) -> frozenset[str]:
-    """The topics that the pattern stands for. Raises InvalidRegularExpression."""
+    """Matching topics. Raises: InvalidRegularExpression."""
     matches = compiled(pattern).fullmatch
     return frozenset(topic for topic in topics if matches(topic))
