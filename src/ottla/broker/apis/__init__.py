@@ -1,4 +1,4 @@
-"""One file per Kafka API, numbered by its key: the list of files is the coverage table. Importing this package registers every handler."""
+"""One module per Kafka API, numbered by its key. Importing this package registers all handlers."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,24 +1,24 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: which settings may be changed, and writing them to the store.
+"""AlterConfigs and IncrementalAlterConfigs: validation of settings and their write to the store.
 
-The overrides of a topic or broker are one node of the store, replaced as a whole under its version; when somebody else was faster, the
-change is made again on what they wrote. Without any override left the node goes.
+The overrides of a topic or broker are one store node, written as a whole with its version; after a conflict the change is applied to the
+new content. A node without overrides is deleted.
 
 ==============  =====================================  ==============================================================
-resource        settings                               refusals
+resource        settings                               errors
 ==============  =====================================  ==============================================================
 a topic         any topic setting                      unknown topic 3; unknown setting or bad value INVALID_CONFIG
-a live broker   those not read-only                    all of them INVALID_REQUEST, as Kafka has it
+a live broker   those not read-only                    all of them INVALID_REQUEST, as in Kafka
 "", all of them those not read-only nor per-broker     INVALID_REQUEST
-a group         those of the new group protocol        unknown setting, or not within the broker's INVALID_CONFIG
+a group         those of the consumer protocol         unknown setting, or not within the broker's INVALID_CONFIG
 ==============  =====================================  ==============================================================
 
-Names and values of one resource have at most ottla.config.overrides.max.bytes together: every broker keeps them in memory, and the store in
-one node. All of them together have at most ottla.config.max.bytes: anybody may give some to groups that do not exist.
+Names and values of one resource have at most ottla.config.overrides.max.bytes: every broker has them in memory, and the store in one node.
+All overrides have at most ottla.config.max.bytes, because clients can set some for groups that do not exist.
 
-A broker's setting of a name that is not known is kept and has no effect, as in Kafka, where it may be a plugin's: tools that carry the
-settings of one cluster to another, or set what another version has, go on. ``ottla config`` asks back where the name looks mistyped.
+An unknown broker setting is stored without effect, as in Kafka, where it may belong to a plugin: tools that copy settings between clusters
+or versions work. ``ottla config`` asks for confirmation if a name looks mistyped.
 
-A resource, or a setting of one, that stands twice in a request is INVALID_REQUEST. Source: KIP-133, KIP-226, KIP-339, KIP-848.
+A resource or setting that is named twice is INVALID_REQUEST. Source: KIP-133, KIP-226, KIP-339, KIP-848.
 """
 
 from collections import Counter
@@ -44,17 +44,17 @@ from ottla.wire.errors import KafkaError
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: These requests name no timeout.
+#: Timeout of the store: these requests have none.
 ANSWER_MS = 30_000
 
-#: Kind and name of what overrides belong to, as in the store.
+#: Kind and name of the owner of overrides, as in the store.
 Entity = tuple[str, str]
-#: (entity, present overrides, resource of the request) -> overrides wished for.
+#: (entity, present overrides, resource of the request) -> new overrides.
 Changed = Callable[[Entity, Mapping[str, str], Any], dict[str, str]]
 
 
 def alter(node: "Node", call: RequestArrived, changed: Changed, *, result_type: type[Any], response: Any) -> Any:
-    """Change the overrides of every resource of the request, each by itself; ``response`` gets one ``result_type`` for each."""
+    """Changes the overrides of every resource of the request separately; ``response`` gets one ``result_type`` for each."""
     request = call.body
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     room = node.options.config_max_bytes - node.image.configs_bytes
@@ -82,13 +82,13 @@ def alter(node: "Node", call: RequestArrived, changed: Changed, *, result_type: 
 
 
 def note(result: Any, error: KafkaError | None) -> None:
-    """Say in a result how it went."""
+    """Writes the outcome into a result."""
     if error is not None:
         result.error_code, result.error_message = error.code, str(error)
 
 
 def spec_of(entity: Entity, name: str) -> OptionSpec | None:
-    """The declaration of a setting; None for one of a broker that is not known. Raises: InvalidConfig for one of a topic or group."""
+    """The declaration of a setting; None for an unknown broker setting. Raises: InvalidConfig for one of a topic or group."""
     kind, _ = entity
     if kind != "brokers":
         try:
@@ -99,14 +99,14 @@ def spec_of(entity: Entity, name: str) -> OptionSpec | None:
 
 
 def _growth(node: "Node", resource: Any, ops: list[Op]) -> int:
-    """Memory that the overrides will take beyond what they take now."""
+    """Growth of the overrides' memory."""
     present = node.image.overrides(*_entity(node, resource)) if ops else {}
     before = entry_bytes(ops[-1].path, layout.encode_config(present)) if present else 0
     return sum(entry_bytes(op.path, op.data) - before for op in ops if op.kind in ("create", "set"))
 
 
 def _plan(node: "Node", resource: Any, changed: Changed) -> list[Op]:
-    """What to write; nothing when the overrides already are as wished. Raises: KafkaError."""
+    """Operations for the change; none if the overrides are unchanged. Raises: KafkaError."""
     twice = [name for name, times in Counter(config.name for config in resource.configs).items() if times > 1]
     if twice:
         raise errors.InvalidRequest(f"setting {twice[0]} stands more than once for resource {resource.resource_name!r}")
@@ -178,7 +178,7 @@ def _check(node: "Node", entity: Entity, changed: Mapping[str, str]) -> None:
 
 
 def _check_lengths(entity: Entity, wished: Mapping[str, str]) -> None:
-    """APPEND can make a value longer than a string of an answer. Raises: InvalidRequest for a broker, else InvalidConfig."""
+    """APPEND can make a value longer than a string of a response. Raises: InvalidRequest for a broker, else InvalidConfig."""
     for name, text in wished.items():
         if len(text.encode()) > STRING_BYTES_MAX:
             wrong = errors.InvalidRequest if entity[0] == "brokers" else errors.InvalidConfig

@@ -1,8 +1,8 @@
-"""Requests about the end of a log that wait for the flush under way: who was answered with acks=1 finds what it wrote.
+"""Requests about the end of a log wait for a flush in progress, so that a client with acks=1 finds its records.
 
-Kafka's high watermark is at the end of the log at once where a partition has one replica, so clients write with acks=1 and then ask where
-the log ends, or delete up to there. Here the high watermark waits for the disk, a few milliseconds, and so do they: for what had been
-appended when they asked. With several replicas nobody waits, as in Kafka, where the high watermark comes later then, too.
+With a single replica Kafka's high watermark is at once at the log end, so clients write with acks=1 and then list the end offset or delete
+up to it. Here the high watermark follows the disk, some milliseconds later, so these requests wait for records appended before them. With
+several replicas they do not wait, because Kafka's high watermark is late too.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,12 +15,12 @@ from ottla.broker.events import RequestArrived
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: A disk that takes longer is about to be declared broken; the answer is then what holds without it.
+#: A slower disk is about to fail; the request is then answered without waiting.
 WAIT_MS = 5_000
 
 
 def when_settled(node: "Node", call: RequestArrived, about: Iterable[tuple[str, int]], answer: Callable[[], Any]) -> Any:
-    """Answer at once, or as soon as what these partitions hold now is on disk, where this broker has their only replica."""
+    """Answers at once, or when the present records of these partitions are on disk, if this broker has their only replica."""
     leaders = node.partitions.leaders
     found = (leaders.get(TopicPartition(topic, partition)) for topic, partition in about)
     ends = [(leader, leader.log.end_offset) for leader in found if leader is not None and leader.unsettled]

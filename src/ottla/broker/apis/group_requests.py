@@ -1,4 +1,4 @@
-"""What the handlers of group requests share."""
+"""Functions shared by the handlers of group requests."""
 
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 def shard_of_members(node: "Node", group_id: str) -> "Shard[Groups]":
-    """The shard of a group that a member names. Raises: InvalidGroupId, NotCoordinator, CoordinatorLoadInProgress."""
+    """The shard of a member's group. Raises: InvalidGroupId, NotCoordinator, CoordinatorLoadInProgress."""
     if not group_id:
         raise errors.InvalidGroupId("the id of a group with members has at least one character")
     return node.groups.shard_of(group_id)
 
 
 def client_of(call: RequestArrived) -> Client:
-    """Who asks, as Kafka shows it: the address has a slash before it."""
+    """The sender in Kafka's form: the address has a leading slash."""
     return Client(call.client_id or "", f"/{call.host}")
 
 
 def check_answer(node: "Node", size: int) -> None:
-    """Refuse to describe one more group when those described so far have ``size`` bytes with it.
+    """Limits the size of a response: ``size`` has the bytes of all groups described so far, including this one.
 
     All groups of a broker, each named once, always fit. Raises: InvalidRequest.
     """

@@ -1,12 +1,12 @@
 """Produce: append batches to the partitions led here.
 
-Behaviour: exactly one batch of format 2 per partition. acks=1 answers once the batch is in the page cache; acks=-1 once it is on the disk
-of every in-sync replica, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND once there are too few of them; acks=0 never, and an error closes the
-connection. Each partition succeeds or fails alone. If a request names a partition twice, only its last batch counts (``duplicates.py``).
-Below the disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message that says how many bytes are free. Internal topics
-take nothing from clients (INVALID_TOPIC_EXCEPTION).
+Behaviour: exactly one batch of format 2 per partition. acks=1 is answered when the batch is in the page cache; acks=-1 when it is on the
+disks of all in-sync replicas, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND if there are too few of them; acks=0 is not answered, and an error
+closes the connection. Each partition succeeds or fails alone. If a request names a partition twice, only its last batch counts
+(``duplicates.py``). Below the disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message with the free bytes. Clients
+cannot write to internal topics (INVALID_TOPIC_EXCEPTION).
 
-Versions: 0 to 2 are advertised, since librdkafka before 2.11 compresses only then (KAFKA-18659), and refused as in Kafka 4.
+Versions: 0 to 2 are advertised, because librdkafka before 2.11 otherwise does not compress (KAFKA-18659), and refused as in Kafka 4.
 
 Differences from Kafka: transactions are refused (INVALID_TXN_STATE). Source: KIP-98, KIP-467, KIP-516, KIP-951.
 """
@@ -38,13 +38,13 @@ from ottla.wire.messages.produce import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: zstd may be used from this version on. Source: KIP-110.
+#: First version that allows zstd. Source: KIP-110.
 ZSTD_SINCE = 7
 ZSTD = 4
 HINTS_SINCE = 10
 BY_ID_SINCE = 13
 
-#: What stands for a partition in the answer, its leader, and the offset after the batch.
+#: The partition's response, its leader, and the offset after the batch.
 Written = tuple[PartitionProduceResponse, Leader, int]
 
 
@@ -95,7 +95,7 @@ def produce(node: "Node", call: RequestArrived) -> Any:
 
 
 def _closed(node: "Node", call: RequestArrived, what: str) -> Any:
-    """An error of a request that has no answer."""
+    """Closes the connection after an error of acks=0."""
     node.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {what}"))
     return PARKED
 

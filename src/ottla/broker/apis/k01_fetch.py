@@ -1,26 +1,25 @@
-"""Fetch: batches from the partitions led here, sent from the log files as they lie on disk.
+"""Fetch: batches of the partitions led here, sent from the log files.
 
-Behaviour: answers at once when there is nothing to wait for (max_wait 0, no partitions), when min_bytes are there, or when any partition
-has an error or has diverged, or gives of a segment that is not the last one; else waits up to max_wait_ms. The first partition with
-records gives at least one whole batch, whatever the limits; the batch that contains the offset is sent whole. Sessions as in
-``fetch_sessions.py``.
+Behaviour: answered at once if max_wait is 0, if there are no partitions, if min_bytes are there, or if any partition has an error, has
+diverged, or ends at a closed segment; otherwise after up to max_wait_ms. The first partition with records returns at least one whole
+batch, whatever the limits; the batch that contains the offset is returned whole. Sessions: ``fetch_sessions.py``.
 
-A follower, which names its replica id, reads up to the log end, on disk or not; where it reads from tells what it has on disk, which may
-raise the high watermark, and bring it into the ISR. It must be a replica, of the registration that its request names, and of the leader's
-epoch. In a session it says so of each partition that is awake; of one that sleeps it has all there is. Replication throttles
-(``throttle.py``) may keep records from one that is not in sync.
+A follower, which sends its replica id, reads up to the log end. Its fetch offset tells what it has on disk, which may raise the high
+watermark and add it to the ISR. It must be a replica, under the registration in its request, and of the leader's epoch. In a session this
+applies to each awake partition; of a sleeping one it has everything. Replication throttles (``throttle.py``) may withhold records from
+replicas that are not in sync.
 
-A follower that asks for nothing, without a session, recalls what it waits for here: its fetches are answered as they stand, so that it can
-ask for more. Else the first record of a partition that this broker has just been elected for could wait as long as they do.
+An empty request of a follower, without a session, recalls its waiting fetches: they are answered at once, so that it can send a new one.
+Otherwise the first record of a partition after an election could wait as long as they do.
 
-A consumer that names its rack (from version 11 on) may read from a follower, up to the high watermark that this one knows; an offset beyond
-its log is OFFSET_NOT_AVAILABLE. With RackAwareReplicaSelector a leader sends it to a follower in its rack (``selection.py``), with no
-records. Followers are then told of a higher high watermark at once.
+A consumer that sends its rack (from version 11 on) may read from a follower, up to the high watermark known there; an offset beyond its
+log is OFFSET_NOT_AVAILABLE. With RackAwareReplicaSelector a leader sends it to a follower in its rack (``replica_selector.py``), without
+records. Followers then learn a new high watermark at once.
 
 Versions: topics by id from 13 on. read_committed stops at the last stable offset.
 
-Differences from Kafka: a consumer that names no rack, and so was sent to no follower, is told by one that it does not lead. A follower
-whose offset lies before the log start is told that start with the error.
+Differences from Kafka: a follower refuses a consumer without a rack, which no leader can have sent to it. A follower whose offset is before
+the log start gets the log start with the error.
 
 Source: KIP-73, KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-903.
 """
@@ -58,14 +57,14 @@ HINTS_SINCE = 16
 SESSIONS_SINCE = 7
 RACKS_SINCE = 11
 DIVERGENCE_SINCE = 12
-#: Of a request that wants no session.
+#: Epoch of a request without a session.
 FINAL_EPOCH = -1
-#: A follower that asks for the same so many times may have been sent damaged bytes: they are looked at, and after as many times again.
+#: After this many fetches from the same offset a follower may have got damaged bytes: they are scrubbed; and every so many fetches again.
 STUCK_AT, STUCK_EVERY = 3, 16
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> FetchResponse:
-    """An error for the whole request; before version 7, which has no such field, for each partition."""
+    """An error for the whole request; for each partition before version 7, which has no such field."""
     if call.api_version >= SESSIONS_SINCE:
         return FetchResponse(error_code=error.code)
     topics = [
@@ -77,16 +76,16 @@ def refuse(call: RequestArrived, error: KafkaError) -> FetchResponse:
 
 @dataclass(slots=True)
 class Reader:
-    """Who fetches: a follower, or (replica -1) a consumer, and what it may be given."""
+    """The sender: a follower, or a consumer (replica -1)."""
 
     replica: int
     epoch: int
     isolation_level: int
-    #: A consumer that may be sent to a follower: it says where it is. Any other at a follower has to look for the leader.
+    #: A consumer that may read from a follower, because it sent its rack. Others must look up the leader.
     roams: bool
-    #: Whether the answer has a field for the epoch at which the logs diverge. A session may hold an epoch that a newer version named.
+    #: Whether the response has a field for the diverging epoch. A session may have an epoch from a newer version.
     tells_divergence: bool
-    #: Where to send it to a replica nearby; empty where this broker does not.
+    #: The rack for a preferred read replica; empty if the broker does not select one.
     rack: str
 
     @classmethod
@@ -130,26 +129,26 @@ def fetch(node: "Node", call: RequestArrived) -> Any:
 
 
 def replica_of(request: FetchRequest) -> int:
-    """The follower that asks; -1 for a consumer."""
+    """The follower that sends the request; -1 for a consumer."""
     return max(request.replica_id, request.replica_state.replica_id)
 
 
 def _check_registration(node: "Node", reader: Reader) -> None:
-    """Raises: StaleBrokerEpoch, when the follower has been registered anew since."""
+    """Raises: StaleBrokerEpoch if the follower has registered again since."""
     registered = node.image.brokers.get(BrokerId(reader.replica))
     if registered is not None and 0 <= reader.epoch < registered.epoch:
         raise errors.StaleBrokerEpoch(f"broker {reader.replica} is registered under epoch {registered.epoch}, not {reader.epoch}")
 
 
 def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
-    """A follower says what it has."""
+    """Records a follower's progress."""
     ask, replica = wanted.ask, reader.replica
     partition = wanted.partition or _partition(node, wanted)
     leader = node.partitions.leaders.get(partition) if partition is not None else None
     if leader is None or replica not in leader.insync.standings or ask.current_leader_epoch != leader.epoch:
         return
     if not isinstance(wanted.topic, str) and wanted.topic != leader.log.topic_id:
-        # It follows an earlier topic of this name, and has nothing of this one.
+        # It follows an earlier topic with this name.
         return
     if not leader.agrees(ask.fetch_offset, ask.last_fetched_epoch):
         return
@@ -163,7 +162,7 @@ def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
 
 
 def _partition(node: "Node", wanted: Wanted) -> TopicPartition | None:
-    """The partition asked for; None while nobody knows its topic."""
+    """The requested partition; None while its topic is unknown."""
     if isinstance(wanted.topic, str):
         return TopicPartition(wanted.topic, wanted.ask.partition)
     found = node.image.topics_by_id.get(TopicId(wanted.topic))
@@ -171,7 +170,7 @@ def _partition(node: "Node", wanted: Wanted) -> TopicPartition | None:
 
 
 def follower_woke(node: "Node", session: Session, wanted: Wanted) -> None:
-    """A partition that slept in a follower's session has news: until the last request of the session the follower had all of it."""
+    """A sleeping partition of a follower's session has news: until its last request the follower had everything."""
     leader = node.partitions.leaders.get(wanted.partition) if wanted.partition is not None else None
     if leader is not None:
         leader.insync.had_all(session.replica, session.used_ms)
@@ -179,11 +178,11 @@ def follower_woke(node: "Node", session: Session, wanted: Wanted) -> None:
 
 @dataclass(slots=True)
 class Found:
-    """What the partitions of one fetch have to give now."""
+    """What the partitions of one fetch return now."""
 
     answers: list[tuple[Wanted, PartitionData]]
     bytes: int
-    #: Some partition has an error or has diverged; the client should know at once.
+    #: Some partition has an error or has diverged; the client must know at once.
     urgent: bool
 
 
@@ -192,7 +191,7 @@ def _bytes_max(node: "Node", request: FetchRequest) -> int:
 
 
 def _enough(node: "Node", request: FetchRequest) -> int:
-    """Bytes for which an answer need not wait: never more than an answer can have."""
+    """Bytes for which a response need not wait: at most its maximum size."""
     return min(request.min_bytes, _bytes_max(node, request))
 
 
@@ -216,7 +215,7 @@ def _urgent(data: PartitionData) -> bool:
 
 
 def _awaits_watermark(node: "Node", reader: Reader, wanted: Wanted, high_watermark: int) -> bool:
-    """Whether consumers may wait at a follower for a high watermark that it has not been told."""
+    """Whether consumers may wait on a follower for a high watermark that it does not know yet."""
     return reader.replica >= 0 and high_watermark > wanted.high_watermark >= 0 and node.options.replica_selector_class in RACK_AWARE
 
 
@@ -225,7 +224,7 @@ def _catches_up(node: "Node", reader: Reader, found: Found) -> bool:
 
 
 def _is_complete(node: "Node", reader: Reader, wanted: Wanted, data: PartitionData) -> bool:
-    """Whether a partition gives what is left of a segment that no longer grows: waiting brings no more of it."""
+    """Whether a partition returns the rest of a closed segment: waiting brings no more of it."""
     if not data.records:
         return False
     held = _held(node, reader, wanted)
@@ -248,7 +247,7 @@ def _read(node: "Node", reader: Reader, wanted: Wanted, left: int, *, at_least_o
     try:
         held = _held(node, reader, wanted)
         near = replica_near(node.image, held, node.broker_id, reader.rack, ask.fetch_offset) if isinstance(held, Leader) else -1
-        # What another replica is to give is not given here.
+        # Records come from the preferred read replica.
         nothing = near >= 0 or _held_up(node, held, reader.replica)
         read = held.read(
             ask.fetch_offset,
@@ -294,7 +293,7 @@ def _data(partition: int, read: Read, near: int) -> PartitionData:
 
 
 def _held_up(node: "Node", leader: Leader | Follower, replica: int) -> bool:
-    """Whether a follower gets nothing for now; ``replica`` -1 is a consumer, who always does. Source: KIP-73."""
+    """Whether a follower is throttled; ``replica`` -1 is a consumer, which never is. Source: KIP-73."""
     if replica < 0 or not isinstance(leader, Leader) or replica in leader.insync.isr:
         return False
     return node.throttles.sends_at_ms(leader.partition) > node.now_ms
@@ -346,7 +345,7 @@ def _response(node: "Node", call: RequestArrived, context: Context, found: Found
 
 
 def _wait(node: "Node", call: RequestArrived, reader: Reader, context: Context, found: Found) -> Any:
-    """What comes to a partition is added to what the others have: only when that may be enough are all of them read again."""
+    """Adds new bytes of a partition to those of the others; reads all partitions again only if that may be enough."""
     if context.session is None and reader.replica < 0 and not node.sessions.waiting.admit(call.connection, len(found.answers)):
         return _response(node, call, context, found)
     waiting = Waiting(node, call, reader, context, found)
@@ -360,23 +359,23 @@ def _wait(node: "Node", call: RequestArrived, reader: Reader, context: Context, 
 
 
 class Waiting:
-    """A fetch that waits: what it has so far, by partition, and what happened to which since it looked last."""
+    """A waiting fetch: its data so far by partition, and the partitions with events since it last looked."""
 
     __slots__ = ("_asked", "_call", "_context", "_held", "_node", "_reader", "_request", "_total", "poked")
 
     def __init__(self, node: "Node", call: RequestArrived, reader: Reader, context: Context, found: Found) -> None:
         self._node, self._call, self._reader, self._context = node, call, reader, context
         self._request: FetchRequest = call.body
-        #: Bytes that each has for this answer, as of its last change.
+        #: Bytes of each partition in this response.
         self._held = {wanted: len(data.records or b"") for wanted, data in found.answers}
         self._total = found.bytes
-        #: Without a session: by partition, and what was poked: partitions, or (for followers) what was appended to them.
+        #: Without a session: requested partitions by partition, and poked keys: partitions, or (for followers) their appends.
         self._asked: dict[TopicPartition, list[Wanted]] = {}
         self.poked: list[Any] = []
 
     @property
     def copies(self) -> list[Any]:
-        """What a follower recalls its fetches by."""
+        """Key for the recall of a follower's fetches."""
         return [("copies", self._reader.replica)] if self._reader.replica >= 0 else []
 
     def keys(self) -> list[Any]:
@@ -421,7 +420,7 @@ class Waiting:
 
 
 def _has_news(node: "Node", reader: Reader, wanted: Wanted) -> bool:
-    """Whether a partition has something to tell: a byte, an error, or another leader."""
+    """Whether a partition has data, an error, or another leader."""
     ask: FetchPartition = wanted.ask
     try:
         held = _held(node, reader, wanted)

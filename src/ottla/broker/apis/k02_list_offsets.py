@@ -1,19 +1,19 @@
-"""ListOffsets: the offset that a time stands for, in partitions led here.
+"""ListOffsets: offsets by timestamp, in partitions led here.
 
 ==========  =======  ======================================================
-timestamp   version  answer
+timestamp   version  result
 ==========  =======  ======================================================
 >= 0        1        the first record at or after that time
 -1          1        the high watermark; the last stable offset for read_committed
 -2          1        the log start
 -3          7        the record with the greatest timestamp
--4          8        the log start: all of the log is local
--5          9        offset -1: nothing is in tiered storage
--6          11       offset -1: nothing waits for upload to tiered storage
+-4          8        the log start: the whole log is local
+-5          9        offset -1: there is no tiered storage
+-6          11       offset -1: there is no tiered storage
 ==========  =======  ======================================================
 
-Behaviour: a special time that its version does not know is UNSUPPORTED_VERSION, a partition named twice INVALID_REQUEST. Without a match
-timestamp and offset are -1. The epoch answered is the record's own. What is being flushed is waited for: ``settling.py``.
+Behaviour: a special timestamp of a later version is UNSUPPORTED_VERSION, a partition named twice INVALID_REQUEST. Without a match,
+timestamp and offset are -1. The epoch is that of the record. The request waits for a flush in progress: ``flushed.py``.
 
 Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
 """
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 AT_THE_START = (EARLIEST, EARLIEST_LOCAL)
 EPOCH_SINCE = 4
-#: Before it, OFFSET_NOT_AVAILABLE has no name.
+#: Before this version there is no OFFSET_NOT_AVAILABLE.
 UNAVAILABLE_SINCE = 5
-#: The version from which each special time is known.
+#: First version of each special timestamp.
 SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
@@ -102,7 +102,7 @@ def _look_up(node: "Node", call: RequestArrived, topic: str, ask: ListOffsetsPar
 
 
 def _found(leader: Leader, timestamp: int, upto: int) -> tuple[int, int, int]:
-    """Timestamp, offset and leader epoch; -1 each where there is no record."""
+    """Timestamp, offset and leader epoch; -1 each without a record."""
     log = leader.log
     match timestamp:
         case -1:

@@ -1,9 +1,9 @@
-"""Metadata: the live brokers, the topics asked for, who leads each partition.
+"""Metadata: live brokers, topics, and partition leaders.
 
-Behaviour: version 0 means all topics by an empty list, later versions by null. A topic that does not exist is created if the client and
-auto.create.topics.enable allow it, and it was asked for by name; the answer says UNKNOWN_TOPIC_OR_PARTITION meanwhile. From version 12 on
-topics may be asked for by id. A topic that a request names twice is answered once. Brokers that listen everywhere and advertise nothing
-appear at the host that the client itself used.
+Behaviour: an empty list in version 0, and null in later versions, means all topics. A topic that does not exist is created if the client
+and auto.create.topics.enable allow it and the request names it; the response is UNKNOWN_TOPIC_OR_PARTITION meanwhile. From version 12 on
+topics can be requested by id. A topic named twice is returned once. Brokers that listen everywhere and advertise nothing appear at the
+host that the client used.
 
 Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 """
@@ -38,7 +38,7 @@ NULL_MEANS_ALL_SINCE = 1
 
 
 def refuse(call: RequestArrived, error: KafkaError) -> MetadataResponse:
-    """The error on every topic, and, from version 13 on, on the whole."""
+    """The error on every topic, and from version 13 on also on the response."""
     topics = [MetadataResponseTopic(error_code=error.code, name=topic.name, topic_id=topic.topic_id) for topic in call.body.topics or []]
     return MetadataResponse(topics=topics, error_code=error.code)
 
@@ -78,17 +78,17 @@ def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> 
         code = errors.UnknownTopicId.code
     else:
         code = _missing(node, wanted.name, create=request.allow_auto_topic_creation and node.options.auto_create_topics_enable)
-    # Before version 12 an answer cannot leave the name out.
+    # Before version 12 the name cannot be null.
     name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
     missing = MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
     if wanted.name is not None and request.include_topic_authorized_operations:
-        # Some clients take the number that stands for "not asked" for a set of operations.
+        # Some clients take the value for "not requested" as a set of operations.
         missing.topic_authorized_operations = TOPIC_OPERATIONS
     return missing
 
 
 def _missing(node: "Node", name: str, *, create: bool) -> int:
-    """What to answer about a topic that is not there: nothing is raised in the common case, since a request may name 100,000 of them."""
+    """The error of a topic that does not exist: nothing is raised in the common case, because a request may name 100,000 of them."""
     try:
         check_name(name)
         if create:
@@ -99,7 +99,8 @@ def _missing(node: "Node", name: str, *, create: bool) -> int:
 
 
 def create_on_demand(node: "Node", name: str) -> None:
-    """Have the controller create a topic with the broker's defaults; nobody waits for it. Internal topics have makers of their own."""
+    """Asks the controller to create a topic with the broker's defaults, without waiting. Internal topics are created by their
+    coordinators."""
     if name in node.creating or name in INTERNAL or len(node.creating) >= node.options.topics_creating_max:
         return
     begin_creation(node, CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))

@@ -1,10 +1,9 @@
-"""OffsetCommit: keep how far a group has read.
+"""OffsetCommit: store a group's offsets.
 
-Behaviour: a member names itself and its generation; without both, offsets are taken for a group without members, which comes into being
-with them. An unknown topic or partition is refused by itself, whoever sends it and whatever becomes of the others; so is a text longer
-than offset.metadata.max.bytes. If a request names a partition twice, each entry is answered by itself and the last one that is not refused
-counts. All else is written as one batch and answered when that is committed. Versions: 2 to 4 may choose how
-long the offsets are kept; 10 names topics by id.
+Behaviour: a member sends its id and generation; without both, offsets are accepted for a group without members, which is created if
+necessary. Unknown partitions and metadata longer than offset.metadata.max.bytes are refused per entry, for every sender. If a request
+names a partition twice, each entry has a response, and the last accepted one counts. The rest is written as one batch and answered when it
+is committed. Versions: 2 to 4 can set the retention; 10 names topics by id.
 
 Source: KIP-211, KIP-320, KIP-345, KIP-848.
 """
@@ -59,7 +58,7 @@ def offset_commit(node: "Node", call: RequestArrived) -> Any:
 
 
 def _answer(call: RequestArrived, refused: Refused, code: int) -> OffsetCommitResponse:
-    """``code`` is that of the entries that are not refused by themselves."""
+    """``code`` applies to entries without an error of their own."""
     numbers = count()
     return OffsetCommitResponse(topics=[_answered(topic, refused, code, numbers) for topic in call.body.topics])
 

@@ -1,9 +1,8 @@
-"""OffsetFetch: how far groups have read.
+"""OffsetFetch: committed offsets of groups.
 
-Behaviour: where there is no offset the answer is -1, with epoch -1, an empty text and no error; an unknown group has no offsets. Topics
-null means all that the group has offsets for. What is told is committed, also when the commit came a moment ago. There are no
-transactions here, so every offset is stable. Versions: from 8 on several groups, each with its own error, answered together; 10 names
-topics by id, and leaves out, of all, those that are gone.
+Behaviour: a missing offset is -1 with epoch -1, empty metadata and no error; an unknown group has no offsets. Null topics mean all topics
+of the group. Returned offsets are committed to disk. There are no transactions, so all offsets are stable. Versions: from 8 on several
+groups with an error each; 10 names topics by id and omits deleted ones from "all".
 
 Source: KIP-447, KIP-709, KIP-848.
 """
@@ -129,7 +128,7 @@ def _refused(group: OffsetFetchRequestGroup, error: KafkaError) -> OffsetFetchRe
 
 
 def _response(call: RequestArrived, groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
-    """In the form of the version: of a group that is refused as a whole, the newer ones tell no topics."""
+    """The response in the form of the version: newer versions have no topics for a group with an error."""
     if call.api_version >= SEVERAL_SINCE:
         for group in groups:
             if group.error_code:

@@ -1,10 +1,10 @@
-"""FindCoordinator: the broker that leads the partition a group belongs to.
+"""FindCoordinator: the broker that leads the partition of a group.
 
-Behaviour: the first one to ask has __consumer_offsets created; COORDINATOR_NOT_AVAILABLE meanwhile, and while the partition has no leader.
-Any id will do, also one of a group that does not exist. Versions: 4 and later ask for several keys, each with its own error.
+Behaviour: the first request creates __consumer_offsets; the error is COORDINATOR_NOT_AVAILABLE meanwhile, and while the partition has no
+leader. Any id is accepted, also of a group that does not exist. Versions: 4 and later have several keys with an error each.
 
-Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as InitProducerId refuses it, since
-clients take nothing else as final; keys of share groups are INVALID_REQUEST, as in a Kafka without them. Source: KIP-699.
+Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in InitProducerId, because clients
+treat no other error as final; keys of share groups are INVALID_REQUEST, as in a Kafka without them. Source: KIP-699.
 """
 
 from typing import TYPE_CHECKING, Any

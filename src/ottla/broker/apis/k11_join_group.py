@@ -1,8 +1,8 @@
-"""JoinGroup: become a member, or ask for the group to meet again; answered when the join phase ends.
+"""JoinGroup: join a group or start a rebalance; answered at the end of the join phase.
 
-Behaviour: a dynamic member without an id is given one with MEMBER_ID_REQUIRED from version 4 on, and is a member at once before. The leader
-gets all members with what they said, the others none. Session timeouts outside group.min.session.timeout.ms to group.max.session.timeout.ms
-are refused. Before version 1 the session timeout is the rebalance timeout.
+Behaviour: a dynamic member without an id gets one with MEMBER_ID_REQUIRED from version 4 on, and joins at once before. The leader's
+response lists all members with their metadata, the others' none. Session timeouts outside group.min.session.timeout.ms to
+group.max.session.timeout.ms are refused. Before version 1 the session timeout is the rebalance timeout.
 
 Source: KIP-62, KIP-345, KIP-394, KIP-814.
 """

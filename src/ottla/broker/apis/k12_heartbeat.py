@@ -1,7 +1,7 @@
-"""Heartbeat: the member lives, and hears whether it is to join again.
+"""Heartbeat: a member is alive, and learns whether it must rejoin.
 
-Behaviour: REBALANCE_IN_PROGRESS while the group meets, nothing in CompletingRebalance and Stable, UNKNOWN_MEMBER_ID for everybody else,
-ILLEGAL_GENERATION for a member that missed a generation. While the group is being loaded nobody knows who is a member, so all is well.
+Behaviour: REBALANCE_IN_PROGRESS in PreparingRebalance, no error in CompletingRebalance and Stable, UNKNOWN_MEMBER_ID for other senders,
+ILLEGAL_GENERATION for a member of another generation. While the group is being loaded its members are unknown, so there is no error.
 """
 
 from typing import TYPE_CHECKING, Any

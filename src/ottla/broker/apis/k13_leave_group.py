@@ -1,7 +1,7 @@
-"""LeaveGroup: members go, and the group meets without them.
+"""LeaveGroup: members leave, and the group rebalances.
 
-Behaviour: from version 3 on several members may be named, each with its own answer, static ones also by their instance id alone. Without
-the group each member is unknown. Source: KIP-345, KIP-800.
+Behaviour: from version 3 on several members can be named with a response each, static ones also by instance id alone. Without the group
+each member is unknown. Source: KIP-345, KIP-800.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""SyncGroup: the leader brings the assignment, and every member is given its own; answered when the leader's is written.
+"""SyncGroup: the leader sends the assignment, and every member gets its part; answered when the leader's assignment is written.
 
-Behaviour: only the leader's assignment counts; a member it leaves out is given nothing. In a stable group the answer is at once. From
-version 5 on the member says which protocol it goes by, and is refused if that is not the group's. Source: KIP-559.
+Behaviour: only the leader's assignment counts; a member that it omits gets an empty one. A stable group answers at once. From version 5 on
+the request has the protocol, and is refused if it is not the group's. Source: KIP-559.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,7 @@
-"""DescribeGroups: groups of the classic protocol with their members.
+"""DescribeGroups: classic groups with their members.
 
-Behaviour: what members said and were given is told while the group is stable. A group that is not known is Dead, without error until
-version 5, GROUP_ID_NOT_FOUND from 6 on; so is one of another kind. Operations are told of every group
-that comes without an error. Source: KIP-430, KIP-1043.
+Behaviour: metadata and assignments are returned while the group is stable. An unknown group is Dead, without an error until version 5 and
+GROUP_ID_NOT_FOUND from 6 on; so is a consumer group. Operations are returned for every group without an error. Source: KIP-430, KIP-1043.
 """
 
 from typing import TYPE_CHECKING, Any

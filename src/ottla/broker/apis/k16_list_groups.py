@@ -1,9 +1,9 @@
 """ListGroups: the groups that this broker coordinates.
 
-Behaviour: filters of states (from version 4 on) and types (from 5 on) match whatever the case of their letters; one that nobody knows
-matches nothing. While a part of the groups is being loaded the answer is COORDINATOR_LOAD_IN_PROGRESS, since it would be wrong.
+Behaviour: filters of states (from version 4 on) and types (from 5 on) ignore case; an unknown value matches nothing. While a shard is
+being loaded the response is COORDINATOR_LOAD_IN_PROGRESS, because it would be incomplete.
 
-Difference from Kafka: a group shows its state of this moment, and one that only just came about is listed. Source: KIP-518, KIP-848.
+Difference from Kafka: a group has its present state, and uncommitted groups are listed. Source: KIP-518, KIP-848.
 """
 
 from typing import TYPE_CHECKING

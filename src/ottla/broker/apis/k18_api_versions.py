@@ -1,8 +1,8 @@
-"""ApiVersions: which requests this broker serves, and in which versions.
+"""ApiVersions: supported APIs and versions.
 
-Behaviour: the ranges of Kafka 4.3 for everything served, nothing else. A version above ours is answered in version 0 with
-UNSUPPORTED_VERSION and our range, so that the client can try again; the shell does that, since the body cannot be read. From version 3 on
-the client's name and version must look like names. Source: KIP-511, KIP-584.
+Behaviour: the ranges of Kafka 4.3 for every supported API. A request in a later version is answered in version 0 with UNSUPPORTED_VERSION
+and the supported range, so that the client can retry; the shell does that, because the body cannot be decoded. From version 3 on the
+client's name and version must be valid. Source: KIP-511, KIP-584.
 """
 
 import re
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def served_versions() -> list[ApiVersion]:
-    """What to advertise, in the order of keys."""
+    """The advertised versions in the order of keys."""
     return [
         ApiVersion(api_key=key, min_version=served.versions[0], max_version=served.versions[1])
         for key, served in sorted(HANDLERS.items())

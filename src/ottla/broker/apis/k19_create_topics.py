@@ -1,9 +1,9 @@
-"""CreateTopics: at the controller; each topic is created whole or not at all. One of more than about 1,500 partitions takes several steps
-(``controller/stepwise.py``): whoever is controller then finishes what was begun.
+"""CreateTopics: on the controller; each topic is created completely or not at all. One with more than about 1,500 partitions takes several
+steps (``controller/topic_writes.py``), which any later controller completes.
 
-Behaviour: every check of Kafka's, in its order; a name that stands twice in one request is refused. validate_only runs all checks and
-creates nothing. Answers when the store has the topic and this broker's image shows it. Versions: -1 stands for the broker's default in all
-of them, though KIP-464 names it for 4 and later: clients of 2 and 3 send it, and Kafka takes it; 5 returns counts and settings, 7 the id.
+Behaviour: Kafka's checks in Kafka's order; a name that appears twice is refused. validate_only runs all checks and creates nothing.
+Answered when the store and this broker's image have the topic. Versions: -1 means the broker's default in all versions, although KIP-464
+names it for 4 and later, because clients of 2 and 3 send it and Kafka accepts it; 5 returns counts and settings, 7 the id.
 
 Source: KIP-4, KIP-464, KIP-525, KIP-516.
 """
@@ -30,7 +30,7 @@ from ottla.wire.messages.create_topics import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: The settings of topics as they are answered, by overrides: most topics of a request have the same.
+#: Settings in responses by overrides: most topics of a request have the same.
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
 
@@ -68,7 +68,7 @@ def _write(node: "Node", writes: Writes, topic: NewTopic, result: CreatableTopic
             _fail(result, error)
 
     def again() -> list[Op]:
-        """Another change was first: the settings that a deleted topic of this name left behind have changed or gone, say."""
+        """Another change was faster: for example, overrides of a deleted topic with this name have changed."""
         if topic.name in node.image.topics:
             raise errors.TopicAlreadyExists(f"topic {topic.name!r} already exists")
         return creation(topic, node.image)

@@ -1,9 +1,9 @@
-"""DeleteTopics: at the controller, by name or, from version 6 on, by id.
+"""DeleteTopics: on the controller, by name or, from version 6 on, by id.
 
-Behaviour: a topic goes whole; one of thousands of partitions takes several steps, and is marked meanwhile (``controller/stepwise.py``).
-delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic that a request names more than
-once, whether by name or by id, is INVALID_REQUEST, answered once, and not deleted. Answers when the store and this broker's image no longer
-have the topic; the files go a little later.
+Behaviour: a topic with thousands of partitions takes several steps and is marked meanwhile (``controller/topic_writes.py``).
+delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic that is named more than once, by
+name or id, is INVALID_REQUEST, answered once, and not deleted. Answered when the store and this broker's image no longer have the topic;
+its files are removed later.
 
 Source: KIP-4, KIP-322, KIP-516.
 """

@@ -1,11 +1,11 @@
-"""DeleteRecords: let go of everything before an offset, in partitions led here.
+"""DeleteRecords: delete all records before an offset, in partitions led here.
 
-Behaviour: offset -1 stands for the high watermark; one below 0 or above the high watermark is OFFSET_OUT_OF_RANGE. A topic that is only
-compacted refuses with POLICY_VIOLATION, an internal one with INVALID_TOPIC_EXCEPTION. Answers the low watermark, which with one replica is
-the new log start; an offset at or below the present log start changes nothing. Readers below the new start are told at once.
-What is being flushed is waited for: ``settling.py``. If a request names a partition twice, its last offset counts (``duplicates.py``).
+Behaviour: offset -1 means the high watermark; one below 0 or above the high watermark is OFFSET_OUT_OF_RANGE. A topic that is only
+compacted refuses with POLICY_VIOLATION, an internal one with INVALID_TOPIC_EXCEPTION. Returns the low watermark, which with one replica is
+the new log start; an offset at or below the log start changes nothing. Waiting readers below the new start are answered at once. The
+request waits for a flush in progress: ``flushed.py``. If a request names a partition twice, its last offset counts (``duplicates.py``).
 
-Differences from Kafka: the log start is written down right after the answer, not within a minute. Source: KIP-107, KIP-204.
+Differences from Kafka: the log start is written right after the response, not within a minute. Source: KIP-107, KIP-204.
 """
 
 from functools import partial

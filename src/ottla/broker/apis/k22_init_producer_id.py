@@ -1,10 +1,10 @@
 """InitProducerId: a producer id for an idempotent producer.
 
-Behaviour: without a transactional id every request gets a new id at epoch 0, whatever id and epoch it names; naming only one of the two
-is INVALID_REQUEST, and so is an empty transactional id. An answer waits while the store hands out the next block of ids.
+Behaviour: without a transactional id every request gets a new id with epoch 0, whatever id and epoch it sends; sending only one of the two
+is INVALID_REQUEST, and so is an empty transactional id. The request waits while the store allocates the next block of ids.
 
-Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: nobody may use one here, since
-transactions are not served, and of all codes this is the one that every client takes as final. Source: KIP-98, KIP-360.
+Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, because transactions are not supported
+and this is the only error that all clients treat as final. Source: KIP-98, KIP-360.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProd
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: How long the store may take for a block of ids; a client then hears that the coordinator is loading, and tries again.
+#: Timeout of the store; the client then gets COORDINATOR_LOAD_IN_PROGRESS and retries.
 BLOCK_WAIT_MS = 10_000
 NO_PRODUCER_EPOCH = -1
 

@@ -1,10 +1,10 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended in partitions led here, so that a reader can tell whether its history parts from ours.
+"""OffsetForLeaderEpoch: the end of a leader epoch in partitions led here, for readers that check whether their log diverged.
 
-Behaviour: answers the largest epoch that is at most the one asked for, and the offset after its last record; the present epoch ends at
-the log end. An epoch that has not begun yet, or -1, is answered with epoch -1 and offset -1. A reader whose idea of the leader is older
-than ours is FENCED_LEADER_EPOCH, newer UNKNOWN_LEADER_EPOCH.
+Behaviour: returns the largest epoch not above the requested one, and the offset after its last record; the present epoch ends at the log
+end. A future epoch, or -1, returns epoch -1 and offset -1. An older current leader epoch is FENCED_LEADER_EPOCH, a newer one
+UNKNOWN_LEADER_EPOCH.
 
-Versions: 2 to 4 differ in their form only. Source: KIP-101, KIP-279, KIP-320.
+Versions: 2 to 4 differ only in form. Source: KIP-101, KIP-279, KIP-320.
 """
 
 from typing import TYPE_CHECKING

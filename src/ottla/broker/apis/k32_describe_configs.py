@@ -1,16 +1,16 @@
-"""DescribeConfigs: the settings of topics, of this broker, of all brokers, and of groups.
+"""DescribeConfigs: settings of topics, this broker, all brokers, and groups.
 
 ==============  ============  =====================================================
-resource type   name          answer
+resource type   name          result
 ==============  ============  =====================================================
-2 topic         a topic       every topic setting, with where its value comes from
-4 broker        this broker   every setting of this broker
-4 broker        empty         the settings changed for all brokers while they run
-32 group        any           the settings of groups of the new protocol
+2 topic         a topic       all topic settings with their sources
+4 broker        this broker   all settings of this broker
+4 broker        empty         dynamic settings of all brokers
+32 group        any           settings of consumer groups
 ==============  ============  =====================================================
 
-Behaviour: no keys, or null, means all; keys that do not exist are left out. Secrets have no value. An unknown topic is
-UNKNOWN_TOPIC_OR_PARTITION; another broker's id, or another resource type, INVALID_REQUEST. Versions: types and documentation from 3 on.
+Behaviour: no keys, or null, means all; unknown keys are omitted. Secrets have no value. An unknown topic is UNKNOWN_TOPIC_OR_PARTITION;
+another broker's id, or another resource type, INVALID_REQUEST. Versions: types and documentation from 3 on.
 
 Differences from Kafka: broker loggers and client metrics have no settings here. Source: KIP-133, KIP-226, KIP-569, KIP-848.
 """

@@ -1,7 +1,7 @@
-"""AlterConfigs: at the controller; replaces all overrides of a topic or broker. What is not named goes back to its default.
+"""AlterConfigs: on the controller; replaces all overrides of a topic or broker. Settings that are not named get their defaults.
 
-Behaviour, refusals: see ``alterations.py``; a setting without a value is INVALID_REQUEST. validate_only checks everything and changes
-nothing. Differences from Kafka: a broker's settings may be changed through any broker. Source: KIP-133.
+Behaviour, errors: see ``config_alteration.py``; a setting without a value is INVALID_REQUEST. validate_only checks everything and changes
+nothing. Differences from Kafka: a broker's settings can be changed through any broker. Source: KIP-133.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""DescribeLogDirs: what lies in each log directory of this broker, and how much room there is.
+"""DescribeLogDirs: content and free space of each log directory of this broker.
 
-Behaviour: null topics mean every partition here; partitions that are not here are left out. A partition's size counts its record batches,
-not its indexes. A failed directory is listed with KAFKA_STORAGE_ERROR and nothing else. Bytes of the volume are those measured last, -1
-before the first time.
+Behaviour: null topics mean all partitions here; partitions that are not here are omitted. A partition's size counts its record batches,
+not its indexes. A failed directory is listed with KAFKA_STORAGE_ERROR and nothing else. Bytes of the volume are those of the last
+measurement, -1 before the first.
 
-Versions: bytes of the volume from 4 on; 5 tells which directories are cordoned, which none is here. Nothing moves between directories,
-so no replica is a future one, and a leader does not lag. Known damage of a log is in a tagged field of Ottla's own.
+Versions: bytes of the volume from 4 on; 5 has cordoned directories, which do not exist here. Replicas do not move between directories, so
+there is no future replica, and a leader has no lag. Known damage of a log is in a tagged field of Ottla.
 
 Source: KIP-113, KIP-784, KIP-827, KIP-1066.
 """

@@ -1,7 +1,7 @@
-"""CreatePartitions: at the controller; a topic grows, never shrinks.
+"""CreatePartitions: on the controller; increases the partition count.
 
-Behaviour: a count not above the present one is INVALID_PARTITIONS; replicas may be given, one list per new partition. validate_only changes
-nothing. New partitions have as many replicas as the topic's first one, without those that a reassignment is adding to it.
+Behaviour: a count not above the present one is INVALID_PARTITIONS; replicas can be given, one list per new partition. validate_only
+changes nothing. New partitions have as many replicas as the topic's first one, without adding replicas of a reassignment.
 
 Source: KIP-195, KIP-455, KIP-599.
 """
@@ -84,7 +84,7 @@ def _planned(node: "Node", wish: CreatePartitionsTopic, planned: int) -> tuple[T
 
 
 def _write(node: "Node", writes: Writes, wish: CreatePartitionsTopic, ops: list[Op], result: CreatePartitionsTopicResult) -> None:
-    """The topic may be changed or deleted before the store has ``ops``; then the wish is checked and planned again."""
+    """Writes ``ops``; after a conflicting change or deletion of the topic the request is checked and planned again."""
 
     def again() -> list[Op]:
         topic, added = _planned(node, wish, 0)

@@ -1,8 +1,8 @@
-"""DeleteGroups: groups without members go, with their offsets.
+"""DeleteGroups: deletes groups without members, with their offsets.
 
-Behaviour: each group has its own answer: NON_EMPTY_GROUP with members, GROUP_ID_NOT_FOUND where there is none. The group without a name,
-for which old clients keep offsets, can be deleted like any other.
-A group that a request names twice is deleted once and answered once. Source: KIP-229.
+Behaviour: each group has its own error: NON_EMPTY_GROUP with members, GROUP_ID_NOT_FOUND for an unknown one. The group with an empty id,
+for which old clients store offsets, can be deleted too. A group that a request names twice is deleted once and answered once. Source:
+KIP-229.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,21 +1,21 @@
-"""ElectLeaders: at the controller; partitions are led by their preferred replica again, or by whatever replica is left.
+"""ElectLeaders: on the controller; preferred or unclean leader election.
 
 Behaviour: each partition succeeds or fails alone.
 
 ==================  ==========================================  =============================================
 partition           preferred (type 0)                          unclean (type 1)
 ==================  ==========================================  =============================================
-is not there        UNKNOWN_TOPIC_OR_PARTITION                  UNKNOWN_TOPIC_OR_PARTITION
-needs nothing       led by its first replica:                   led by a live broker:
+does not exist      UNKNOWN_TOPIC_OR_PARTITION                  UNKNOWN_TOPIC_OR_PARTITION
+needs no election   led by its first replica:                   led by a live broker:
                     ELECTION_NOT_NEEDED                         ELECTION_NOT_NEEDED
-cannot be elected   first replica away, or not in sync:         no replica is alive:
+impossible          first replica down, or not in sync:         no replica is alive:
                     PREFERRED_LEADER_NOT_AVAILABLE              ELIGIBLE_LEADERS_NOT_AVAILABLE
-can                 the first replica leads, in a new epoch     a member of the ISR leads, else any replica:
+elected             the first replica leads, in a new epoch     a member of the ISR leads, else any replica:
                                                                 records may be lost
 ==================  ==========================================  =============================================
 
-Null partitions mean all; those that need nothing are then left out. Answers when the store has the new states and this broker's image
-shows them. Versions: 0 has only preferred elections; 1 brings types, 2 is flexible.
+Null partitions mean all; those that need no election are then omitted. Answered when the store and this broker's image have the new states.
+Versions: 0 has only preferred elections; 1 adds types, 2 is flexible.
 
 Source: KIP-183, KIP-460.
 """
@@ -83,7 +83,7 @@ def _asked(image: Image, request: ElectLeadersRequest) -> Iterable[TopicPartitio
 
 
 def _elected(node: "Node", partition: TopicPartition, kind: int) -> PartitionState:
-    """The state with the leader wished for. Raises: KafkaError, with why there is none."""
+    """The state with the requested leader. Raises: KafkaError with the reason."""
     image, options = node.image, node.topic_options(partition.topic)
     topic = image.topics.get(partition.topic)
     state = topic.states.get(partition.partition) if topic is not None else None
@@ -110,7 +110,7 @@ def _elected(node: "Node", partition: TopicPartition, kind: int) -> PartitionSta
 def _write(
     node: "Node", writes: Writes, results: dict[TopicPartition, PartitionResult], wanted: dict[TopicPartition, PartitionState], kind: int
 ) -> None:
-    """Write new states together; when somebody was faster with one of them, those that are still wanted."""
+    """Writes new states together; after a conflict, those that are still needed."""
     image = node.image
 
     def done(error: KafkaError | None) -> None:
@@ -140,7 +140,7 @@ def _result(number: int, error: KafkaError | None = None) -> PartitionResult:
 
 
 def _in_order(request: ElectLeadersRequest, results: dict[TopicPartition, PartitionResult]) -> Iterable[tuple[str, PartitionResult]]:
-    """Topic and result of each partition that the request names, as often as it names it."""
+    """Topic and result of each partition in the request, as often as it is named."""
     if request.topic_partitions is None:
         return [(partition.topic, result) for partition, result in results.items()]
     asked = (TopicPartition(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions)

@@ -1,16 +1,16 @@
-"""IncrementalAlterConfigs: at the controller; changes single overrides of a topic or broker and leaves the others.
+"""IncrementalAlterConfigs: on the controller; changes single overrides of a topic or broker.
 
 =========  ==============================================================================
 operation  effect
 =========  ==============================================================================
-0 SET      the value given
-1 DELETE   back to the default; no error when there is no override
-2 APPEND   adds those of the values that the list does not hold
-3 SUBTRACT takes the values from the list
+0 SET      the given value
+1 DELETE   the default; no error without an override
+2 APPEND   adds values that the list does not have
+3 SUBTRACT removes values from the list
 =========  ==============================================================================
 
-Behaviour, refusals: see ``alterations.py``. APPEND and SUBTRACT begin, where there is no override, with the setting's declared default; on
-a setting that is no list they are INVALID_CONFIG. A missing value, but for DELETE, is INVALID_REQUEST. Source: KIP-339.
+Behaviour, errors: see ``config_alteration.py``. Without an override, APPEND and SUBTRACT start with the setting's declared default; for a
+setting that is not a list they are INVALID_CONFIG. A missing value, except for DELETE, is INVALID_REQUEST. Source: KIP-339.
 """
 
 from collections.abc import Mapping

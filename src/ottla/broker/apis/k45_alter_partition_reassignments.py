@@ -1,14 +1,15 @@
-"""AlterPartitionReassignments: at the controller; partitions begin to move to other brokers, or go back.
+"""AlterPartitionReassignments: on the controller; starts or cancels reassignments.
 
-Behaviour: each partition succeeds or fails alone. The answer comes when the store has the wish; the move is done later, when all new
-replicas are in sync (``controller/reassignment.py``). More partitions of one topic than its node has room for are refused, with
-POLICY_VIOLATION. Null replicas cancel, NO_REASSIGNMENT_IN_PROGRESS where nothing moves. Only live brokers are added. A partition that
-stands twice in a request is INVALID_REQUEST.
+Behaviour: each partition succeeds or fails alone. Answered when the store has the request; the reassignment completes later, when all new
+replicas are in sync (``controller/reassignment.py``). More partitions of one topic than its node has room for are refused with
+POLICY_VIOLATION. Null replicas cancel, NO_REASSIGNMENT_IN_PROGRESS without one. Only live brokers can be added. A partition named twice is
+INVALID_REQUEST.
 
-Versions: from 1 on a request may refuse another replication factor (INVALID_REPLICATION_FACTOR).
+Versions: from 1 on a request can forbid a change of the replication factor (INVALID_REPLICATION_FACTOR).
 
-Differences from Kafka: Kafka takes the last of two wishes for one partition. A second wish starts from the replicas before the first, as
-under ZooKeeper, not from those of both. Source: KIP-455, KIP-860."""
+Differences from Kafka: Kafka takes the last of two entries for one partition. A second request starts from the replicas before the first,
+as with ZooKeeper, not from those of both. Source: KIP-455, KIP-860.
+"""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 NO_ROOM = "so many partitions of the topic are on their way that its node would be larger than the store takes; wait until some are done"
-#: What one partition wishes for, and where its answer goes.
+#: The request and result of one partition.
 Asked = tuple[ReassignablePartition, ReassignablePartitionResponse]
 
 
@@ -64,7 +65,7 @@ def alter_partition_reassignments(node: "Node", call: RequestArrived) -> Any:
 
 
 def _write(node: "Node", pending: Writes, name: str, asked: list[Asked], *, may_change: bool) -> None:
-    """Partitions of one topic, together, for they share a node of the store."""
+    """Writes partitions of one topic together, because they share a store node."""
 
     def plan() -> list[Op]:
         moves: dict[int, Move] = {}
@@ -85,7 +86,7 @@ def _write(node: "Node", pending: Writes, name: str, asked: list[Asked], *, may_
                     _note(answer, errors.PolicyViolation(NO_ROOM))
             changed = writes(node.image.topics[name], moves, by_wish=True) if moves else []
         told = [TopicPartition(name, wish.partition_index) for wish, answer in asked if not answer.error_code]
-        # In this order, so that nobody sees the change while the store still wishes for something else.
+        # In this order, so that no broker sees the change while the store still has another request.
         return (taken_out(node.image, told) if node.image.wished else []) + changed
 
     def done(error: KafkaError | None) -> None:

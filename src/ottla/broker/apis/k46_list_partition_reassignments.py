@@ -1,6 +1,6 @@
-"""ListPartitionReassignments: at the controller; the partitions that have replicas being added or removed.
+"""ListPartitionReassignments: on the controller; partitions with adding or removing replicas.
 
-Behaviour: partitions that do not move, or do not exist, are not named. Source: KIP-455.
+Behaviour: other partitions are omitted. Source: KIP-455.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""OffsetDelete: forget how far a group has read in some partitions.
+"""OffsetDelete: delete a group's offsets of some partitions.
 
-Behaviour: a topic that a member reads is refused with GROUP_SUBSCRIBED_TO_TOPIC, partition by partition; a group whose members are not
-consumers is NON_EMPTY_GROUP as a whole. Where there is no offset nothing happens. Source: KIP-496.
+Behaviour: a topic that a member subscribes to is refused with GROUP_SUBSCRIBED_TO_TOPIC per partition; a group whose members are not
+consumers is NON_EMPTY_GROUP as a whole. A missing offset is ignored. Source: KIP-496.
 """
 
 from typing import TYPE_CHECKING, Any

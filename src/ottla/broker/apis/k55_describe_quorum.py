@@ -1,9 +1,8 @@
-"""DescribeQuorum: there is no quorum to describe.
+"""DescribeQuorum: this cluster has no quorum.
 
-Behaviour: always UNSUPPORTED_VERSION, since the metadata of this cluster is in its coordination store, not in a log that brokers vote on;
-from version 2 on with the sentence that says so. ApiVersions does not tell of it, as that of a Kafka broker with ZooKeeper does not, so
-a client usually finds out without asking: Java's Admin raises UnsupportedVersionException, and kafka-metadata-quorum.sh shows that. Who
-is controller is told by DescribeCluster and Metadata.
+Behaviour: always UNSUPPORTED_VERSION, because the metadata is in the coordination store; from version 2 on with an error message.
+ApiVersions does not advertise it, like a Kafka broker with ZooKeeper, so clients usually do not send it: Java's Admin raises
+UnsupportedVersionException. DescribeCluster and Metadata return the controller.
 
 Source: KIP-595, KIP-836.
 """

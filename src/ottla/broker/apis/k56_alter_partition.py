@@ -1,12 +1,12 @@
-"""AlterPartition: at the controller; a leader asks for another ISR.
+"""AlterPartition: on the controller; a leader requests an ISR change.
 
 Behaviour: a request of an earlier registration of its broker is refused as a whole (STALE_BROKER_EPOCH). Each partition succeeds or fails
-alone (``controller/isr.py``), by compare and set on the version of its state, and on the registrations of those that join. Not among the
-APIs that clients are told of.
+alone (``controller/alter_partition.py``), with compare-and-set on the version of its state and on the registrations of new members. Not
+advertised to clients.
 
-Versions: 3 only, whose members carry their broker epochs.
+Versions: only 3, whose members have broker epochs.
 
-Differences from Kafka: an ISR that changes does not raise the leader epoch. Source: KIP-497, KIP-841, KIP-903.
+Differences from Kafka: an ISR change does not increase the leader epoch. Source: KIP-497, KIP-841, KIP-903.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from ottla.wire.messages.alter_partition import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: How long the store may take.
+#: Timeout of the store.
 STORE_MS = 10_000
 
 
@@ -84,8 +84,9 @@ def _alter(
 
 
 def _joining(node: "Node", topic: Topic, before: PartitionState, after: PartitionState) -> list[Op]:
-    """Who is counted in must not have said meanwhile, in its registration, that its replica is not fit; and must still be assigned: the
-    state may be heard before the assignment that goes with it."""
+    """New members must not have reported their replica as ineligible meanwhile, and must still be assigned: the state may arrive before
+    its assignment.
+    """
     brokers = node.image.brokers
     added = [BrokerId(broker) for broker in after.isr if broker not in before.isr]
     if not added:

@@ -1,8 +1,8 @@
-"""DescribeCluster: the live brokers, and which of them is controller.
+"""DescribeCluster: live brokers and the controller.
 
-Behaviour: brokers appear at the addresses this client can use, as in Metadata. Controllers have no listener of their own here, so asking
-for them (endpoint type 2) is MISMATCHED_ENDPOINT_TYPE; any other type but 1 is UNSUPPORTED_ENDPOINT_TYPE. A broker without a registration
-is not there at all, so none is ever listed as fenced. Source: KIP-700, KIP-919, KIP-1073.
+Behaviour: brokers appear at addresses that this client can use, as in Metadata. There is no separate controller listener, so endpoint type
+2 is MISMATCHED_ENDPOINT_TYPE; any other type except 1 is UNSUPPORTED_ENDPOINT_TYPE. Unregistered brokers are unknown, so none is listed as
+fenced. Source: KIP-700, KIP-919, KIP-1073.
 """
 
 from typing import TYPE_CHECKING

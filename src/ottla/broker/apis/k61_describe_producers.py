@@ -1,6 +1,6 @@
-"""DescribeProducers: the producers that partitions led here remember, each with its last batch.
+"""DescribeProducers: producers of partitions led here, each with its last batch.
 
-Behaviour: a producer is remembered until producer.id.expiration.ms after its last batch. Each partition has its own error. Source: KIP-664.
+Behaviour: producer state expires producer.id.expiration.ms after the last batch. Each partition has its own error. Source: KIP-664.
 """
 
 from typing import TYPE_CHECKING

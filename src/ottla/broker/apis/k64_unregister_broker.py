@@ -1,8 +1,8 @@
-"""UnregisterBroker: nothing has to be unregistered.
+"""UnregisterBroker: not needed in this cluster.
 
-Behaviour: always UNSUPPORTED_VERSION, with the sentence that says why: a registration is an ephemeral node, and ends with its broker's
-session. ApiVersions does not tell of it, as that of a Kafka broker with ZooKeeper does not; `kafka-cluster.sh unregister` then says that
-the cluster does not support it. Replicas that a broker held are moved away by a reassignment.
+Behaviour: always UNSUPPORTED_VERSION with an error message: a registration is an ephemeral node, and ends with its broker's session.
+ApiVersions does not advertise it, like a Kafka broker with ZooKeeper; `kafka-cluster.sh unregister` then reports that the cluster does not
+support it. Use a reassignment to move the replicas of a broker.
 
 Source: KIP-500, KIP-631.
 """

@@ -1,11 +1,11 @@
-"""ConsumerGroupHeartbeat: all that a member of the new group protocol says, and is told what to read.
+"""ConsumerGroupHeartbeat: membership and assignment in the consumer protocol.
 
-Behaviour: epoch 0 joins, -1 leaves, -2 leaves for a while (static members), any other says that the member lives. Errors:
-FENCED_MEMBER_EPOCH 110 sends it back to join, UNRELEASED_INSTANCE_ID 111 when its instance id is in use, UNSUPPORTED_ASSIGNOR 112,
-INVALID_REGULAR_EXPRESSION 128, UNKNOWN_MEMBER_ID for a member the group does not have. The first member of the new protocol takes a
-classic group of consumers with it (group.consumer.migration.policy). Version 1: regular expressions, and the client names its members.
+Behaviour: epoch 0 joins, -1 leaves, -2 leaves temporarily (static members), other epochs keep the session alive. Errors:
+FENCED_MEMBER_EPOCH 110 makes the member rejoin, UNRELEASED_INSTANCE_ID 111 if its instance id is in use, UNSUPPORTED_ASSIGNOR 112,
+INVALID_REGULAR_EXPRESSION 128, UNKNOWN_MEMBER_ID for an unknown member. The first consumer member converts a classic group
+(group.consumer.migration.policy). Version 1: regular expressions, and the client generates its member id.
 
-Differences from Kafka: see ``groups/consumer_heartbeat.py``. Source: KIP-848, KIP-1082.
+Differences from Kafka: see ``groups/consumer/heartbeats.py``. Source: KIP-848, KIP-1082.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,6 @@
-"""ConsumerGroupDescribe: groups of the new protocol, with epochs, members, what each reads and shall read.
+"""ConsumerGroupDescribe: consumer groups with epochs, members, assignments and targets.
 
-Behaviour: a group that is not known, or of the classic protocol, is GROUP_ID_NOT_FOUND. Version 1 says of which protocol each member is.
-Source: KIP-848, KIP-1099.
+Behaviour: an unknown or classic group is GROUP_ID_NOT_FOUND. Version 1 has the protocol of each member. Source: KIP-848, KIP-1099.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,11 +1,9 @@
-"""ListConfigResources: the names of everything that has, or can have, settings.
+"""ListConfigResources: names of resources that have, or can have, settings.
 
-Versions: 0 lists client metrics alone, of which there are none here. Version 1 takes resource types; none means every type, and one that
-Kafka does not list either is UNSUPPORTED_VERSION.
+Versions: 0 lists only client metrics, of which there are none. Version 1 has resource types; none means every type, and a type that Kafka
+does not list either is UNSUPPORTED_VERSION. Groups with settings are listed.
 
-Groups are listed that have settings of their own.
-
-Difference from Kafka: broker loggers have no settings here, so none are listed. Source: KIP-1000, KIP-1142.
+Difference from Kafka: broker loggers have no settings here and are not listed. Source: KIP-1000, KIP-1142.
 """
 
 from typing import TYPE_CHECKING

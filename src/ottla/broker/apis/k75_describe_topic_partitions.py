@@ -1,11 +1,11 @@
-"""DescribeTopicPartitions: the partitions of topics, in the order of names, page by page.
+"""DescribeTopicPartitions: partitions of topics, ordered by name, in pages.
 
-Behaviour: a page has at most response_partition_limit partitions, and at most max.request.partition.size.limit; the cursor it ends with
-begins the next one. No topics means all of them. A topic asked for by name that does not exist has its error; the cursor's topic must be
-among those asked for, and its partition not negative (INVALID_REQUEST). Without topics, a cursor whose topic went away goes on behind it.
+Behaviour: a page has at most response_partition_limit and max.request.partition.size.limit partitions; its cursor starts the next page. No
+topics means all of them. A requested topic that does not exist has an error; the cursor's topic must be among the requested ones, and its
+partition not negative (INVALID_REQUEST). Without topics, a cursor of a deleted topic continues after it.
 
-Eligible leader replicas are those that left an ISR too small to commit anything (``controller/election.py``); last known ones those that
-came back without all that they had, and, where nobody leads, who led last. Source: KIP-966.
+Eligible leader replicas are those that left an ISR too small to commit (``controller/election.py``); last known ones are those that came
+back without all records, and, without a leader, the last leader. Source: KIP-966.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,4 @@
-"""Who leads a partition, for clients: the hints with which Produce and Fetch answer one that asked the wrong broker, partitions as
-Metadata shows them, and addresses as clients see them.
+"""Partition leaders for clients: leader hints in Produce and Fetch errors, partitions in Metadata, and client addresses of brokers.
 
 Source: KIP-951.
 """
@@ -15,12 +14,12 @@ from ottla.wire.messages.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-#: A broker that listens everywhere registers this; it is no address to send a client to.
+#: Registered by brokers that listen everywhere; not an address for clients.
 ANYWHERE = ("", "0.0.0.0", "::")
 
 
 class Seen(NamedTuple):
-    """A partition as far as this broker knows; leader -1 when none of its replicas can lead it now."""
+    """A partition as this broker knows it; leader -1 if no replica can lead it now."""
 
     leader: BrokerId
     leader_epoch: int
@@ -29,9 +28,9 @@ class Seen(NamedTuple):
 
 
 def as_seen(node: "Node", topic: Topic, number: int) -> Seen:
-    """What to tell about a partition: a replica is offline when its broker is gone, or its log directory failed.
+    """The state of a partition for clients: a replica is offline if its broker is gone or its log directory failed.
 
-    The ISR is told as it stands in the store, also of brokers that are gone: of a partition without a leader it says whom to bring back.
+    The ISR is the one in the store, including brokers that are gone: for a partition without a leader it shows which brokers to start.
     """
     state = topic.states.get(number)
     partition, brokers = TopicPartition(topic.name, number), node.image.brokers
@@ -54,7 +53,7 @@ def leader_hint(node: "Node", partition: TopicPartition) -> LeaderIdAndEpoch:
 
 
 def endpoints_of(node: "Node", call: RequestArrived, partitions: Iterable[TopicPartition]) -> list[NodeEndpoint]:
-    """Addresses of the brokers that lead these partitions, without this one."""
+    """Addresses of the leaders of these partitions, except this broker."""
     leaders = dict.fromkeys(leader_hint(node, partition).leader_id for partition in partitions)
     found = (node.image.brokers.get(BrokerId(leader)) for leader in leaders if leader != node.broker_id)
     return [
@@ -66,10 +65,10 @@ def endpoints_of(node: "Node", call: RequestArrived, partitions: Iterable[TopicP
 
 
 def address_for(node: "Node", call: RequestArrived, broker: Registration) -> tuple[str, int]:
-    """Host and port under which this client reaches a broker: what the broker was told to listen at, or to advertise.
+    """Host and port of a broker for this client: its listener or advertised listener.
 
-    For one that listens everywhere, without advertised.listeners, it is the host that the client itself used: what works from where it is.
-    Every broker tells the same of each; a client that hears two names of one broker drops its connection with every answer.
+    For a broker that listens everywhere without advertised.listeners it is the host that the client used. Every broker returns the same
+    address of a broker: a client that gets two addresses for one broker reconnects with every response.
     """
     unnamed = broker.host in ANYWHERE and bool(call.local[0]) and not node.options.advertised_listeners
     return (call.local[0] if unnamed else broker.host), broker.port

@@ -1,4 +1,4 @@
-"""A request that writes several things to the store and answers when all of them are done."""
+"""Requests that write several things to the store and are answered when all writes are done."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-#: Carries out operations and tells the outcome.
+#: Executes operations and passes on the result.
 Write = Callable[[Sequence[Op], Callable[[StoreResult], None]], None]
-#: Writes of one request that are under way at a time.
+#: Writes of one request in flight at a time.
 UNDER_WAY_MAX = 20
 NO_ANSWER = "the change may still be made: the store did not answer"
-#: The store refuses because a node is no longer, or not yet, as it was when the operations were made.
+#: Store errors after a conflicting change.
 OVERTAKEN = ("exists", "missing", "version")
 
 
 class Writes:
-    """The store writes of one request, made under the controller's office.
+    """Store writes of one request on the controller.
 
-    ``add`` begins one; its ``done`` hears None or what went wrong. ``answer_when_done`` lets the request wait for all of them, at most
-    ``timeout_ms``; those still open then hear RequestTimedOut (they may yet be carried out, but for those that have not begun).
+    ``add`` adds one; its ``done`` gets None or the error. ``answer_when_done`` answers the request after all of them, at most after
+    ``timeout_ms``; writes still open then get RequestTimedOut (those in flight may still be executed).
 
-    Some are under way at a time: a request for thousands of topics leaves the broker, and the store, time for others.
+    The number of writes in flight is limited, so that a request for thousands of topics leaves time for others.
     """
 
     def __init__(self, node: "Node", call: RequestArrived) -> None:
@@ -39,7 +39,7 @@ class Writes:
         self._call = call
         self._open: dict[int, Callable[[KafkaError | None], None]] = {}
         self._begun = 0
-        #: Writes that have not begun yet, which are the last ones in ``_open``.
+        #: Writes that are not in flight yet: the last ones in ``_open``.
         self._waiting: deque[Callable[[], None]] = deque()
 
     def add(
@@ -51,10 +51,10 @@ class Writes:
         again: Callable[[], Sequence[Op]] | None = None,
         write: Write | None = None,
     ) -> None:
-        """Write ``ops`` atomically. ``changed``: what it means that a node is not as it was, where ``again`` is not given.
+        """Writes ``ops`` atomically. ``changed``: the error after a conflict, if ``again`` is not given.
 
-        ``again``: what to write instead when somebody else changed the same nodes first, which the image shows by then; nothing to write
-        means that all is as it should be. It may raise a KafkaError. ``write``: how, where one multi may not be enough.
+        ``again``: the operations after a conflict, computed from the new image; none if nothing is left to do. It may raise a KafkaError.
+        ``write``: the function that executes operations, if one multi may not be enough.
         """
         self._begun += 1
         number = self._begun
@@ -86,12 +86,12 @@ class Writes:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Begin what waits, as far as the limit allows."""
+        """Starts writes up to the limit."""
         while self._waiting and len(self._open) - len(self._waiting) < UNDER_WAY_MAX:
             self._waiting.popleft()()
 
     def answer_when_done(self, response: Any, timeout_ms: int) -> Any:
-        """``response`` is completed by the ``done`` functions and sent when the last of them ran."""
+        """The ``done`` functions complete ``response``, which is sent after the last of them."""
 
         def finish(expired: bool) -> None:
             for done in self._open.values():
