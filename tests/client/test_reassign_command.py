@@ -204,7 +204,10 @@ def test_moves_are_listed(ottla: Ottla, cluster: ReassigningCluster) -> None:
     assert one == {"topic": "t", "partition": 1, "replicas": [4, 2, 3], "adding": [4], "removing": [3]}
 
 
-def test_replicas_that_are_being_added_are_not_missed_by_who_looks_whether_a_cluster_is_well(cluster: ReassigningCluster) -> None:
+def test_replicas_that_are_being_added_are_not_missed_by_who_looks_whether_a_cluster_is_well(
+    cluster: ReassigningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.cli.cluster.health.MOVES_MS", 500)
     cluster.alter(("t", 0), [4, 2])
     assert health("boot:1").under_replicated == {}
     cluster.nodes[3].stop()

@@ -97,7 +97,7 @@ def _coming(admin: Admin, partitions: Collection[tuple[str, int]]) -> dict[tuple
 def _damaged(admin: Admin) -> dict[tuple[str, int, int], str]:
     """Replicas with damage, as far as brokers tell."""
     found = {}
-    for broker, directories in sorted(admin.describe_log_dirs().items()):
+    for broker, directories in sorted(admin.describe_log_dirs(timeout_ms=MOVES_MS).items()):
         if isinstance(directories, Exception):
             continue
         for log in (log for directory in directories for log in directory.replicas if log.damage):
