@@ -1,11 +1,10 @@
-"""The client: pure machines that decide, thin faces that carry.
+"""The client: pure state machines and asyncio around them.
 
-Pure, without a clock, a socket or a thread: `accumulator` (records to send, by partition), `inflight` (how much a broker may owe us),
-`fetcher` and `fetch_session` (positions, what to ask for next), `cluster` (who leads what), `backoff`, `partitioner`, `offsets`.
+Pure, without clock, socket or thread: `producer.accumulator`, `producer.inflight`, `fetch.fetcher`, `fetch.session`, `transport.cluster`
+(metadata), `transport.backoff`, `producer.partitioner`, and both memberships in `group`.
 
-Around them, on asyncio: `network` (connections, metadata), `sender` (the accumulator's postman) and the faces `producer`, `consumer`,
-`admin`; `sync` offers the same faces to code that blocks, with the loop in a thread of its own.
+On asyncio: `transport.network` (connections, metadata), `producer.sender`, `fetch.fetch_loop`, `group.coordinator_client`, and the public
+clients `producer`, `consumer` and `admin`. `sync` has the same clients for blocking code, with the event loop in a thread.
 
-Settings are Kafka's names in snake case, declared in `options`. Everything that goes wrong is a `KafkaError`, the broker's or one of
-`errors`.
+Settings are Kafka's names in snake case, declared in `options`. All errors are a `KafkaError`: a broker's, or one of `errors`.
 """

@@ -1,13 +1,12 @@
-"""What users give to the clients' calls, looked at before anything is done with it: what cannot be is a TypeError or a ValueError that
-says what to give, and not what some code deep below makes of it.
+"""Validates arguments of the clients' methods. A wrong one is a TypeError or ValueError that says what to pass.
 
-The annotations of a method's parameters say what it takes, so they are what it is looked at by: `checked` puts that in front of methods.
+The annotations of a method define what it accepts; `checked` adds the validation to methods.
 
-    str bytes int float None classes       as Python has them, but True is no int, and an int may stand for a float
+    str bytes int float None classes       as in Python, but True is not an int, and an int is accepted for a float
     TopicPartition, tuple[str, int]        any pair of a topic and a number
-    Iterable[X], Sequence[X]               anything but one str, whose letters would be taken for names; an iterator is made into a list
+    Iterable[X], Sequence[X]               anything but a single str; an iterator becomes a list
     Mapping[K, V], X | Y                   each part
-    a Struct of ours                       each field
+    a Struct of Ottla                      each field
     *_ms: float                            0 or more
 """
 
@@ -26,9 +25,9 @@ from ottla.base.ids import TopicPartition
 
 C = TypeVar("C", bound=type[Any])
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
-#: Numbers that may be larger than what counts things: offsets, times.
+#: Parameters with 64 bits: offsets and times.
 LONG = ("before", "times", "offset", "offsets")
-#: What to show of a name, by the parameter that it is given for.
+#: Example values by parameter.
 EXAMPLES = {
     "group": "billing",
     "groups": "billing",
@@ -37,7 +36,7 @@ EXAMPLES = {
     "names": "retention.ms",
     "values": "retention.ms",
 }
-#: What is called by a name, by the parameter.
+#: Kind of a name by parameter.
 CALLED = {"topic": "topic", "topics": "topic", "group": "group", "groups": "group"}
 WORDS = {str: "a str", bytes: "bytes", int: "a whole number", float: "a number", bool: "True or False", types.NoneType: "None"}
 MADE = {
@@ -53,14 +52,14 @@ PARTITION = "a partition is named by its topic and number, such as ('orders', 0)
 
 
 def topic_name(value: str) -> str:
-    """A topic's name. Raises: TypeError for what is no text. What text cannot be a name is for brokers to say."""
+    """A topic's name. Raises: TypeError if it is not text. Brokers validate the name itself."""
     if not isinstance(value, str):
         raise TypeError(f"a topic is named by a str, not by {value!r}")
     return value
 
 
 def whole_number(what: str, value: int, *, at_least: int = 0, at_most: int = INT32_MAX) -> int:
-    """A number without a fraction. Raises: TypeError, ValueError."""
+    """An integer. Raises: TypeError, ValueError."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{what} is a whole number, not {value!r}")
     if not at_least <= value <= at_most:
@@ -69,7 +68,7 @@ def whole_number(what: str, value: int, *, at_least: int = 0, at_most: int = INT
 
 
 def milliseconds(what: str, value: float) -> float:
-    """How long something may take. Raises: TypeError, ValueError."""
+    """A duration. Raises: TypeError, ValueError."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{what} is a number of milliseconds, not {value!r}")
     if not value >= 0:
@@ -78,22 +77,22 @@ def milliseconds(what: str, value: float) -> float:
 
 
 def patience(timeout_ms: float | None) -> float | None:
-    """How long a call may take; None: as long as it takes. Raises: TypeError, ValueError."""
+    """A timeout; None for no limit. Raises: TypeError, ValueError."""
     return None if timeout_ms is None else milliseconds("timeout_ms", timeout_ms)
 
 
 def mapping(what: str, value: Any, example: str) -> Mapping[Any, Any]:
-    """Something by something. Raises: TypeError."""
+    """A mapping. Raises: TypeError."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{what} are given in a dict, such as {example}, not as {value!r}")
     return value
 
 
-# ---------------------------------------------------------------------------------------------------------------- by annotations
+# By annotations.
 
 
 def checked(*names: str) -> Callable[[C], C]:
-    """Have these methods of a class look at what they are given before they begin; without names, all public ones."""
+    """Adds validation to these methods of a class; without names, to all public ones."""
 
     def decorate(made: C) -> C:
         for name in names or [name for name in dir(made) if not name.startswith("_") and name != "close"]:
@@ -134,7 +133,7 @@ def _looking(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _kinds(method: Callable[..., Any]) -> dict[str, Any]:
-    """What each parameter takes, of those that can be looked at."""
+    """Accepted types of the parameters that can be validated."""
     kinds = {}
     for name, one in inspect.signature(method).parameters.items():
         if name in method.__annotations__ and one.kind is not one.VAR_KEYWORD:
@@ -150,7 +149,7 @@ def _fields(kind: type) -> dict[str, Any]:
 
 
 def fitting(where: str, value: Any, kind: Any, about: str = "") -> Any:
-    """The value, where it is of this kind; `where` says what it is, `about` for which parameter. Raises: TypeError, ValueError."""
+    """The value if it has this type; `where` describes it, `about` is the parameter. Raises: TypeError, ValueError."""
     if isinstance(kind, TypeVar):
         kind = kind.__bound__ or Any
     if kind is Any:
@@ -163,7 +162,7 @@ def fitting(where: str, value: Any, kind: Any, about: str = "") -> Any:
 
 
 def _arms(kind: Any) -> list[Any]:
-    """The kinds that are as good, the more special ones first."""
+    """The alternatives of a union, the most specific first."""
     arms = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
     arms = [inner for arm in arms for inner in (_arms(arm.__bound__) if isinstance(arm, TypeVar) else [arm])]
     return sorted(arms, key=lambda arm: get_origin(arm) is not None and not _is_of(arm, Mapping))
@@ -175,7 +174,7 @@ def _is_of(kind: Any, general: type) -> bool:
 
 
 def _outer(value: Any, kind: Any) -> bool:
-    """Whether a value looks like this kind from outside."""
+    """Whether a value has this type, without its parts."""
     origin = get_origin(kind)
     if kind is TopicPartition or origin is tuple:
         return isinstance(value, tuple | list) and len(value) == (2 if origin is None else len(get_args(kind)))
@@ -193,7 +192,7 @@ def _outer(value: Any, kind: Any) -> bool:
 
 
 def _inner(where: str, value: Any, kind: Any, about: str) -> Any:
-    """The value, once its parts were looked at."""
+    """The value after validation of its parts."""
     arguments = get_args(kind)
     if kind is TopicPartition:
         arguments = (str, int)
@@ -240,7 +239,7 @@ def _refusal(where: str, value: Any, arms: list[Any], about: str) -> str:
 
 
 def _words(kind: Any, about: str) -> str:
-    """What to give, in words."""
+    """Description of an accepted value."""
     if kind in WORDS:
         return WORDS[kind]
     if get_origin(kind) is None and kind is not TopicPartition:

@@ -1,16 +1,15 @@
-"""Users' interceptors around a producer and a consumer: each sees every record, may change it, and hears what became of it.
+"""Interceptors of producers and consumers: they see every record, may change it, and get the outcome.
 
     class Traced:
-        def configure(self, settings): ...                      # once, when the client is made
-        def on_send(self, record): return record                # before it is serialized, in the thread of send()
+        def configure(self, settings): ...                      # once, when the client is created
+        def on_send(self, record): return record                # before serialization, in the thread of send()
         def on_acknowledgement(self, metadata, error): ...      # in the thread of the sender
-        def on_consume(self, records): return records           # deserialized, before poll() or a loop gives them, in the user's thread
-        def on_commit(self, offsets): ...                       # committed by partition, in the consumer's own thread or loop
+        def on_consume(self, records): return records           # deserialized, before poll() returns them, in the user's thread
+        def on_commit(self, offsets): ...                       # committed by partition, in the consumer's thread or loop
         def close(self): ...
 
-Methods that an interceptor does not have are not called, so that one object may serve both. They are asked in the order in which they were
-given. What one raises is logged, and things go on as the one before it left them: an interceptor never keeps anything from being sent,
-read or committed (KIP-42).
+Missing methods are not called, so one object may serve both. Interceptors are called in the given order. An exception is logged and
+ignored: an interceptor never prevents sending, reading or committing (KIP-42).
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ log = logging.getLogger("ottla.client")
 
 
 class ProducerRecord(msgspec.Struct):
-    """A record as it was given to `send`."""
+    """A record as passed to `send`."""
 
     topic: str
     value: Any = None
     key: Any = None
     #: (name, bytes or None) each.
     headers: Any = ()
-    #: None: the key, or the partitioner, decides.
+    #: None: selected by the key or the partitioner.
     partition: int | None = None
     #: None: the time of send().
     timestamp_ms: int | None = None
 
 
 class Interceptors:
-    """Any number of a producer's interceptors as one that never raises."""
+    """All interceptors of a producer; never raises."""
 
     def __init__(self, given: Iterable[Any], settings: Mapping[str, Any]) -> None:
         self._given = configured(given, settings, ("on_send", "on_acknowledgement", "close"))
@@ -55,7 +54,7 @@ class Interceptors:
         return bool(self._given)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """The record as they want it."""
+        """The record after all interceptors."""
         for one in self._given:
             found = called(one, "on_send", record)
             if isinstance(found, ProducerRecord):
@@ -65,18 +64,18 @@ class Interceptors:
         return record
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
-        """Tell them where a record was written, or why it was not: then the metadata's offset is -1, and its partition where unknown."""
+        """Reports where a record was written, or the error: then the offset is -1, and the partition too if unknown."""
         for one in self._given:
             called(one, "on_acknowledgement", metadata, error)
 
     def close(self) -> None:
-        """The producer is closed."""
+        """The producer was closed."""
         for one in self._given:
             called(one, "close")
 
 
 class ConsumerInterceptors:
-    """Any number of a consumer's interceptors as one that never raises."""
+    """All interceptors of a consumer; never raises."""
 
     def __init__(self, given: Iterable[Any], settings: Mapping[str, Any]) -> None:
         self._given = configured(given, settings, ("on_consume", "on_commit", "close"))
@@ -85,9 +84,9 @@ class ConsumerInterceptors:
         return bool(self._given)
 
     def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """The records as they want them: changed, fewer, or others. What is left out counts as read."""
+        """The records after all interceptors. Dropped records count as read."""
         for one in self._given:
-            # It may have spoilt the list before it failed.
+            # An interceptor may have changed the list before it failed.
             found = called(one, "on_consume", list(records))
             if isinstance(found, list | tuple) and all(isinstance(record, ConsumerRecord) for record in found):
                 records = list(found)
@@ -96,18 +95,18 @@ class ConsumerInterceptors:
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Tell them what was committed."""
+        """Reports committed offsets."""
         for one in self._given:
             called(one, "on_commit", dict(offsets))
 
     def close(self) -> None:
-        """The consumer is closed."""
+        """The consumer was closed."""
         for one in self._given:
             called(one, "close")
 
 
 def configured(given: Iterable[Any], settings: Mapping[str, Any], methods: tuple[str, ...]) -> list[Any]:
-    """The interceptors, told of the client's settings. Raises: TypeError for what has none of these methods; what `configure` raises."""
+    """The interceptors after `configure`. Raises: TypeError for an object without these methods; errors of `configure`."""
     interceptors = list(given)
     for one in interceptors:
         if not any(hasattr(one, name) for name in methods):
@@ -119,7 +118,7 @@ def configured(given: Iterable[Any], settings: Mapping[str, Any], methods: tuple
 
 
 def called(one: Any, name: str, *arguments: Any) -> Any:
-    """What the method gives; None if there is none, or if it raises, which is logged."""
+    """The result of the method; None if it is missing or raises, which is logged."""
     method: Callable[..., Any] | None = getattr(one, name, None)
     if method is None:
         return None

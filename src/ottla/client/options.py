@@ -1,6 +1,6 @@
-"""Every setting of the clients, under Kafka's name; in Python it is the same name in snake case, as a keyword argument.
+"""All client settings with Kafka's names; in Python the same name in snake case, as a keyword argument.
 
-A setting that is not in the table is refused by name. Values may be Python's (`acks=1`, `linger_ms=5`) or Kafka's text (`acks="all"`).
+Unknown settings are refused by name. Values may be Python's (`acks=1`, `linger_ms=5`) or Kafka's text (`acks="all"`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ottla.base.options import ConfigError, Kind, Options, OptionSpec, option, s
 from ottla.base.units import INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 
 DEFAULT_PORT = 9092
-#: How much larger than usual batches become for which the brokers are not quick enough anyway: large ones are cheap for everyone.
+#: Factor by which batches may grow if the brokers fall behind: large batches are cheap.
 BACKLOG_FACTOR = 8
 
 
 class ClientOptions(Options):
-    """What every client has."""
+    """Settings of all clients."""
 
     bootstrap_servers: tuple[str, ...] = option(
         "bootstrap.servers", ("127.0.0.1:9092",),
@@ -70,7 +70,7 @@ class ClientOptions(Options):
 
 
 class ProducerOptions(ClientOptions):
-    """What a producer has besides."""
+    """Settings of a producer."""
 
     acks: str = option(
         "acks", "all", choices=("all", "-1", "0", "1"),
@@ -146,7 +146,7 @@ class ProducerOptions(ClientOptions):
 
 
 class ConsumerOptions(ClientOptions):
-    """What a consumer has besides."""
+    """Settings of a consumer."""
 
     group_id: str = option(
         "group.id", "", doc="The consumer group: its members share the partitions of what they subscribe to, and its offsets are kept."
@@ -235,7 +235,7 @@ class ConsumerOptions(ClientOptions):
 
 
 class AdminOptions(ClientOptions):
-    """What an admin client has besides."""
+    """Settings of an admin client."""
 
     default_api_timeout_ms: int = option(
         "default.api.timeout.ms", MINUTE_MS, at_least=1, at_most=INT64_MAX, doc="How long a call may take, with all its retries."
@@ -247,9 +247,9 @@ T = TypeVar("T", bound=ClientOptions)
 
 
 def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
-    """The settings given as keyword arguments, over the defaults.
+    """The keyword arguments over the defaults.
 
-    Raises: ConfigError for a name that is not in the table, or a value that is out of range or of the wrong type.
+    Raises: ConfigError for an unknown name, or a value that is out of range or of the wrong type.
     """
     by_attribute = {spec.attribute: spec for spec in table.SPECS.values()}
     made = table()
@@ -258,7 +258,7 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
         if spec is None:
             raise ConfigError(name, "unknown setting" + suggestion(name, by_attribute))
         if value is None and spec.kind is Kind.STRING and spec.default == "":
-            # What others write for "not set".
+            # Other clients' value for "not set".
             continue
         setattr(made, name, _sayable(spec, spec.parse(_text(spec, value))))
     if not made.bootstrap_servers:
@@ -273,7 +273,7 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
 
 
 def _sayable(spec: OptionSpec, value: Any) -> Any:
-    """Strings go to the brokers: who you are, which group."""
+    """Validates strings that are sent to brokers: client id, group id."""
     if isinstance(value, str) and (size := len(value.encode(errors="replace"))) > STRING_BYTES_MAX:
         raise ConfigError(spec.attribute, f"has {size} bytes; the protocol can say at most {STRING_BYTES_MAX} bytes")
     return value
@@ -291,7 +291,7 @@ def _text(spec: OptionSpec, value: Any) -> str:
     raise ConfigError(spec.attribute, f"expected {_EXPECTED[spec.kind]}, not {value!r}")
 
 
-#: Longer strings cannot be said in the protocol.
+#: Maximum length of a string in the protocol.
 STRING_BYTES_MAX = 32_767
 _EXPECTED = {
     Kind.BOOLEAN: "True or False",
@@ -305,7 +305,7 @@ _EXPECTED = {
 
 
 def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:
-    """Idempotence gives way to settings it cannot live with, unless it was asked for: then they contradict each other."""
+    """Disables idempotence if other settings conflict; if it was requested, raises ConfigError."""
     reasons = []
     if made.acks not in ("all", "-1"):
         reasons.append(f"acks={made.acks}")
@@ -330,7 +330,7 @@ def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:
 
 
 def _check_consumer(made: ConsumerOptions, given: Mapping[str, Any]) -> None:
-    """Settings that only make sense together."""
+    """Validates combinations of settings."""
     reset_duration_ms(made.auto_offset_reset)
     if made.heartbeat_interval_ms >= made.session_timeout_ms:
         session_ms = made.session_timeout_ms
@@ -348,7 +348,7 @@ def _check_consumer(made: ConsumerOptions, given: Mapping[str, Any]) -> None:
 
 
 def reset_duration_ms(policy: str) -> int | None:
-    """How far back `auto.offset.reset` goes, if it is a duration; None: it is another policy. Raises: ConfigError."""
+    """Duration of `auto.offset.reset`; None for another policy. Raises: ConfigError."""
     if policy in ("earliest", "latest", "none"):
         return None
     found = re.fullmatch(r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", policy)
@@ -375,7 +375,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def address_problem(servers: str) -> str | None:
-    """What is wrong with the first broker address in `servers` that has no port or is no address; None: all are HOST:PORT."""
+    """The problem of the first broker address in `servers` without a port or in a wrong form; None if all are HOST:PORT."""
     for text in filter(None, (part.strip() for part in servers.split(","))):
         try:
             host, port = parse_address(text)

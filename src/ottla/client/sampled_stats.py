@@ -1,7 +1,7 @@
-"""Quantities of which the last minute counts, under Kafka's names.
+"""Statistics of the last minute, for metrics with Kafka's names.
 
-Averages, maxima and rates are of the last half to whole minute: two windows of 30 s, the older dropped as a new one begins; a rate of less
-than one window is spread over a whole one, as Kafka does it. Totals are of all time.
+Averages, maxima and rates cover the last half to whole minute: two windows of 30 s, of which the older one is dropped when a new one
+begins. A rate of less than one window is divided by a whole one, as in Kafka. Totals cover all time.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ Figures = dict[str, float]
 
 
 class Moving:
-    """A quantity: its sum of all time, and what was measured of it lately."""
+    """A statistic: its total, and recent samples."""
 
     __slots__ = ("_began_ms", "_count", "_greatest", "_sum", "total")
 
     def __init__(self) -> None:
         self.total = 0.0
-        #: Of the window before, and of this one.
+        #: Of the previous window and the present one.
         self._began_ms = [float("-inf"), float("-inf")]
         self._count = [0, 0]
         self._sum = [0.0, 0.0]
         self._greatest = [0.0, 0.0]
 
     def add(self, value: float, now_ms: float, times: int = 1) -> None:
-        """Measured `times` times, `value` in sum; the maximum is of whole calls."""
+        """Adds `times` samples with this sum; the maximum is that of calls."""
         self._roll(now_ms)
         self.total += value
         self._count[1] += times
@@ -45,13 +45,13 @@ class Moving:
         self._began_ms[1] = now_ms
 
     def average(self, now_ms: float) -> float:
-        """Of what was measured lately; NaN if nothing was."""
+        """Average of recent samples; NaN without any."""
         self._roll(now_ms)
         count = sum(self._count)
         return sum(self._sum) / count if count else float("nan")
 
     def greatest(self, now_ms: float) -> float:
-        """Of what was measured lately; NaN if nothing was."""
+        """Maximum of recent samples; NaN without any."""
         self._roll(now_ms)
         return max(self._greatest) if any(self._count) else float("nan")
 
@@ -62,10 +62,10 @@ class Moving:
 
 
 def average_and_maximum(name: str, one: Moving, now_ms: float) -> Figures:
-    """Two figures."""
+    """Two metrics."""
     return {f"{name}-avg": one.average(now_ms), f"{name}-max": one.greatest(now_ms)}
 
 
 def total_and_rate(name: str, one: Moving, now_ms: float) -> Figures:
-    """Two figures."""
+    """Two metrics."""
     return {f"{name}-total": one.total, f"{name}-rate": one.rate(now_ms)}

@@ -1,17 +1,16 @@
-"""What a record's key and value are to the user, and their bytes.
+"""Serializers of record keys and values.
 
 A serializer is one of
 
     a name            "str"  "int"  "float"  "bytes"  "json"  "uuid"       or the type: str, int, float, bytes
     a format          Str("latin-1")  Int(32)  Float(32)  Json(type=Order)  Avro(schema)  Protobuf(Order)
-    a function        value -> bytes                                       not asked about None, which stays None
-    an object         serialize(topic, headers, value) -> bytes | None     perhaps configure(settings, is_key) and close()
+    a function        value -> bytes                                       not called for None, which stays None
+    an object         serialize(topic, headers, value) -> bytes | None     optionally configure(settings, is_key) and close()
 
-and a deserializer the same the other way round: bytes -> value, deserialize(topic, headers, data). Formats are both. `headers` is the
-record's list of (name, bytes); a serializer may add to it.
+and a deserializer the reverse: bytes -> value, deserialize(topic, headers, data). Formats are both. `headers` is the record's list of
+(name, bytes); a serializer may append to it.
 
-The bytes are those of Kafka's own serializers: text is UTF-8, numbers are big-endian, a UUID is its text. None is a tombstone and stays
-None.
+The bytes are those of Kafka's serializers: text is UTF-8, numbers are big-endian, a UUID is text. None is a tombstone and stays None.
 """
 
 from __future__ import annotations
@@ -35,28 +34,28 @@ Deserialize = Callable[[str, HeaderList, bytes | None], Any]
 
 
 class Serializer(Protocol):
-    """What an object must have to serialize; it may have `configure(settings, is_key)` and `close()` besides."""
+    """A serializer object; it may also have `configure(settings, is_key)` and `close()`."""
 
     def serialize(self, topic: str, headers: HeaderList, data: Any) -> bytes | None: ...
 
 
 class Deserializer(Protocol):
-    """What an object must have to deserialize; it may have `configure(settings, is_key)` and `close()` besides."""
+    """A deserializer object; it may also have `configure(settings, is_key)` and `close()`."""
 
     def deserialize(self, topic: str, headers: HeaderList, data: bytes | None) -> Any: ...
 
 
 class SerializationFailed(KafkaError, ValueError):
-    """A key or value does not go into its bytes, or bytes do not give one."""
+    """A key or value cannot be serialized or deserialized."""
 
     sentence = "not the data that the format was made for"
 
 
 class Format(ABC):
-    """A format encodes and decodes what is not None."""
+    """A format encodes and decodes values other than None."""
 
     name = "?"
-    #: What `encode` and `decode` raise over data that is not theirs.
+    #: Exceptions of `encode` and `decode` for invalid data.
     failures: tuple[type[Exception], ...] = (TypeError, ValueError, struct.error, OverflowError)
 
     def serialize(self, topic: str, headers: HeaderList, data: Any) -> bytes | None:
@@ -79,14 +78,14 @@ class Format(ABC):
 
     @abstractmethod
     def encode(self, data: Any) -> bytes:
-        """The bytes of a value."""
+        """Encodes a value."""
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:
-        """The value of bytes."""
+        """Decodes bytes."""
 
     def reader(self) -> Callable[[bytes], Any]:
-        """What `decode` does, by the shortest way."""
+        """A function equivalent to `decode`, with the least overhead."""
         return self.decode
 
 
@@ -99,7 +98,7 @@ class Str(Format):
         self._encoding = encoding
 
     def serialize(self, topic: str, headers: HeaderList, data: Any) -> bytes | None:
-        """As every format; without the detour for what is nearly always given."""
+        """Like in `Format`, with a fast path for text."""
         try:
             if data.__class__ is str:
                 return data.encode(self._encoding)
@@ -117,7 +116,7 @@ class Str(Format):
 
 
 class Bytes(Format):
-    """Bytes as they are."""
+    """Bytes, unchanged."""
 
     name = "bytes"
 
@@ -131,7 +130,7 @@ class Bytes(Format):
 
 
 class Int(Format):
-    """A signed whole number of 64 bits (Kafka's LongSerializer), 32 (IntegerSerializer) or 16 (ShortSerializer)."""
+    """A signed integer of 64 bits (Kafka's LongSerializer), 32 (IntegerSerializer) or 16 (ShortSerializer)."""
 
     def __init__(self, bits: int = 64) -> None:
         self._struct = struct.Struct({64: ">q", 32: ">i", 16: ">h"}[bits])
@@ -173,12 +172,12 @@ class Uuid(Format):
         return uuid.UUID(data.decode())
 
 
-#: What is in JSON as it is.
+#: Types that JSON has.
 PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def refuse_bytes(data: Any) -> None:
-    """Raises: TypeError for bytes in what is to be JSON: msgspec would write base64, which nobody takes for that who reads it."""
+    """Raises: TypeError for bytes in a JSON value: msgspec would write base64, which readers do not expect."""
     kind = data.__class__
     inner: Iterable[Any] = ()
     if kind is dict:
@@ -196,10 +195,10 @@ def refuse_bytes(data: Any) -> None:
 
 
 class Json(Format):
-    """JSON, as msgspec reads and writes it; with `type`, a class that msgspec knows, what is read is checked and made into that.
+    """JSON, read and written by msgspec; with `type`, a class that msgspec supports, values are validated and converted.
 
-    Bytes are refused, as JSON has none, in whatever lists and dicts they are. A field of a class (dataclass, Struct) that is declared to
-    be bytes is written as base64, and read as that.
+    Bytes are refused at any depth, because JSON has none. A field of a class (dataclass, Struct) that is declared as bytes is written and
+    read as base64.
     """
 
     name = "JSON"
@@ -222,10 +221,10 @@ class Json(Format):
 
 
 class Avro(Format):
-    """Avro's binary form of records under one schema, a dict or JSON text.
+    """Avro's binary format with one schema, a dict or JSON text.
 
-    With `schema_id`, each value is framed as schema registries have it: a zero byte, the id in four bytes, the value. `reader_schema`: what
-    is read is shaped for it. Needs the extra `schema`.
+    With `schema_id`, values have the header of schema registries: a zero byte and the id in four bytes. `reader_schema`: the schema for
+    reading. Needs the extra `schema`.
     """
 
     name = "Avro"
@@ -234,9 +233,9 @@ class Avro(Format):
         self._avro = needed("fastavro", "Avro")
         self._schema = self._avro.parse_schema(_parsed(schema))
         self._reader_schema = None if reader_schema is None else self._avro.parse_schema(_parsed(reader_schema))
-        #: What stands before each value.
+        #: Header of each value.
         self.prefix = b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
-        # fastavro walks into what it is given: a field of the wrong type shows as almost anything.
+        # fastavro raises almost any exception for a field of the wrong type.
         self.failures = (TypeError, ValueError, KeyError, IndexError, EOFError, AttributeError, OverflowError, struct.error)
 
     def encode(self, data: Any) -> bytes:
@@ -249,7 +248,7 @@ class Avro(Format):
         return self.read(BytesIO(data))
 
     def read(self, stream: BytesIO) -> Any:
-        """The value at which a stream is, which is behind it then."""
+        """Reads the value at the stream's position."""
         frame = stream.read(len(self.prefix))
         if frame != self.prefix:
             raise ValueError(f"framed by {frame.hex()}, not by {self.prefix.hex()}, which is schema {int.from_bytes(self.prefix, 'big')}")
@@ -257,12 +256,12 @@ class Avro(Format):
 
     @property
     def write_schema(self) -> Any:
-        """The schema, parsed, of what is written."""
+        """The parsed schema for writing."""
         return self._schema
 
     @property
     def read_schema(self) -> Any:
-        """The schema, parsed, of what is read."""
+        """The parsed schema for reading."""
         return self._schema if self._reader_schema is None else self._reader_schema
 
 
@@ -284,7 +283,7 @@ class Protobuf(Format):
 
 
 def needed(module: str, what: str) -> Any:
-    """A module of the extra `schema`. Raises: ImportError that says how to get it."""
+    """A module of the extra `schema`. Raises: ImportError with the command to install it."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -300,9 +299,9 @@ _TYPES: dict[Any, type[Format]] = {str: Str, int: Int, float: Float, bytes: Byte
 
 
 def as_serializer(given: Any, settings: Mapping[str, Any], *, is_key: bool) -> Serialize | None:
-    """The function behind a serializer in any of its forms; None without one. An object is configured.
+    """The function of a serializer in any form; None without one. Configures objects.
 
-    Raises: ValueError for a name that is no format, TypeError for what is no serializer.
+    Raises: ValueError for an unknown name, TypeError for an object that is not a serializer.
     """
     found = _chosen(given, "serialize", settings, is_key=is_key)
     if found is None or given is not found or hasattr(found, "serialize"):
@@ -311,7 +310,7 @@ def as_serializer(given: Any, settings: Mapping[str, Any], *, is_key: bool) -> S
 
 
 def as_deserializer(given: Any, settings: Mapping[str, Any], *, is_key: bool) -> Deserialize | None:
-    """As `as_serializer`, the other way round."""
+    """Like `as_serializer`, for deserializers."""
     found = _chosen(given, "deserialize", settings, is_key=is_key)
     if found is None or given is not found or hasattr(found, "deserialize"):
         return None if found is None else found.deserialize
@@ -319,8 +318,8 @@ def as_deserializer(given: Any, settings: Mapping[str, Any], *, is_key: bool) ->
 
 
 def as_reader(given: Any, settings: Mapping[str, Any], *, is_key: bool) -> tuple[Deserialize | None, Callable[[bytes], Any] | None]:
-    """`as_deserializer`, and a function that does the same to bytes alone where topic and headers are not asked for: it may raise another
-    error over the same bytes.
+    """`as_deserializer`, and an equivalent function of the bytes alone if topic and headers are not needed: it may raise another error for
+    the same bytes.
     """
     deserialize = as_deserializer(given, settings, is_key=is_key)
     owner = getattr(deserialize, "__self__", None)
@@ -350,7 +349,7 @@ def _chosen(given: Any, method: str, settings: Mapping[str, Any], *, is_key: boo
 
 
 def close_all(*given: Any) -> None:
-    """Close those that can be closed."""
+    """Closes objects that have `close`."""
     for one in given:
         close = getattr(one, "close", None)
         if close is not None and not isinstance(one, type):

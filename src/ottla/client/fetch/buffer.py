@@ -1,10 +1,9 @@
-"""Records out of the fetcher's chunks: one partition after the other, decoded batch by batch as they are taken, or whole chunks lent to who
-reads them elsewhere. Pure.
+"""The fetch buffer: fetched chunks by partition, from which records are decoded batch by batch, or whole chunks are lent. Pure.
 
-    row    A  C  B        partitions that have chunks; the first is served until it is empty, or paused, or there is enough
+    row    A  C  B        partitions with chunks; the first is served until it is empty, paused, or the limit is reached
            ^ next
 
-An error of a partition is told when there is nothing to give before it, once.
+An error of a partition is raised once, when no records come before it.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from ottla.wire.errors import CorruptMessage, KafkaError
 
 
 class Taking:
-    """See the module. `positions` are the fetcher's."""
+    """The fetch buffer of a consumer. `positions` are the fetcher's."""
 
     def __init__(self, positions: Mapping[TopicPartition, Position], options: ConsumerOptions) -> None:
         self._positions = positions
         self._check_crcs = options.check_crcs
         self._read_committed = options.isolation_level == "read_committed"
-        #: Partitions with chunks, in the order in which they are served.
+        #: Partitions with chunks, in the order of service.
         self.row: deque[TopicPartition] = deque()
-        #: What was taken, for whoever counts it.
+        #: Records taken, for metrics.
         self.consumed: list[Consumed] = []
 
     def arrived(self, tp: TopicPartition) -> None:
@@ -40,18 +39,18 @@ class Taking:
             self.row.append(tp)
 
     def forget(self, tp: TopicPartition) -> None:
-        """A partition has none any more."""
+        """A partition has no chunks any more."""
         if tp in self.row:
             self.row.remove(tp)
 
     def assigned(self) -> None:
-        """Only partitions that have a position are served."""
+        """Drops partitions without a position."""
         self.row = deque(tp for tp in self.row if tp in self._positions)
 
     def take(self, records_max: int) -> list[ConsumerRecord]:
-        """Up to so many records, each partition's in order; the positions move past them.
+        """Up to ``records_max`` records, in order per partition; the positions advance.
 
-        Raises: an error of some partition, when there are no records to give before it.
+        Raises: an error of a partition, if no records come before it.
         """
         taken: list[ConsumerRecord] = []
         for _ in range(len(self.row)):
@@ -71,17 +70,17 @@ class Taking:
         return taken
 
     def _tell_error(self) -> None:
-        """Raises: an error of some partition, which is over with that."""
+        """Raises: an error of a partition, and clears it."""
         for position in self._positions.values():
             if position.error is not None and not position.paused:
                 error, position.error = position.error, None
                 raise error
 
     def lend(self, records_max: int) -> list[Lent]:
-        """Whole chunks with about so many records, or one at least, to be read elsewhere; the positions wait for `take_back`, which must
-        follow for each, the last one first.
+        """Whole chunks with about ``records_max`` records, at least one, to be decoded elsewhere. The positions wait for `take_back`,
+        which must follow for each, in reverse order.
 
-        Raises: an error of some partition, when there is nothing to lend before it.
+        Raises: an error of a partition, if no chunks come before it.
         """
         lent: list[Lent] = []
         left = records_max
@@ -104,9 +103,9 @@ class Taking:
         return lent
 
     def take_back(self, lent: Lent, next_offset: int | None, error: KafkaError | None = None) -> bool:
-        """A chunk was read up to `next_offset`, which is where its partition is now; None: not at all. `error`: it cannot be read further.
+        """A lent chunk was read up to `next_offset`, the partition's new position; None: not at all. `error`: it cannot be read further.
 
-        False when the partition went on elsewhere meanwhile: then nothing of the chunk counts.
+        False if the position changed meanwhile: then the chunk does not count.
         """
         position, chunk = self._positions.get(lent.tp), lent.chunk
         if position is None or position.generation != lent.generation or position.fetch_offset < chunk.end_offset:
@@ -130,20 +129,20 @@ class Taking:
         return True
 
     def _begun(self, position: Position, chunk: Chunk) -> None:
-        """A part of the chunk was taken, and the limit reached."""
+        """Part of the chunk was taken when the limit was reached."""
         taken = chunk.given - len(chunk.decoded)
         if taken > chunk.counted:
             self.consumed.append(Consumed(position.tp, taken - chunk.counted))
             chunk.counted = taken
 
     def _consumed(self, position: Position, chunk: Chunk) -> None:
-        """Nothing is left of the chunk."""
+        """The chunk is used up."""
         at = position.standing(None, self._read_committed)
         whole = ConsumedChunk(chunk.given, len(chunk.buffer), at.lag or 0, at.lead or 0)
         self.consumed.append(Consumed(position.tp, chunk.given - chunk.counted, whole))
 
     def _take_from(self, position: Position, chunk: Chunk, taken: list[ConsumerRecord], records_max: int) -> None:
-        """Move records of the chunk's next batch; drop the chunk when it is empty."""
+        """Moves records of the chunk's next batch; drops the chunk when it is empty."""
         if not chunk.decoded:
             if chunk.next == len(chunk.batches):
                 self._consumed(position, position.chunks.popleft())

@@ -1,4 +1,4 @@
-"""Record batches that were fetched and not yet given to the user."""
+"""A chunk: fetched record batches that were not returned to the user yet."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from ottla.records.read import records
 
 
 class Chunk:
-    """The batches of one answer for one partition; at least one."""
+    """The batches of one response for one partition; at least one."""
 
     __slots__ = ("_hiding", "aborted", "batches", "buffer", "counted", "decoded", "given", "next")
 
     def __init__(self, buffer: memoryview, batches: list[tuple[int, BatchHeader]], aborted: Sequence[tuple[int, int]]) -> None:
         self.buffer = buffer
         self.batches = batches
-        #: Index of the batch to decode next.
+        #: Index of the next batch to decode.
         self.next = 0
-        #: Decoded records of the batch before, the last one first.
+        #: Decoded records of the previous batch, the last one first.
         self.decoded: list[ConsumerRecord] = []
-        #: How many were decoded so far.
+        #: Number of decoded records.
         self.given = 0
-        #: How many of them were told to whoever counts.
+        #: Number of records already in metrics.
         self.counted = 0
-        #: (producer id, first offset) of the aborted transactions that are to be left out.
+        #: (producer id, first offset) of aborted transactions to skip.
         self.aborted = aborted
-        #: Has seen the batches before `next`; None: nobody asked yet.
+        #: Has seen the batches before `next`; None before its first use.
         self._hiding: AbortedTransactions | None = None
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last batch."""
+        """The offset after the last batch."""
         return self.batches[-1][1].last_offset + 1
 
     def decode(self, tp: TopicPartition, start_offset: int, *, check_crcs: bool) -> None:
-        """Decode the next batch. Raises: RecordsError."""
+        """Decodes the next batch. Raises: RecordsError."""
         at, header = self.batches[self.next]
         if check_crcs and not crc_ok(self.buffer, at):
             raise RecordsError("its checksum does not fit")
@@ -55,13 +55,13 @@ class Chunk:
         self.decoded.reverse()
 
     def _hides(self, at: int, header: BatchHeader) -> bool:
-        """Whether the next batch is not for the user: a control batch, or of an aborted transaction."""
+        """Whether the next batch is skipped: a control batch, or of an aborted transaction."""
         if self._hiding is None:
             self._hiding = self.hiding()
         return self._hiding.hide(self.buffer, at, header)
 
     def hiding(self) -> AbortedTransactions:
-        """A look-out for what is not for the user, from the next batch on."""
+        """Tracks skipped batches from the next batch on."""
         made = AbortedTransactions(self.aborted)
         if self.aborted:
             for at, header in self.batches[: self.next]:
@@ -69,17 +69,17 @@ class Chunk:
         return made
 
     def begin_at(self, offset: int) -> None:
-        """Go on with the batch in which this offset is, or would be."""
+        """Continues with the batch that contains this offset, or the one after it."""
         self.given -= len(self.decoded)
         self.decoded, self._hiding = [], None
         self.next = next(index for index, (_, header) in enumerate(self.batches) if header.last_offset >= offset)
 
 
 class Lent(NamedTuple):
-    """A chunk that is out to be read, and where its partition was."""
+    """A lent chunk, and the state of its partition."""
 
     tp: TopicPartition
     generation: int
     chunk: Chunk
-    #: Records before it are not wanted.
+    #: Earlier records are skipped.
     start_offset: int

@@ -1,6 +1,6 @@
-"""The fetcher's postman: carries its fetches, looks up where to begin, and keeps the picture of the leaders fresh.
+"""The task around the fetcher: sends fetches, looks up start offsets, and refreshes metadata of leaders.
 
-Each partition's offset comes from the user, from the group, or from the policy, in this order; the group is asked for many at once.
+A start offset comes from the user, from the group, or from `auto_offset_reset`, in this order; the group's offsets are fetched together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ottla.wire.messages import FetchRequest
 
 
 class Fetching:
-    """See the module. Belongs to one loop; `changed` is called whenever something happened."""
+    """The fetch loop of one consumer. Belongs to one event loop; `changed` is called after each event."""
 
     def __init__(
         self, network: Network, fetcher: Fetcher, options: ConsumerOptions, group: GroupPostman | None, metrics: ConsumerMetrics,
@@ -39,7 +39,7 @@ class Fetching:
         self._changed = changed
 
     def pump(self, now_ms: float) -> float:
-        """Begin every fetch, look-up and refresh that can begin now; gives the time at which to look again."""
+        """Starts fetches, look-ups and refreshes that are due; returns the time of the next call."""
         network, fetcher = self._network, self._fetcher
         if self._group is not None and (uncommitted := fetcher.uncommitted()):
             network.spawn(self._ask_group(self._group, uncommitted))
@@ -62,7 +62,7 @@ class Fetching:
         return min([next_ms, *times])
 
     def _has_leader(self, tp: TopicPartition) -> bool:
-        """Whether it can be looked up now, or never will be. Those that have to wait would hold up others that are asked for with them."""
+        """Whether it can be looked up now, or never. Partitions that wait would delay others in the same request."""
         cluster = self._network.cluster
         if cluster.leader(*tp) is not None or cluster.fatal(tp.topic) is not None:
             return True
@@ -112,7 +112,7 @@ class Fetching:
                     cluster.hint(name, data.partition_index, leader=hint.leader_id, leader_epoch=hint.leader_epoch, endpoints=endpoints)
 
     async def _ask_group(self, group: GroupPostman, wanted: dict[TopicPartition, int]) -> None:
-        """Begin where the group is."""
+        """Starts at the committed offsets."""
         try:
             found = await group.committed(wanted, timeout_ms=self._options.default_api_timeout_ms)
         except KafkaError as error:
@@ -128,7 +128,7 @@ class Fetching:
         back_ms = reset_duration_ms(self._options.auto_offset_reset)
         wall_ms = int(time.time() * 1000)
         found = await self._listed({tp: wall_ms - (back_ms or 0) if when == SO_LONG_AGO else when for tp, (when, _) in lookups.items()})
-        # Nothing since then: what comes next is what is wanted.
+        # No record since then: starts at the end.
         nothing = {tp: LATEST for tp, one in found.items() if isinstance(one, OffsetAndTime) and one.offset < 0}
         if nothing:
             found |= await self._listed(nothing)

@@ -1,20 +1,20 @@
-"""What a consumer has assigned, where it stands in each partition, what to fetch next, and the records that came. Pure.
+"""The fetcher: assigned partitions, positions, fetches to send, and fetched records. Pure.
 
     log     ...|--------------|-----------------|-----------|...
                ^ position      ^ buffered chunks ^ fetch_offset
-               next record     fetched, not      next to ask for
+               next record     fetched, not      next to fetch
                for poll()      taken yet
 
-A partition is asked for while it is not paused, has a position, and holds fewer than `CHUNKS_MAX` chunks; so the next chunk is on its way
-while the user works on this one. Each broker has at most one fetch to answer. When it must leave a full partition out, it waits only
-`FULL_WAIT_MS`, so that a quiet neighbour does not hold up the full one once it has been emptied.
+A partition is fetched while it is not paused, has a position, and has fewer than `CHUNKS_MAX` chunks; so the next chunk is in flight while
+the user processes one. Each broker has at most one fetch in flight. A fetch that must omit a full partition waits at most `FULL_WAIT_MS`,
+so that it can be fetched soon after it was emptied.
 
-A seek starts a new `generation` of the partition: answers to older requests are dropped. Chunks are decoded batch by batch when they are
-taken. Control batches are passed over; with read_committed, so are batches of aborted transactions, which the answer lists by producer
-and first offset (KIP-98).
+A seek starts a new `generation` of the partition: responses to older requests are dropped. Chunks are decoded batch by batch when they are
+taken. Control batches are skipped; with read_committed also batches of aborted transactions, which the response lists by producer and
+first offset (KIP-98).
 
-Errors: those that mean another leader ask for metadata and a pause; a position outside of the log is reset as `auto_offset_reset` says;
-what remains is raised by the next `take`, once, and the partition is asked for again when the user polls again.
+Errors of a leader change refresh metadata after a backoff; a position outside of the log is reset as `auto_offset_reset` says; other errors
+are raised by the next `take`, once, and the partition is fetched again when the user polls again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RESET_TIMES = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Fetcher:
-    """See the module. `now_ms` is monotonic."""
+    """The fetcher of one consumer. `now_ms` is monotonic."""
 
     def __init__(self, options: ConsumerOptions, rng: Random) -> None:
         self._options = options
@@ -57,19 +57,19 @@ class Fetcher:
         self.taking = Taking(self._positions, options)
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, FetchPlan] = {}
-        #: Where partitions are read from, if not at their leaders.
+        #: Preferred read replicas of partitions that are not read from their leaders.
         self.near = NearReplicas(options.client_rack, options.metadata_max_age_ms)
         self._generation = 0
 
-    # -- assignment and positions
+    # -- Assignment and positions.
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """Partitions assigned, in the order given."""
+        """Assigned partitions in order."""
         return list(self._positions)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Consume exactly these; what was assigned before keeps its position."""
+        """Assigns exactly these; partitions assigned before keep their position."""
         was = dict(self._positions)
         self._positions.clear()
         for tp in partitions:
@@ -80,7 +80,7 @@ class Fetcher:
         self.taking.assigned()
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Make this the next offset. Raises: ValueError when the partition is not assigned or the offset is negative."""
+        """Sets the next offset. Raises: ValueError if the partition is not assigned or the offset is negative."""
         if offset < 0:
             raise ValueError(f"cannot seek {tp} to {offset}: offsets are 0 or more; use seek_to_beginning or seek_to_end")
         position = self._renew(tp)
@@ -88,12 +88,12 @@ class Fetcher:
         position.last_epoch = position.taken_epoch = leader_epoch
 
     def seek_to(self, tp: TopicPartition, when: int) -> None:
-        """Look the next offset up by time, or by LATEST or EARLIEST."""
+        """Looks up the next offset by time, or by LATEST or EARLIEST."""
         position = self._renew(tp)
         position.offset, position.reset = None, when
 
     def position(self, tp: TopicPartition) -> int | None:
-        """The next offset for the user; None while it is being looked up. Raises: ValueError, or the partition's error."""
+        """The next offset; None while it is looked up. Raises: ValueError, or the partition's error."""
         position = self._position(tp)
         if position.offset is None and position.error is not None:
             error, position.error = position.error, None
@@ -101,20 +101,20 @@ class Fetcher:
         return position.offset
 
     def place(self, tp: TopicPartition) -> int | None:
-        """`position`, whatever errors there are. Raises: ValueError."""
+        """`position` without errors of the partition. Raises: ValueError."""
         return self._position(tp).offset
 
     def pause(self, tp: TopicPartition, paused: bool = True) -> None:
-        """Neither fetch nor give records of this partition, until resumed."""
+        """Neither fetches nor returns records of this partition until it is resumed."""
         self._position(tp).paused = paused
 
     @property
     def paused(self) -> list[TopicPartition]:
-        """Partitions that are paused."""
+        """Paused partitions."""
         return [tp for tp, position in self._positions.items() if position.paused]
 
     def ends(self, tp: TopicPartition) -> tuple[int, int, int]:
-        """(log start offset, high watermark, last stable offset) of the last answer; -1 before the first."""
+        """(log start offset, high watermark, last stable offset) of the last response; -1 before the first."""
         position = self._position(tp)
         return position.log_start_offset, position.high_watermark, position.last_stable_offset
 
@@ -142,18 +142,18 @@ class Fetcher:
         self.taking.forget(tp)
         return position
 
-    # -- looking up where to begin
+    # -- Start offsets.
 
     def lookups(self, answerable: Callable[[TopicPartition], bool] = lambda tp: True) -> dict[TopicPartition, tuple[int, int]]:
-        """Partitions whose offset has to be looked up, and can be now: (time, generation). Each is given once; `looked_up` or
-        `lookup_failed` must follow.
+        """Partitions whose offset must be looked up: (time, generation). Each is returned once; `looked_up` or `lookup_failed` must
+        follow.
         """
         wanted: dict[TopicPartition, tuple[int, int]] = {}
         for tp, position in self._positions.items():
             if position.offset is not None or position.error is not None or not position.committed:
                 continue
             if position.reset is None and position.fresh:
-                # Never sought: the policy says where to begin. Without one, the user is told at each poll until a seek.
+                # No seek yet: the reset policy decides. Without one, each poll raises until a seek.
                 nowhere = (
                     f"{tp} has no position" if not self._options.group_id else f"group {self._options.group_id} has no offset for {tp}"
                 )
@@ -171,7 +171,7 @@ class Fetcher:
             position.offset = position.fetch_offset = offset
 
     def lookup_failed(self, tp: TopicPartition, generation: int, when: int, error: KafkaError) -> None:
-        """No offset was found: tried again when the error may pass, told to the user otherwise."""
+        """A look-up failed: retried if the error is retriable, otherwise raised."""
         position = self._positions.get(tp)
         if position is not None and position.generation == generation and position.offset is None:
             if not error.retriable:
@@ -186,17 +186,17 @@ class Fetcher:
         position.offset, position.reset = None, when
         position.last_epoch = -1
 
-    # -- the group's offsets
+    # -- Committed offsets.
 
     def uncommitted(self) -> dict[TopicPartition, int]:
-        """Partitions whose committed offset has to be asked for: generation. Each is given once; `begin_at` or `ask_again` must follow."""
+        """Partitions whose committed offset must be fetched: generation. Each is returned once; `begin_at` or `ask_again` must follow."""
         wanted = {tp: position.generation for tp, position in self._positions.items() if position.committed is False}
         for tp in wanted:
             self._positions[tp].committed = None
         return wanted
 
     def begin_at(self, tp: TopicPartition, generation: int, offset: int, leader_epoch: int) -> None:
-        """The group's offset is this; -1: it has none, so the policy says where to begin."""
+        """The committed offset; -1 for none: the reset policy decides."""
         position = self._positions.get(tp)
         if position is None or position.generation != generation or position.committed is not None:
             return
@@ -207,7 +207,7 @@ class Fetcher:
             position.last_epoch = position.taken_epoch = leader_epoch
 
     def ask_again(self, tp: TopicPartition, generation: int, error: KafkaError) -> None:
-        """The group's offset did not come; told to the user when that will not pass."""
+        """The committed offset could not be fetched; raised if the error is not retriable."""
         position = self._positions.get(tp)
         if position is not None and position.generation == generation and position.committed is None:
             position.committed = False
@@ -215,10 +215,10 @@ class Fetcher:
                 position.error = error
 
     def committable(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Where the user is: (next offset, leader epoch of the record before it) of each partition that has a position."""
+        """Offsets to commit: (next offset, leader epoch of the record before) of each partition with a position."""
         return {tp: (position.offset, position.taken_epoch) for tp, position in self._positions.items() if position.offset is not None}
 
-    # -- fetching
+    # -- Fetches.
 
     def plans(
         self,
@@ -227,7 +227,7 @@ class Fetcher:
         topic_id: Callable[[str], bytes],
         ready: Callable[[int], bool],
     ) -> tuple[list[FetchPlan], list[TopicPartition], float]:
-        """Fetches to send now, one per idle node; partitions without a leader; the time at which a pause ends."""
+        """Fetches to send now, one per idle node; partitions without a leader; the end of the next backoff."""
         plans: dict[int, FetchPlan] = {}
         full: set[int] = set()
         leaderless: list[TopicPartition] = []
@@ -267,7 +267,7 @@ class Fetcher:
         return self._sessions.setdefault(node_id, FetchSession())
 
     def failed(self, plan: FetchPlan, now_ms: float) -> None:
-        """A fetch was not answered."""
+        """A fetch got no response."""
         del self._in_flight[plan.node_id]
         self.session(plan.node_id).failed()
         for tp in plan.wanted:
@@ -275,14 +275,14 @@ class Fetcher:
         self._hold_off(plan, now_ms)
 
     def answered(self, plan: FetchPlan, response: FetchResponse, now_ms: float) -> bool:
-        """Take an answer in. True when it shows that metadata is stale."""
+        """Handles a response. True if it shows that metadata is stale."""
         if response.error_code:
             self.failed(plan, now_ms)
             self.session(plan.node_id).answered(response.error_code, response.session_id)
             return response.error_code in METADATA_IS_STALE
         del self._in_flight[plan.node_id]
         self.session(plan.node_id).answered(0, response.session_id)
-        # By the ids that were asked for: the picture of the cluster may have others by now.
+        # By the ids of the request: metadata may have changed meanwhile.
         names = {ask.topic_id: tp.topic for tp, ask in plan.wanted.items()}
         stale = False
         for topic in response.responses:
@@ -308,7 +308,7 @@ class Fetcher:
         return stale
 
     def _hold_off(self, plan: FetchPlan, now_ms: float) -> None:
-        """What came was not what was asked for: asked again at once, it would come again at once."""
+        """The response does not match the request: waits before the next fetch."""
         for tp, generation in plan.generations.items():
             position = self._positions.get(tp)
             if position is not None and position.generation == generation and position.blocked_until_ms <= now_ms:
@@ -318,14 +318,14 @@ class Fetcher:
         error = error_for(data.error_code, f"{position.tp}: {error_for(data.error_code)}")
         if isinstance(error, OffsetOutOfRange):
             if not position.chunks:
-                # Kafka's brokers do not say in this answer where the log starts; an earlier one may have.
+                # Kafka's brokers omit the log start in this response; an earlier one may have had it.
                 start = max(data.log_start_offset, position.log_start_offset)
                 begins = f", which starts at {start}" if start >= 0 else ""
                 story = f"{position.tp}: offset {position.fetch_offset} is not in the log{begins}"
                 position.generation = self._next_generation()
                 self._reset(position, NoOffsetToStart(f"{story}; auto_offset_reset is none, so seek to where to go on"))
             else:
-                # What is buffered can still be given; the next fetch would only tell the same again.
+                # Buffered records can still be returned; the next fetch would get the same error.
                 position.blocked_until_ms = now_ms + position.backoff.failed()
             return False
         if error.retriable or error.code in METADATA_IS_STALE:
@@ -361,9 +361,7 @@ class Fetcher:
         position.last_epoch = last.leader_epoch
 
     def _truncated(self, position: Position, end_offset: int) -> None:
-        """The leader's log parts from what was fetched: go back to where it does, or tell the user when that is behind what was consumed
-        already.
-        """
+        """The leader's log diverged: goes back to the divergence, or raises an error if that is before consumed records."""
         assert position.offset is not None, "only a partition with a position is fetched"
         position.chunks.clear()
         position.last_epoch = -1
@@ -374,19 +372,19 @@ class Fetcher:
             return
         position.offset = position.fetch_offset = min(position.offset, end_offset)
 
-    # -- taking
+    # -- Records.
 
     def take(self, records_max: int) -> list[ConsumerRecord]:
-        """Up to so many records, each partition's in order; the positions move past them.
+        """Up to ``records_max`` records, in order per partition; the positions advance.
 
-        Raises: an error of some partition, when there are no records to give before it.
+        Raises: an error of a partition, if no records come before it.
         """
         return self.taking.take(records_max)
 
     def lag(self, tp: TopicPartition, first_pending: int | None = None) -> int | None:
-        """How far the user is from the end, as far as that is known; `first_pending`: of records taken, not given. Raises: ValueError."""
+        """Known lag; `first_pending`: first offset of records taken but not delivered. Raises: ValueError."""
         return self._position(tp).standing(first_pending, self._read_committed).lag
 
     def standing(self, pending: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionStanding]:
-        """How the user stands in each partition; `pending`: the first offsets of what was taken and not given."""
+        """Progress of each partition; `pending`: first offsets of records taken but not delivered."""
         return {tp: position.standing(pending.get(tp), self._read_committed) for tp, position in self._positions.items()}

@@ -1,4 +1,4 @@
-"""Offsets by time, and the special times that mean ends of the log (ListOffsets)."""
+"""Offsets by timestamp, and the special timestamps of ListOffsets."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ LATEST = -1
 EARLIEST = -2
 #: The record with the largest timestamp (KIP-734).
 MAX_TIMESTAMP = -3
-#: The start of what the broker itself holds (KIP-405), and the last offset in remote storage (KIP-1005).
+#: The local log start (KIP-405), and the last offset in remote storage (KIP-1005).
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 #: The first offset that is not in remote storage yet (KIP-1023).
 EARLIEST_PENDING_UPLOAD = -6
-#: Not Kafka's: as long ago as `auto.offset.reset` says (KIP-1106); the time is reckoned when it is asked for.
+#: Not Kafka's: the duration of `auto.offset.reset` (KIP-1106), resolved when the request is sent.
 SO_LONG_AGO = -100
-#: The first version that knows a special time.
+#: First version of each special timestamp.
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED_SINCE = 2
 
 
 class OffsetAndTime(NamedTuple):
-    """An offset found by time. `offset` and `timestamp` are -1 where there is none."""
+    """An offset found by timestamp. `offset` and `timestamp` are -1 without one."""
 
     offset: int
     timestamp: int
@@ -39,12 +39,10 @@ class OffsetAndTime(NamedTuple):
 async def list_offsets(
     network: Network, times: Mapping[TopicPartition, int], *, read_committed: bool = False, timeout_ms: float, patient: bool = True
 ) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
-    """The first offset whose timestamp is not before the given one, or what a special time means; an error stands for its partition
-    alone.
-    """
+    """The first offset at or after each timestamp, or of a special timestamp; an error for its partition alone."""
 
     async def ask(node: int, share: Share[int]) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
-        """What an old broker does not know must not keep it from answering the rest."""
+        """A timestamp that an old broker does not support must not fail the others."""
         by_version: dict[int, Share[int]] = {}
         for tp, item in share.items():
             by_version.setdefault(max(READ_COMMITTED_SINCE if read_committed else 1, _SINCE.get(item[0], 1)), {})[tp] = item
@@ -83,7 +81,7 @@ async def list_offsets(
 
 
 def raised(found: Mapping[TopicPartition, OffsetAndTime | KafkaError]) -> dict[TopicPartition, OffsetAndTime]:
-    """All results, none of which is an error. Raises: the first error."""
+    """All results. Raises: the first error."""
     good: dict[TopicPartition, OffsetAndTime] = {}
     for tp, result in found.items():
         if isinstance(result, KafkaError):

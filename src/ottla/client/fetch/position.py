@@ -1,4 +1,4 @@
-"""One assigned partition as the fetcher sees it, and a fetch that it wants to be sent."""
+"""State of one assigned partition in the fetcher, and a fetch to send."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Position:
 
     tp: TopicPartition
     backoff: Backoff
-    #: Next offset for the user; None until it is known.
+    #: Next offset for the user; None while unknown.
     offset: int | None = None
     fetch_offset: int = -1
-    #: Leader epoch of the last batch fetched, -1 after a seek: lets the leader notice that it has another history.
+    #: Leader epoch of the last fetched batch, -1 after a seek: lets the leader detect a diverged log.
     last_epoch: int = -1
-    #: The time to look up when the offset is not known; None: a request is under way, or there is an offset.
+    #: The timestamp to look up while the offset is unknown; None: a request is in flight, or the offset is known.
     reset: int | None = None
     paused: bool = False
-    #: Another number for each assignment and each seek, so that answers to what was before are told apart.
+    #: Changes with each assignment and seek, to ignore outdated responses.
     generation: int = 0
-    #: Neither sought nor begun by the policy yet.
+    #: No seek and no reset yet.
     fresh: bool = True
-    #: The group's offset has to be asked for first; None: it was asked for and has not come.
+    #: Whether the committed offset must be fetched first; None: the request is in flight.
     committed: bool | None = True
-    #: Leader epoch of the last batch given to the user, -1 when not known; goes into commits.
+    #: Leader epoch of the last batch returned to the user, -1 if unknown; used in commits.
     taken_epoch: int = -1
     chunks: deque[Chunk] = field(default_factory=deque)
     blocked_until_ms: float = float("-inf")
@@ -43,7 +43,7 @@ class Position:
     log_start_offset: int = -1
 
     def standing(self, first_pending: int | None, read_committed: bool) -> PartitionStanding:
-        """How far the user is from both ends of the log; `first_pending`: of records that were taken and not given."""
+        """Distance to both ends of the log; `first_pending`: first offset of records taken but not delivered."""
         at = self.offset if first_pending is None else first_pending
         end, start = self.last_stable_offset if read_committed else self.high_watermark, self.log_start_offset
         return PartitionStanding(
@@ -53,11 +53,11 @@ class Position:
 
 @dataclass(slots=True)
 class FetchPlan:
-    """A fetch to send to one node."""
+    """A fetch for one node."""
 
     node_id: int
     wanted: dict[TopicPartition, Ask]
     generations: dict[TopicPartition, int]
     max_wait_ms: int
-    #: What it says of where we are.
+    #: The client's rack.
     rack: str = ""

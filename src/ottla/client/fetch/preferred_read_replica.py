@@ -1,12 +1,12 @@
-"""Where each partition is read from: at its leader, or, for a while, at the replica nearby that its leader named (KIP-392). Pure.
+"""Preferred read replicas: for a while a partition is read from the replica that its leader named (KIP-392). Pure.
 
 ::
 
     leader ── names a replica ──▶ replica, until metadata.max.age.ms have passed ──▶ leader
       ▲                             │ no connection, any error
-      └── says nothing of its rack ─┘ for SHUNNED_MS
+      └── does not send its rack ───┘ for SHUNNED_MS
 
-Who has just failed to read from a replica names no rack to the leader for a while, and is served by it: it would only be sent back.
+After a failure the client omits its rack for a while, so that the leader serves it and does not return the same replica.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ SHUNNED_MS = 10_000
 
 
 class NearReplicas:
-    """See the module. `now_ms` is monotonic."""
+    """Preferred read replicas of one consumer. `now_ms` is monotonic."""
 
     __slots__ = ("_lease_ms", "_rack", "_replicas", "_shunned")
 
     def __init__(self, rack: str, lease_ms: float) -> None:
         self._rack = rack
         self._lease_ms = lease_ms
-        #: (node, until when) by partition.
+        #: (node, end) by partition.
         self._replicas: dict[TopicPartition, tuple[int, float]] = {}
-        #: Until when the leader itself is to serve.
+        #: End of the time in which the leader serves.
         self._shunned: dict[TopicPartition, float] = {}
 
     def named(self, tp: TopicPartition, node_id: int, now_ms: float) -> None:
-        """The leader says who is to be asked."""
+        """The leader named a replica."""
         self._replicas[tp] = (node_id, now_ms + self._lease_ms)
 
     def node(self, tp: TopicPartition, leader: int, now_ms: float) -> int:
-        """Whom to ask now."""
+        """The node to fetch from."""
         found = self._replicas.get(tp)
         if found is None:
             return leader
@@ -46,7 +46,7 @@ class NearReplicas:
         return found[0]
 
     def rack(self, tp: TopicPartition, now_ms: float) -> str:
-        """What to say of ourselves when asking for this partition."""
+        """The rack to send for this partition."""
         until_ms = self._shunned.get(tp)
         if until_ms is None:
             return self._rack
@@ -56,7 +56,7 @@ class NearReplicas:
         return self._rack
 
     def failed(self, tp: TopicPartition, node_id: int, now_ms: float) -> bool:
-        """A fetch failed there; True when that was a replica nearby, from which nothing is asked for a while."""
+        """A fetch failed; True if it was at a preferred read replica, which is avoided for a while."""
         found = self._replicas.get(tp)
         if found is None or found[0] != node_id:
             return False
@@ -65,17 +65,17 @@ class NearReplicas:
         return True
 
     def unreachable(self, gone: Container[int], now_ms: float) -> None:
-        """There is no connection to these."""
+        """These nodes are not connected."""
         for tp, (node_id, _) in list(self._replicas.items()):
             if node_id in gone:
                 self.failed(tp, node_id, now_ms)
 
     @property
     def replicas(self) -> dict[TopicPartition, int]:
-        """Whom to ask, where it is not the leader."""
+        """Preferred read replicas in use, by partition."""
         return {tp: node_id for tp, (node_id, _) in self._replicas.items()}
 
     @property
     def nodes(self) -> set[int]:
-        """Replicas that are asked now."""
+        """Preferred read replicas in use."""
         return {node_id for node_id, _ in self._replicas.values()}

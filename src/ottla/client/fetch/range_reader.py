@@ -1,7 +1,7 @@
-"""Reads ranges of offsets to their end, apart from assignment and positions: for `read_table`, and for Spark's source.
+"""Reads ranges of offsets, without assignment and positions: for `read_table` and for Spark's source.
 
-The next bytes of a partition are on their way while those before are used. What is fetched is handed on undecoded, so that whoever takes it
-decides which thread decodes it.
+The next bytes of a partition are fetched while the previous ones are used. Records are returned undecoded, so that the caller chooses the
+thread for decoding.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ottla.records.batch import headers
 from ottla.records.columns import AbortedTransactions, Columns
 from ottla.wire.errors import OffsetOutOfRange
 
-#: Bytes asked for at once: about 70,000 records of 100 bytes, the size of table portion with which readers are fastest.
+#: Bytes per fetch: about 70,000 records of 100 bytes, the fastest size for tables.
 FETCH_BYTES = 8 * MiB
 
 Fetch = Callable[[TopicPartition, int], Call[RawFetch]]
 
 
 class Fetched(NamedTuple):
-    """Undecoded records of a partition, of which those in `[start, end)` are wanted."""
+    """Undecoded records of a partition; those in `[start, end)` are needed."""
 
     tp: TopicPartition
     raw: RawFetch
@@ -36,7 +36,7 @@ class Fetched(NamedTuple):
     read_committed: bool
 
     def columns(self, *, with_headers: bool, timestamps_us: bool = False) -> Iterator[Columns]:
-        """The records, in portions. Raises: RecordsError, CorruptBatch where a checksum is wrong."""
+        """The records in parts. Raises: RecordsError, CorruptBatch for a wrong checksum."""
         if self.check_crcs:
             check_sums(self.raw.records, self.tp)
         aborted = AbortedTransactions(self.raw.aborted) if self.read_committed else None
@@ -45,7 +45,7 @@ class Fetched(NamedTuple):
 
 
 class RangeReader:
-    """See the module. `fetch(partition, offset)` begins a fetch of about `FETCH_BYTES`; where there is nothing yet it waits."""
+    """A reader. `fetch(partition, offset)` starts a fetch of about `FETCH_BYTES`, which waits for records."""
 
     def __init__(self, fetch: Fetch, *, check_crcs: bool, read_committed: bool, clock: Callable[[], float] = monotonic) -> None:
         self._fetch = fetch
@@ -54,13 +54,13 @@ class RangeReader:
         self._read_committed = read_committed
 
     def read(self, tp: TopicPartition, start: int, end: int, *, timeout_ms: float | None, gone: Callable[[int], int]) -> Iterator[Fetched]:
-        """The records of a range in order. Offsets without a record (compaction, transactions) are passed over.
+        """The records of a range in order. Offsets without a record (compaction, transactions) are skipped.
 
-        `gone(offset)` says where to go on when that offset is no longer in the log, or raises.
+        `gone(offset)` returns where to continue if that offset is no longer in the log, or raises.
 
-        What is handed on may have no records: that tells how far a gap at the end of the log goes.
+        A result without records marks a gap at the end of the log.
 
-        Raises: TimeoutError when the log has nothing to send for `timeout_ms` before the range is at its end; CorruptBatch.
+        Raises: TimeoutError if no data arrives for `timeout_ms` before the end of the range; CorruptBatch.
         """
         position, coming, idle_s = start, self._fetch(tp, start) if start < end else None, self._clock()
         while position < end:

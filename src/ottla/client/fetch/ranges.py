@@ -1,27 +1,27 @@
-"""Parts of topics, said in one word: ``orders@-1h:end``, ``orders/0,2-4@100:200``. Pure.
+"""Ranges of topics as text: ``orders@-1h:end``, ``orders/0,2-4@100:200``. Pure.
 
-    orders                     all there is
-    orders/3                   all there is in partition 3; /0,2-4 of several
-    orders@FROM:TO             in each partition, from FROM on, up to and without TO
+    orders                     all records
+    orders/3                   all records of partition 3; /0,2-4 for several
+    orders@FROM:TO             in each partition, from FROM to before TO
     orders@FROM                from FROM on
 
-    FROM, TO        is
-    --------        --
-    start           the first record that the log still has; also: beginning, earliest, oldest; FROM may be left out for it
-    end             behind the last record there is at the time of asking; also: latest, newest
+    FROM, TO        meaning
+    --------        -------
+    start           the first record in the log; also: beginning, earliest, oldest; the default of FROM
+    end             after the last record at the time of the request; also: latest, newest
     100             offset 100
     -10             ten offsets before the end
     +10             ten offsets after the start; in TO, after FROM: 100:+50
-    -1h             the first record of the last hour: w d h m s ms, also together as in -1h30m; in TO +1h is an hour after the time FROM
-    2026-11-01      the first record at or after that time: a date, perhaps with a time, perhaps with a zone (2026-11-01T12:00:00Z);
+    -1h             the first record of the last hour: w d h m s ms, also combined as in -1h30m; in TO +1h is an hour after the time FROM
+    2026-11-01      the first record at or after that time: a date, optionally with time and zone (2026-11-01T12:00:00Z);
                     local time without a zone
-    @1793500000     the same in seconds since 1970, or with 12 digits and more in milliseconds
-    now             the time of asking
+    @1793500000     the same in seconds since 1970, or with 12 or more digits in milliseconds
+    now             the time of the request
 
-``@`` may stand before every time, and must before a number that is one. A TO that is left out ends a table at the end, and nothing that
-waits for more. Topics hold no ``/``, ``@`` or ``:``, so each part is known by its first character.
+``@`` is allowed before every time, and required before a number that is a time. Without TO, a table ends at the end, and a consumer does
+not end. Topic names have no ``/``, ``@`` or ``:``, so each part is identified by its first character.
 
-What rpk and kcat understand as offsets and times means the same here.
+Offsets and times of rpk and kcat have the same meaning here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ottla.base.options import suggestion
 
 
 class BadRange(ValueError):
-    """A part of a topic that cannot be understood. The message shows the place."""
+    """An invalid range. The message marks the position."""
 
     def __init__(self, text: str, at: int, size: int, why: str) -> None:
         self.text, self.at, self.size, self.why = text, at, max(size, 1), why
@@ -44,17 +44,17 @@ class BadRange(ValueError):
 
 
 class Kind(Enum):
-    """What a bound is counted from."""
+    """Base of a bound."""
 
     START = "start"
     END = "end"
     #: An offset.
     OFFSET = "offset"
-    #: So many offsets after the start.
+    #: Offsets after the log start.
     AFTER_START = "after the start"
-    #: So many offsets before the end.
+    #: Offsets before the end.
     BEFORE_END = "before the end"
-    #: So many offsets after where the range begins.
+    #: Offsets after the first bound.
     AFTER_FIRST = "after the first"
     #: The first record at or after a time, in ms since 1970.
     TIME = "time"
@@ -71,20 +71,20 @@ START, END = Bound(Kind.START), Bound(Kind.END)
 
 
 class Range(NamedTuple):
-    """Records of each partition from ``first`` to before ``last``. None: without an end, which is the end of now for who does not wait."""
+    """Records of each partition from ``first`` to before ``last``. None: no end, or the present end for readers that do not wait."""
 
     first: Bound = START
     last: Bound | None = None
 
     def times(self) -> tuple[int | None, int | None]:
-        """The times (ms) to look up before ``offsets`` can be asked; None where there is nothing to look up."""
+        """Times (ms) to look up before ``offsets``; None for bounds without a time."""
         first, last = (bound.value if bound is not None and bound.kind is Kind.TIME else None for bound in self)
         return first, last
 
     def offsets(self, start: int, end: int, first_at: int | None = None, last_at: int | None = None) -> tuple[int, int]:
-        """The half-open range of offsets in a partition whose log has ``[start, end)``; never beyond what it has, and perhaps empty.
+        """The half-open range of offsets in a partition with the log ``[start, end)``; within that, possibly empty.
 
-        ``first_at`` and ``last_at`` are what was found for ``times``; None where the log has no record so young.
+        ``first_at`` and ``last_at`` are the results for ``times``; None if there is no later record.
         """
         first = self._place(self.first, start, end, first_at, start)
         last = end if self.last is None else self._place(self.last, start, end, last_at, first)
@@ -110,7 +110,7 @@ class Range(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A topic, some of its partitions (None: all), and a range in each."""
+    """A topic, some of its partitions (None: all), and a range."""
 
     topic: str
     partitions: tuple[int, ...] | None = None
@@ -124,23 +124,23 @@ _WORDS = {
 }  # fmt: skip
 _DURATION = r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+"
 _DATE = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:Z|[+-]\d\d:?\d\d)?"
-#: Tried in this order: a date begins like a number, a duration like an offset.
+#: In this order: a date begins like a number, a duration like an offset.
 _BOUND = re.compile(
     rf"(?P<at>@?)(?:(?P<date>{_DATE})|(?P<way>[+-])(?P<duration>{_DURATION})|(?P<sign>[+-]?)(?P<number>\d+)|(?P<word>[A-Za-z]+))"
     r"(?=:|$)"
 )
 _PARTITIONS = re.compile(r"(\d+)(?:-(\d+))?")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-#: A number with as many digits as this is no offset anybody has; as a time it is one in ms.
+#: A number with this many digits is not an offset but a time in ms.
 MS_DIGITS = 12
 SECONDS_DIGITS = 9
-#: A topic has fewer partitions than that; a longer run of them is a slip of the hand.
+#: A longer range of partitions is a typing error.
 PARTITIONS_MAX = 200_000
 EXPECTED = "expected an offset (100, -10, +10), a time (-1h, 2026-11-01T12:00:00Z, @MILLISECONDS), start or end"
 
 
 def parse_part(text: str, now_ms: int) -> Part:
-    """A topic with what follows it. Raises: BadRange; TypeError for what is no text, as several topics in a list."""
+    """Parses a topic with its range. Raises: BadRange; TypeError if it is not text."""
     if not isinstance(text, str):
         raise TypeError(f"a topic is a str, such as 'orders' or 'orders@-1h:end', and several are given one by one; not {text!r}")
     named = _TOPIC.match(text)
@@ -161,12 +161,12 @@ def parse_part(text: str, now_ms: int) -> Part:
 
 
 def parse_range(text: str, now_ms: int) -> Range:
-    """``FROM:TO`` or ``FROM`` alone. Raises: BadRange."""
+    """Parses ``FROM:TO`` or ``FROM``. Raises: BadRange."""
     return _range(text, 0, now_ms, in_part=False)
 
 
 def parse_partitions(text: str) -> tuple[int, ...]:
-    """``0,2-4``: numbers and runs of them, in ascending order. Raises: BadRange."""
+    """Parses ``0,2-4``: numbers and ranges, in ascending order. Raises: BadRange."""
     return tuple(_partitions(text, 0, len(text)))
 
 
@@ -210,7 +210,7 @@ def _backwards(first: Bound, last: Bound) -> bool:
 
 
 def _bound(text: str, position: int, now_ms: int, first: Bound | None, *, in_part: bool) -> tuple[Bound, int]:
-    """The bound at a position, and where it ends; ``first`` is the range's first, None for this one."""
+    """The bound at a position, and its end; ``first`` is the range's first bound, None for this one."""
     found = _BOUND.match(text, position)
     if found is None:
         stop = text.find(":", position + 1)
@@ -237,7 +237,7 @@ def _date_ms(text: str, found: re.Match[str]) -> int:
 
 
 def _moved(text: str, found: re.Match[str], now_ms: int, first: Bound | None) -> Bound:
-    """A time so long before now, or after the first."""
+    """A time before now, or after the first bound."""
     moved_ms = int(sum(float(count) * _UNITS_MS[unit] for count, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|[smhdw])", found["duration"])))
     if found["way"] == "-":
         return Bound(Kind.TIME, now_ms - moved_ms)

@@ -1,13 +1,12 @@
-"""Record batches as a broker sent them: a fetch of one partition, apart from assignment, positions and sessions; and how a fetch request is
-made.
+"""Raw fetches: record batches as a broker sent them, without assignment, positions and sessions.
 
-A log may end with offsets that have no record and never will: compaction has removed the last ones, and nothing was written since. A broker
-has nothing to send from there on, though it says that its log goes further, and whoever wants to read to the end would wait for ever. What
-tells such a gap from a record that is only late, each against a broker that sends nothing for another reason:
+A log may end with offsets that never had or no longer have a record: compaction removed the last ones. A broker has nothing to send from
+there, although its log end is higher, and a reader of a range would wait for ever. Such a gap is distinguished from a late record as
+follows:
 
-    the log was committed beyond the offset before it was asked again     records that were on their way
-    it is asked several times                                             brokers short of memory
-    the broker itself holds the offset                                    remote storage that takes its time (KIP-405)
+    the log was committed beyond the offset before the last request       excludes records that were in flight
+    several requests                                                      exclude brokers with little memory
+    the broker has the offset locally                                     excludes slow remote storage (KIP-405)
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 from ottla.wire.messages import FetchRequest
 from ottla.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 
-#: The last version that names topics instead of giving their ids.
+#: Last version with topic names.
 NAMES_UNTIL = 12
-#: A fetch outside of a session.
+#: A fetch without a session.
 NO_SESSION = (0, -1)
-#: How often, and how far apart, a broker is asked again that sends nothing where there should be something.
+#: Number and interval of requests to a broker that sends nothing although its log end is higher.
 GAP_LOOKS, GAP_PAUSE_S = 2, 0.5
 
 
 class RawFetch(NamedTuple):
-    """Record batches as a broker sent them, and the ends of the log at that time. The last batch may be cut short."""
+    """Record batches as a broker sent them, and the ends of the log at that time. The last batch may be incomplete."""
 
-    #: Zero or more batches, format v2; the first may begin before the offset asked for.
+    #: Zero or more batches, format v2; the first may begin before the requested offset.
     records: memoryview
     high_watermark: int
     log_start_offset: int
     last_stable_offset: int
     #: (producer id, first offset) of aborted transactions; empty unless read_committed.
     aborted: tuple[tuple[int, int], ...] = ()
-    #: Where the log goes on after a gap at its end: no offset from the one asked for up to here has a record, nor ever will. 0 without one.
+    #: End of a gap at the requested offset: no offset up to here has a record. 0 without a gap.
     empty_until: int = 0
 
 
@@ -70,10 +69,10 @@ async def fetch_raw(
 
 
 async def _holds(network: Network, tp: TopicPartition, offset: int, timeout_ms: float) -> bool:
-    """Whether a record at this offset would be with the broker itself."""
+    """Whether the broker has this offset in its local log."""
     begins = (await list_offsets(network, {tp: EARLIEST_LOCAL}, timeout_ms=timeout_ms))[tp]
     if isinstance(begins, KafkaError):
-        # Who does not know the question has no remote storage.
+        # A broker that does not support the request has no remote storage.
         return isinstance(begins, BrokerIncompatible)
     return begins.offset <= offset
 
@@ -89,7 +88,7 @@ async def _fetched(
             response = await network.ask(node, request, timeout_ms=options.request_timeout_ms + max_wait_ms, at_most=at_most)
             if response.error_code or response.responses or not response.throttle_time_ms:
                 break
-            # A broker that throttles tells of no partition (KIP-219).
+            # A throttled response has no partitions (KIP-219).
             await asyncio.sleep(response.throttle_time_ms / 1000)
         if response.error_code:
             return {tp: error_for(response.error_code)}
@@ -116,7 +115,7 @@ def fetch_request(
     session: tuple[int, int],
     max_wait_ms: int,
 ) -> FetchRequest:
-    """A consumer's fetch request. Topic names and ids are both filled in; the version decides which is sent."""
+    """A consumer's fetch request. Topic names and ids are both filled in; the version determines which are sent."""
     topics: dict[str, FetchTopic] = {}
     for tp, ask in asks.items():
         topic = topics.get(tp.topic)

@@ -1,12 +1,12 @@
-"""The client's half of a fetch session: after one whole request, only what changed is sent, and the broker answers only what has news
+"""The client's side of a fetch session: after a full request only changes are sent, and the broker returns only partitions with news
 (KIP-227).
 
-    epoch 0    a whole request, which asks for a session (and drops the one whose id it names)
-    epoch n    changes since n - 1: new or changed partitions, and those to forget; after 2147483647 comes 1
-    id 0       what a broker without room for another session answers: the next request is whole again
-    epoch -1   no session wanted
+    epoch 0    a full request for a new session (closes the session that it names)
+    epoch n    changes since n - 1: added, changed and forgotten partitions; 1 follows 2147483647
+    id 0       the response of a broker without room for a session: the next request is full again
+    epoch -1   without a session
 
-Whatever goes wrong, a whole request makes it right again; nothing about positions is kept here that the fetcher does not know too.
+A full request recovers from every error; the session has no state that the fetcher does not have too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EPOCH_LAST = 2**31 - 1
 
 
 class Ask(NamedTuple):
-    """What is asked of one partition; equal asks need not be sent twice."""
+    """The fetch state of one partition; equal states are not sent again."""
 
     topic_id: bytes
     offset: int
@@ -30,31 +30,31 @@ class Ask(NamedTuple):
 
 
 class SessionRequest(NamedTuple):
-    """The part of a fetch request that the session decides."""
+    """The session part of a fetch request."""
 
     session_id: int
     epoch: int
     send: dict[TopicPartition, Ask]
-    #: With the id under which the broker knows the topic.
+    #: With the topic id known to the broker.
     forget: list[tuple[TopicPartition, bytes]]
 
 
 class FetchSession:
-    """One session with one broker. Requests do not overlap: each `request` is followed by `answered` or `failed`."""
+    """A session with one broker. Requests do not overlap: `answered` or `failed` follows each `request`."""
 
     __slots__ = ("_by_id", "_epoch", "_held", "_id")
 
     def __init__(self) -> None:
         self._id = 0
         self._epoch = 0
-        #: What the broker holds, as of the last request.
+        #: Partitions in the broker's session, as of the last request.
         self._held: dict[TopicPartition, Ask] = {}
         self._by_id = False
 
     def request(self, wanted: dict[TopicPartition, Ask], *, by_id: bool) -> SessionRequest:
-        """What to send so that the broker considers exactly `wanted`, in this order when the request is whole."""
+        """The request after which the broker has exactly `wanted`, in this order if it is full."""
         if by_id != self._by_id:
-            # A session names topics or gives their ids, never both.
+            # A session uses topic names or ids, never both.
             self._by_id, self._epoch = by_id, 0
         if self._epoch == 0:
             self._held = dict(wanted)
@@ -66,7 +66,7 @@ class FetchSession:
         return SessionRequest(self._id, self._epoch, send, forget)
 
     def answered(self, error_code: int, session_id: int) -> None:
-        """The broker answered the last request as a whole: 0 or the error, and the session's id."""
+        """The broker answered: 0 or the error of the request, and the session id."""
         if error_code == SESSION_NOT_FOUND:
             self._id = self._epoch = 0
         elif error_code:
@@ -78,5 +78,5 @@ class FetchSession:
             self._epoch = 1 if self._epoch == EPOCH_LAST else self._epoch + 1
 
     def failed(self) -> None:
-        """No answer came; what the broker made of the request is not known."""
+        """No response: the broker's session state is unknown."""
         self._epoch = 0

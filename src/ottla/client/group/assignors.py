@@ -1,16 +1,15 @@
-"""Who of a group reads which partition: the rules by which the group's leader decides, and what an assignor of your own must be. Pure.
+"""Client-side assignors, with which the group leader assigns partitions. Pure.
 
     name                  | rule
-    range                 | per topic, each member a run of partitions; the first members one more
-    roundrobin            | all partitions in a row, dealt out in turn to the members that read the topic
-    sticky                | as even as it goes, moving as little as it goes                        (`sticky.py`)
-    cooperative-sticky    | the same, and members keep reading what does not move (KIP-429)       (`sticky.py`)
+    range                 | per topic, consecutive partitions; the first members get one more
+    roundrobin            | all partitions in turn, to members that subscribe to the topic
+    sticky                | balanced, with as few moves as possible                                (`sticky_assignor.py`)
+    cooperative-sticky    | the same, and members keep reading partitions that do not move (KIP-429)
 
-The members choose the rule together: each says which ones it knows, in its order of preference, and the coordinator takes one that all
-know. If all that a member knows are cooperative, it gives up only what it has to; otherwise it gives up everything before it joins.
+Each member sends its assignors in order of preference, and the coordinator selects one that all support. If all assignors of a member are
+cooperative, it revokes only what it must; otherwise it revokes everything before it joins.
 
-Members are taken in the order of their instance ids, then of their member ids, as in Java's client: a static member that comes back gets
-the same again.
+Members are ordered by instance id, then by member id, as in Java's client: a static member that rejoins gets the same partitions.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError, suggestion
 
-#: The partitions of each member.
+#: Partitions by member.
 Assignment: TypeAlias = dict[str, list[TopicPartition]]
 JAVA_PACKAGE = "org.apache.kafka.clients.consumer."
 
 
 class Member(NamedTuple):
-    """A member as the group's leader sees it."""
+    """A member in the view of the group leader."""
 
     topics: frozenset[str]
-    #: What its assignor of the same name had to say.
+    #: Data of its assignor with the same name.
     user_data: bytes | None = None
-    #: What it reads now, and the generation in which it was given that; -1: it does not say.
+    #: Owned partitions, and the generation of their assignment; -1 if not sent.
     owned: tuple[TopicPartition, ...] = ()
     generation: int = -1
     rack: str | None = None
@@ -41,32 +40,32 @@ class Member(NamedTuple):
 
 
 class Assignor(Protocol):
-    """A rule of your own: derive from this class, give it a name, and hand it (or an instance) to `partition_assignment_strategy`.
+    """Base class of custom assignors: set a name, and pass the class or an instance to `partition_assignment_strategy`.
 
-    All members of a group must know a rule of the same name that decides the same.
+    All members of a group need an assignor with this name and the same result.
     """
 
-    #: Under which the members agree on it.
+    #: Name in the protocol.
     name: str
-    #: Whether members keep what they read while the group settles. What changes hands is then left out until its owner gave it up; the
-    #: rule itself need not care.
+    #: Whether members keep reading during a rebalance. Partitions that move are then assigned only after their owner revoked them;
+    #: `assign` need not handle that.
     cooperative: bool = False
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Member]) -> Assignment:
-        """The partitions of each member, by member id. `partitions` counts those of each topic that exists and that somebody reads."""
+        """Partitions by member id. `partitions` has the number of partitions of each existing subscribed topic."""
         ...
 
     def user_data(self, topics: Iterable[str]) -> bytes | None:
-        """What to tell the leader's assignor; called before each join."""
+        """Data for the leader's assignor; called before each join."""
         return None
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """This member was given these partitions."""
+        """Called with the member's assignment."""
         return None
 
 
 class Range(Assignor):
-    """Per topic: partitions in order, members in order, each member a run of them; where it does not divide, the first get one more."""
+    """Per topic: consecutive partitions for members in order; the first members get one more if it does not divide."""
 
     name = "range"
 
@@ -87,7 +86,7 @@ class Range(Assignor):
 
 
 class RoundRobin(Assignor):
-    """All partitions of all topics in order, dealt out in turn; a member that does not read the topic is passed over."""
+    """All partitions of all topics in turn; members that do not subscribe to the topic are skipped."""
 
     name = "roundrobin"
 
@@ -110,7 +109,7 @@ def in_order(members: Mapping[str, Member]) -> list[str]:
 
 
 def readers_of(members: Mapping[str, Member]) -> dict[str, list[str]]:
-    """Who reads a topic, in order."""
+    """Subscribers by topic, in order."""
     readers: dict[str, list[str]] = {}
     for member in in_order(members):
         for topic in members[member].topics:
@@ -119,7 +118,7 @@ def readers_of(members: Mapping[str, Member]) -> dict[str, list[str]]:
 
 
 def without_moving(made: Assignment, members: Mapping[str, Member]) -> Assignment:
-    """What can be given at once: without the partitions that another member still reads, which must give them up first (KIP-429)."""
+    """The assignment without partitions that another member must revoke first (KIP-429)."""
     owners: dict[TopicPartition, set[str]] = {}
     for member, told in members.items():
         for tp in told.owned:
@@ -128,7 +127,7 @@ def without_moving(made: Assignment, members: Mapping[str, Member]) -> Assignmen
 
 
 def assignors_from(given: Any) -> list[Assignor]:
-    """The assignors that a setting names: names of ours or Java's, classes, instances, or several of them; each with its own state.
+    """The assignors of a setting: names of Ottla or Java, classes, or instances; each with its own state.
 
     Raises: ConfigError.
     """

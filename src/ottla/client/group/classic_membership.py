@@ -1,4 +1,4 @@
-"""A member of a group under the classic protocol: join, sync, heartbeats, and joining again when the group rebalances. Pure.
+"""Membership in the classic protocol: join, sync, heartbeats, rebalances. Pure.
 
             step, polled                joined                    synced
     OUT ------------------> JOINING ------------> ASSIGNING? ---> SYNCING ------> STABLE
@@ -6,23 +6,23 @@
      |  id or generation lost  |   REBALANCE_IN_PROGRESS, subscription, partitions  |
      +-------------------------+----------------------------------------------------+
 
-A member joins once the user polls. Before it joins again, what it must give up is given up in the user's poll (`Change`): everything, if
-any of its assignors is eager; with cooperative ones only what it no longer subscribes to, and after the sync what moves elsewhere, upon
-which it joins once more to free that (KIP-429). A static member that is restarted in between no longer knows that it had to: so the leader
-has the group meet again when all have had the time to. Heartbeats go on meanwhile, whatever the user does.
+A member joins when the user polls. Before it rejoins, it revokes partitions in the user's poll (`Change`): all of them if any assignor is
+eager; with cooperative ones only those it no longer subscribes to, and after the sync those that move, and then it joins again to release
+them (KIP-429). A static leader that restarted does not know of withheld partitions, so it triggers another rebalance after all members had
+time to revoke. Heartbeats continue meanwhile.
 
-    answer                                          | what follows
-    NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE      | find the coordinator again; nothing is lost
-    COORDINATOR_LOAD_IN_PROGRESS, a broken link     | the same again, after a pause
+    response                                        | action
+    NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE      | look up the coordinator; nothing is lost
+    COORDINATOR_LOAD_IN_PROGRESS, a broken link     | retry after a backoff
     REBALANCE_IN_PROGRESS                           | join again
-    MEMBER_ID_REQUIRED                              | join again at once, with the id given (KIP-394)
-    ILLEGAL_GENERATION                              | the partitions are lost; join again
-    UNKNOWN_MEMBER_ID                               | the partitions and the id are lost; join again
-    FENCED_INSTANCE_ID                              | another has the instance id: the user is told, now and ever after
-    anything else                                   | the user is told; the next poll tries again
+    MEMBER_ID_REQUIRED                              | join again at once with the given id (KIP-394)
+    ILLEGAL_GENERATION                              | partitions are lost; join again
+    UNKNOWN_MEMBER_ID                               | partitions and id are lost; join again
+    FENCED_INSTANCE_ID                              | another client has the instance id: every poll raises this error
+    any other                                       | the poll raises it; the next poll retries
 
-A user who does not poll for `max_poll_interval_ms` is taken for stuck: the member leaves, so that others get its partitions, and joins
-again with the next poll. A static member does not leave: it falls silent and keeps its place until its session ends (KIP-345).
+If the user does not poll for `max_poll_interval_ms`, the member leaves, so that other members get its partitions, and joins again with the
+next poll. A static member does not leave: it stops heartbeats and keeps its partitions until its session expires (KIP-345).
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from ottla.wire.messages import FindCoordinatorRequest, HeartbeatRequest, JoinGr
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, decode_embedded
 
 NO_GENERATION = -1
-#: A join is answered when all members came back or the rebalance timeout is over; the answer may take this much longer.
+#: A join is answered when all members have joined or at the rebalance timeout; the response may take this much longer.
 JOIN_GRACE_MS = 5000
-#: The first versions that know instance ids.
+#: First versions with instance ids.
 JOIN_INSTANCE_SINCE, SYNC_INSTANCE_SINCE, HEARTBEAT_INSTANCE_SINCE = 5, 3, 3
 UNKNOWN_MEMBER, ILLEGAL_GENERATION = UnknownMemberId.code, IllegalGeneration.code
 
 
 class Phase(Enum):
-    """Where the member is; see the module."""
+    """State of the member; see the module's diagram."""
 
     OUT = "out"
     JOINING = "joining"
@@ -79,8 +79,8 @@ class Phase(Enum):
 
 
 class Membership(Polled):
-    """See the module. `now_ms` is monotonic; `count` gives a topic's partitions, 0 where there is no such topic, None while that is not
-    known.
+    """A classic member. `now_ms` is monotonic; `count` returns a topic's partition count, 0 for a missing topic, None while it is
+    unknown.
     """
 
     def __init__(self, options: ConsumerOptions, assignors: list[Assignor], rng: Random, count: Callable[[str], int | None]) -> None:
@@ -93,30 +93,30 @@ class Membership(Polled):
         self.phase = Phase.OUT
         self.member_id = ""
         self.generation = NO_GENERATION
-        #: Topics whose partitions have to be known: those subscribed to, and the leader's group's.
+        #: Topics whose partition count is needed: subscribed ones, and those of the leader's group.
         self.wanted: frozenset[str] = frozenset()
         self._topics: frozenset[str] = frozenset()
-        #: Why to join again; None: no need.
+        #: Reason to rejoin; None without one.
         self._rejoin: str | None = None
-        #: A join or sync that is not answered yet; what comes for an older one is dropped.
+        #: A join or sync in flight; responses to older ones are ignored.
         self._asked: Call | None = None
         self._beating: Call | None = None
         self._beat_at_ms = float("inf")
         self._heard_ms = float("-inf")
         self._pause_until_ms = float("-inf")
         self._protocol = ""
-        #: As leader: the members, and the partitions that were given out.
+        #: For the leader: the members, and the assigned partitions.
         self._members: dict[str, Member] = {}
         self._given: dict[str, int] = {}
         self._skip = False
-        #: As leader: partitions were withheld from their new owners until the old ones give them up.
+        #: For the leader: partitions were withheld until their owners revoke them.
         self._withheld = False
         self._free_at_ms = float("inf")
 
-    # -- the user's side
+    # -- For the consumer.
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics, together with the group."""
+        """Subscribes to these topics."""
         topics = frozenset(topics)
         if topics != self._topics:
             self._topics = topics
@@ -124,27 +124,27 @@ class Membership(Polled):
             self.rejoin("the subscription changed")
 
     def rejoin(self, reason: str) -> None:
-        """Have the group rebalance."""
+        """Triggers a rebalance."""
         if self.phase is not Phase.OUT:
             self._rejoin = self._rejoin or reason
 
     @property
     def subscribed(self) -> bool:
-        """Whether it shares partitions with the group: then it may commit as a member alone."""
+        """Whether it is a member of the group, so that it must commit as a member."""
         return bool(self._topics)
 
     @property
     def committing(self) -> tuple[str, int]:
-        """Member id and generation to commit under."""
+        """Member id and generation for commits."""
         return self.member_id, self.generation
 
     @property
     def settled(self) -> bool:
-        """Whether the group is at rest, as far as this member knows."""
+        """Whether the group is stable, as far as known."""
         return self.phase is Phase.STABLE and self._rejoin is None and not self._changes
 
     def commit_refused(self, code: int) -> None:
-        """A commit was answered with this error, which tells of the group, too."""
+        """Handles an error of a commit that concerns membership."""
         if self.phase is not Phase.STABLE:
             return
         if code == RebalanceInProgress.code:
@@ -155,7 +155,7 @@ class Membership(Polled):
             self._failed(code)
 
     def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
-        """Leave the group: what to send, if anybody has to be told. Nothing is owned and nothing is to be done after that."""
+        """Leaves the group: returns the request, if one is needed. Nothing is owned afterwards."""
         told = None
         static = bool(self._options.group_instance_id)
         if self.member_id and (not static if for_good is None else for_good) and self.coordinator.place is not None:
@@ -167,7 +167,7 @@ class Membership(Polled):
         self._alive = False
         return told
 
-    # -- what to send
+    # -- Requests.
 
     def step(self, now_ms: float) -> list[Call]:
         """Requests to send now."""
@@ -191,7 +191,7 @@ class Membership(Polled):
         return calls
 
     def next_ms(self, now_ms: float) -> float:
-        """When to step again, if nothing happens before. What is due and not done waits for something else."""
+        """Time of the next `step` without other events. Due actions that are not possible wait for an event."""
         if not self._topics or not self._alive:
             return float("inf")
         times = [self._poll_until_ms]
@@ -206,7 +206,7 @@ class Membership(Polled):
         return min((at_ms for at_ms in times if at_ms > now_ms), default=float("inf"))
 
     def _go_on(self, calls: list[Call]) -> None:
-        """Join or sync, when it is time for it."""
+        """Joins or syncs if it is due."""
         options = self._options
         if self.phase is Phase.ASSIGNING:
             made = self._assigned_to_all()
@@ -222,7 +222,7 @@ class Membership(Polled):
         elif (self.phase is Phase.OUT or (self.phase is Phase.STABLE and self._rejoin is not None)) and self._prepared():
             self.phase = Phase.JOINING
             reason, self._rejoin = self._rejoin or "", None
-            # A beat that is under way tells of the generation that ends here.
+            # A heartbeat in flight belongs to the generation that ends here.
             self._beating = None
             timeout_ms = max(options.request_timeout_ms, options.max_poll_interval_ms + JOIN_GRACE_MS)
             told = (self._topics, self.owned, self.generation)
@@ -236,14 +236,14 @@ class Membership(Polled):
             )
 
     def _ask(self, calls: list[Call], request: type[Any], build: Callable[[int], Any], timeout_ms: float, instance_since: int) -> None:
-        # A rebalance may last: the answer to a sync comes when the leader has synced.
+        # A rebalance may take long: a sync is answered when the leader has synced.
         if request is SyncGroupRequest:
             timeout_ms = max(timeout_ms, self._options.max_poll_interval_ms + JOIN_GRACE_MS)
         self._asked = Call(request, build, timeout_ms, at_least=instance_since if self._options.group_instance_id else 0)
         calls.append(self._asked)
 
     def _prepared(self) -> bool:
-        """Whether it may join: nothing is left for the user to give up or take."""
+        """Whether it may join: the user has applied all changes."""
         if self._changes:
             return False
         if self.generation == NO_GENERATION:
@@ -267,16 +267,16 @@ class Membership(Polled):
             calls.append(self._beating)
 
     def _look_at_partitions(self) -> None:
-        """The leader watches whether there is something else to be assigned by now."""
+        """The leader checks whether partition counts have changed."""
         for topic, was in self._given.items():
             count = self._count(topic)
             if count is not None and count != was:
                 self.rejoin(f"topic {topic} has {count} partitions, not {was}")
 
-    # -- answers
+    # -- Responses.
 
     def failed(self, call: Call, error: KafkaError, now_ms: float) -> None:
-        """A request was not answered."""
+        """A request got no response."""
         if call.request is FindCoordinatorRequest:
             self.coordinator.failed(error, now_ms)
             if not error.retriable:
@@ -295,7 +295,7 @@ class Membership(Polled):
                 self._tell(error)
 
     def answered(self, call: Call, response: Any, now_ms: float) -> None:
-        """A request was answered."""
+        """A request got a response."""
         if call.request is FindCoordinatorRequest:
             error = self.coordinator.answered(response, now_ms)
             if error is not None:
@@ -327,7 +327,7 @@ class Membership(Polled):
             self._failed(code)
 
     def _refused(self, call: Call, response: Any, now_ms: float) -> None:
-        """A join or sync did not succeed."""
+        """A join or sync failed."""
         code = response.error_code
         joining = call.request is JoinGroupRequest
         if code == MemberIdRequired.code and joining:
@@ -346,13 +346,13 @@ class Membership(Polled):
             self._failed(code)
 
     def _again(self, now_ms: float, pause: bool = True) -> None:
-        """Join again; what the member owns stays with it."""
+        """Joins again and keeps the owned partitions."""
         self.phase = Phase.OUT
         if pause:
             self._pause_until_ms = now_ms + self._backoff.failed()
 
     def _out(self, code: int) -> None:
-        """The group goes on without this member."""
+        """The member was removed from the group."""
         self._reset(forget_id=code == UNKNOWN_MEMBER)
         self._lose()
 
@@ -387,7 +387,7 @@ class Membership(Polled):
             self.wanted = self._topics.union(*(member.topics for member in self._members.values()))
 
     def _assigned_to_all(self) -> Assignment | None:
-        """As leader, who reads what; None until the partitions of all topics are known. Others have nothing to say."""
+        """For the leader, the assignment; None until all partition counts are known. For others, an empty one."""
         if not self._members:
             return {}
         counts = {topic: self._count(topic) for topic in sorted(self.wanted)}
@@ -396,7 +396,7 @@ class Membership(Polled):
         self._given = {topic: count or 0 for topic, count in counts.items()}
         assignor = self._assignors.get(self._protocol)
         if self._skip or assignor is None:
-            # A static leader that was restarted does not know what it withheld before.
+            # A static leader that restarted does not know what it withheld before.
             self._withheld = assignor is not None and assignor.cooperative
             return {}
         read = frozenset[str]().union(*(member.topics for member in self._members.values()))
@@ -422,7 +422,7 @@ class Membership(Polled):
             return
         found = [TopicPartition(one.topic, partition) for one in given for partition in one.partitions]
         if any(tp.topic not in self._topics for tp in found):
-            # Made for what was subscribed before.
+            # Computed for an earlier subscription.
             self.rejoin("the subscription changed")
             found = [tp for tp in found if tp.topic in self._topics]
         assignor = self._assignors.get(self._protocol)

@@ -1,9 +1,9 @@
-"""A group's offsets: the requests that keep and ask for them, and what the answers mean. Pure.
+"""OffsetCommit and OffsetFetch: requests and responses. Pure.
 
-What is committed is the offset of the next record to read, the leader epoch of the record before it, so that a reader notices when the log
-has another history by then (KIP-320), and a text of the user's.
+A commit has the offset of the next record, the leader epoch of the record before it, so that a reader detects a diverged log (KIP-320),
+and the user's metadata.
 
-Topics go by name until version 9, and by id from 10 on; both are filled in, and `at_most` keeps to names while an id is not known.
+Topics are named until version 9, and have ids from 10 on; both are filled in, and `at_most` limits the version while an id is unknown.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from ottla.wire.messages import OffsetCommitRequest, OffsetFetchRequest
 from ottla.wire.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics
 
-#: The last version of OffsetCommit and OffsetFetch that names topics.
+#: Last version of OffsetCommit and OffsetFetch with topic names.
 NAMES_UNTIL = 9
-#: OffsetFetch: many groups, and only offsets that no open transaction can change, from these versions on.
+#: OffsetFetch: first versions with several groups, and with require_stable.
 GROUPS_SINCE, STABLE_SINCE = 8, 7
-#: OffsetCommit: static members, and those of the next protocol.
+#: OffsetCommit: first versions with static members, and for the consumer protocol.
 INSTANCE_SINCE, EPOCH_SINCE = 7, 9
 NO_GENERATION = -1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read; a text of yours; the leader epoch of the record before, -1 when not known."""
+    """A committed offset: the next record to read; your metadata; the leader epoch of the record before, -1 if unknown."""
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
 
 
-#: A committed offset as a user gives it.
+#: A committed offset as an argument.
 Committed = int | OffsetAndMetadata
 OffsetsGiven = Mapping[TopicPartition, Committed] | Mapping[tuple[str, int], Committed]
 
 
 def offsets_given(offsets: OffsetsGiven) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a user wants to commit. Raises: ValueError, TypeError."""
+    """Offsets to commit. Raises: ValueError, TypeError."""
     given: dict[TopicPartition, OffsetAndMetadata] = {}
     for tp, offset in offsets.items():
         kept = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
@@ -63,7 +63,7 @@ def offsets_given(offsets: OffsetsGiven) -> dict[TopicPartition, OffsetAndMetada
 
 
 class GroupMetadata(NamedTuple):
-    """Who a consumer is in its group. The generation is -1, and the member id empty, outside of one."""
+    """A consumer's membership. Outside of a group the generation is -1 and the member id empty."""
 
     group_id: str
     generation_id: int
@@ -72,14 +72,14 @@ class GroupMetadata(NamedTuple):
 
 
 def at_most(cluster: Cluster, topics: Iterable[str]) -> int:
-    """The last version that can say these topics."""
+    """The last version that can name these topics."""
     return NAMES_UNTIL if any(cluster.topic_id(topic) == NO_TOPIC_ID for topic in topics) else 1000
 
 
 def commit_request(
     options: ConsumerOptions, cluster: Cluster, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: tuple[str, int]
 ) -> OffsetCommitRequest:
-    """Keep these offsets, as member of a generation or epoch."""
+    """The request to commit these offsets as a member of a generation or epoch."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for tp, kept in offsets.items():
         topic = topics.get(tp.topic)
@@ -99,14 +99,14 @@ def commit_request(
         group_id=options.group_id,
         generation_id_or_member_epoch=generation,
         member_id=member_id,
-        # Outside of a generation nobody asks for an instance, and a broker would look for a member.
+        # Outside of a generation the instance id is omitted: a broker would look for a member.
         group_instance_id=(options.group_instance_id or None) if generation != NO_GENERATION else None,
         topics=list(topics.values()),
     )
 
 
 def commit_errors(response: Any, names: Mapping[bytes, str]) -> dict[TopicPartition, int]:
-    """The code of each partition that was not committed."""
+    """Error code of each partition that was not committed."""
     return {
         TopicPartition(topic.name or names.get(topic.topic_id, ""), partition.partition_index): partition.error_code
         for topic in response.topics
@@ -116,14 +116,14 @@ def commit_errors(response: Any, names: Mapping[bytes, str]) -> dict[TopicPartit
 
 
 def not_a_member(options: ConsumerOptions) -> KafkaError:
-    """Why a consumer that shares its topics with a group cannot commit while it is out of the group."""
+    """Error for a consumer that uses group subscription while it is not a member."""
     return CommitFailed(
         f"group {options.group_id}: this consumer is not a member at the moment; poll until it is, and commit what it reads"
     )
 
 
 def commit_error(code: int, options: ConsumerOptions, tp: TopicPartition) -> KafkaError:
-    """Why a commit failed, with what to do about it."""
+    """Error of a failed commit, with a remedy."""
     if code in (UnknownMemberId.code, IllegalGeneration.code, FencedMemberEpoch.code):
         return CommitFailed(
             f"group {options.group_id}: this member was taken out of the group, and its partitions were given to others, before it"
@@ -141,7 +141,7 @@ def commit_error(code: int, options: ConsumerOptions, tp: TopicPartition) -> Kaf
 def fetch_request(
     options: ConsumerOptions, cluster: Cluster, partitions: Iterable[TopicPartition], member: tuple[str, int], version: int
 ) -> OffsetFetchRequest:
-    """Ask for the offsets of these partitions. `member`: id and epoch under the next protocol, ("", -1) otherwise."""
+    """The request for the offsets of these partitions. `member`: id and epoch in the consumer protocol, otherwise ("", -1)."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -164,7 +164,7 @@ def fetch_request(
 def fetched(
     response: Any, options: ConsumerOptions, names: Mapping[bytes, str]
 ) -> tuple[int, dict[TopicPartition, OffsetAndMetadata | KafkaError | None]]:
-    """The group's error, and each partition's offset, None where it has none."""
+    """The group's error, and each partition's offset, None without one."""
     group = response.groups[0] if response.groups else response
     found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
     for topic in group.topics:

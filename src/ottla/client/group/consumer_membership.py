@@ -1,25 +1,25 @@
-"""A member of a group under the next protocol (KIP-848): the coordinator assigns, each member changes over by itself. Pure.
+"""Membership in the consumer protocol (KIP-848): the coordinator assigns, members reconcile. Pure.
 
-There is one request, the heartbeat. The member says what it subscribes to and what it has; the answer says which epoch it is in, when to
-come back, and, if that changed, its target: the partitions it should have.
+There is one request, the heartbeat. It has the subscription and owned partitions; the response has the member epoch, the heartbeat
+interval and, if it changed, the target assignment.
 
-    target arrives -> give up what is not in it (`Change`, in the user's poll)
-                   -> acknowledge: a heartbeat that tells what is left          the coordinator can give that to others now
-                   -> take what is new in it (`Change`)
+    target arrives -> revoke partitions that are not in it (`Change`, in the user's poll)
+                   -> acknowledge: a heartbeat with the remaining partitions    the coordinator can assign the others now
+                   -> add new partitions (`Change`)
                    -> acknowledge
 
-A heartbeat tells all when the member joins (epoch 0) and after any failure, and else only what changed. The member makes its id itself and
-keeps it (KIP-1082). Topics come by id; those whose name is not known are in `unknown` until `names` has them.
+A heartbeat is full when the member joins (epoch 0) and after any failure; otherwise it has only changes. The member generates its id and
+keeps it (KIP-1082). Topics have ids; those with unknown names are in `unknown` until `names` has them.
 
-    answer                                     | what follows
-    NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE | find the coordinator again; nothing is lost
-    COORDINATOR_LOAD_IN_PROGRESS, broken link  | again after a pause, telling all
-    UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH     | the partitions are lost; join again under the same id
-    FENCED_INSTANCE_ID                         | another has the instance id: the user is told, now and ever after
-    anything else                              | the user is told; the next poll tries again
+    response                                   | action
+    NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE | look up the coordinator; nothing is lost
+    COORDINATOR_LOAD_IN_PROGRESS, broken link  | send a full heartbeat after a backoff
+    UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH     | partitions are lost; join again with the same id
+    FENCED_INSTANCE_ID                         | another client has the instance id: every poll raises this error
+    any other                                  | the poll raises it; the next poll retries
 
-The face to the user, and what happens if the user does not poll, are those of `membership`. A static member that leaves says so with epoch
--2: its partitions wait for it.
+The interface to the user, and the effect of missing polls, are those of `classic_membership`. A static member leaves with epoch -2 and
+keeps its partitions until its session expires.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GONE = (UnknownMemberId.code, FencedMemberEpoch.code)
 
 
 class Reconciliation(Polled):
-    """See the module. `now_ms` is monotonic; `topic_id` and `names` are the cluster's picture."""
+    """A member of the consumer protocol. `now_ms` is monotonic; `topic_id` and `names` are cluster metadata."""
 
     def __init__(
         self, options: ConsumerOptions, rng: Random, topic_id: Callable[[str], bytes], names: Callable[[], dict[bytes, str]]
@@ -56,64 +56,64 @@ class Reconciliation(Polled):
         self._backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, rng)
         self.coordinator = CoordinatorSearch(options, rng)
         self.member_id = urlsafe_b64encode(rng.randbytes(16)).rstrip(b"=").decode()
-        #: 0 until the group has taken the member in.
+        #: 0 until the member has joined.
         self.epoch = JOINING
         #: Topics whose metadata is needed.
         self.wanted: frozenset[str] = frozenset()
-        #: Topics of the target whose names are not known.
+        #: Topics of the target with unknown names.
         self.unknown: frozenset[bytes] = frozenset()
         self._topics: frozenset[str] = frozenset()
         self._pattern = ""
         self._target: dict[bytes, list[int]] | None = None
-        #: What the coordinator knows; None: it is to be told again.
+        #: The subscription that the coordinator knows; None to send it again.
         self._told_subscription: tuple[frozenset[str], str] | None = None
         self._told_owned: list[TopicPartition] | None = None
         self._beating: tuple[Call, tuple[frozenset[str], str], list[TopicPartition]] | None = None
         self._beat_at_ms = float("-inf")
         self._interval_ms = float("inf")
 
-    # -- the user's side
+    # -- For the consumer.
 
     def subscribe(self, topics: Iterable[str], pattern: str = "") -> None:
-        """Read these topics, and those that match a pattern that the brokers apply, together with the group."""
+        """Subscribes to these topics, and to those that match a regular expression evaluated by the brokers."""
         self._topics, self._pattern = frozenset(topics), pattern
         self.wanted = self._topics
 
     def rejoin(self, reason: str) -> None:
-        """The coordinator decides when to rebalance; a member can only ask how things are."""
+        """No-op: the coordinator decides about rebalances."""
         self._beat_at_ms = float("-inf")
 
     def change(self) -> Change | None:
-        """What the user has to carry out next; `changed` must follow."""
+        """The next change for the user to apply; `changed` must follow."""
         if not self._changes:
             self._reconcile()
         return super().change()
 
     @property
     def subscribed(self) -> bool:
-        """Whether it shares partitions with the group: then it may commit as a member alone."""
+        """Whether it is a member of the group, so that it must commit as a member."""
         return bool(self._topics or self._pattern)
 
     @property
     def committing(self) -> tuple[str, int]:
-        """Member id and epoch to commit under."""
+        """Member id and epoch for commits."""
         return (self.member_id, self.epoch) if self.epoch > 0 else ("", -1)
 
     @property
     def settled(self) -> bool:
-        """Whether the member has what it should have, and the coordinator knows."""
+        """Whether the member has its target assignment, and the coordinator knows."""
         return self.epoch > 0 and self._target is None and not self._changes and self._told_owned == sorted(self.owned)
 
     def commit_refused(self, code: int) -> None:
-        """A commit was answered with this error, which tells of the group, too."""
+        """Handles an error of a commit that concerns membership."""
         if code == StaleMemberEpoch.code:
             self._beat_at_ms = float("-inf")
         elif code in GONE and self.epoch > 0:
             self._out()
 
     def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
-        """Leave the group: what to send, if anybody has to be told. Nothing is owned and nothing is to be done after that. A static member
-        that does not leave for good says that it is away.
+        """Leaves the group: returns the request, if one is needed. Nothing is owned afterwards. A static member that does not leave for
+        good reports that it is away.
         """
         told = None
         static = bool(self._options.group_instance_id)
@@ -127,7 +127,7 @@ class Reconciliation(Polled):
         self._alive = False
         return told
 
-    # -- what to send
+    # -- Requests.
 
     def step(self, now_ms: float) -> list[Call]:
         """Requests to send now."""
@@ -142,14 +142,14 @@ class Reconciliation(Polled):
             return calls
         self._reconcile()
         if self.epoch == JOINING and self.owned:
-            # Who joins owns nothing: the user has to learn of the loss first.
+            # A joining member owns nothing: the user must first learn of lost partitions.
             return calls
         if self._beating is None and (now_ms >= self._beat_at_ms or self._has_news()):
             calls.append(self._beat())
         return calls
 
     def next_ms(self, now_ms: float) -> float:
-        """When to step again, if nothing happens before. What is due and not done waits for something else."""
+        """Time of the next `step` without other events. Due actions that are not possible wait for an event."""
         if not (self._topics or self._pattern) or not self._alive:
             return float("inf")
         times = [self._poll_until_ms]
@@ -160,7 +160,7 @@ class Reconciliation(Polled):
         return min((at_ms for at_ms in times if at_ms > now_ms), default=float("inf"))
 
     def _has_news(self) -> bool:
-        """Whether there is something that the coordinator should not wait for; not while it has to be told all after a failure."""
+        """Whether there is a change to send before the heartbeat interval ends; not while a full heartbeat is due after a failure."""
         if self._told_subscription is None or self._told_owned is None or self.epoch <= 0:
             return False
         return self._told_subscription != (self._topics, self._pattern) or self._told_owned != sorted(self.owned)
@@ -176,7 +176,7 @@ class Reconciliation(Polled):
         if whole or subscription != self._told_subscription:
             message.subscribed_topic_names = sorted(self._topics)
             if self._pattern or (self._told_subscription and self._told_subscription[1]):
-                # An empty pattern takes the one before back.
+                # An empty pattern removes the previous one.
                 message.subscribed_topic_regex = self._pattern
         if whole or owned != self._told_owned:
             message.topic_partitions = self._by_id(owned)
@@ -199,10 +199,10 @@ class Reconciliation(Polled):
             topics.setdefault(self._topic_id(topic), []).append(partition)
         return [TopicPartitions(topic_id=topic_id, partitions=some) for topic_id, some in topics.items()]
 
-    # -- answers
+    # -- Responses.
 
     def failed(self, call: Call, error: KafkaError, now_ms: float) -> None:
-        """A request was not answered."""
+        """A request got no response."""
         if call.request is FindCoordinatorRequest:
             self.coordinator.failed(error, now_ms)
             if not error.retriable:
@@ -217,7 +217,7 @@ class Reconciliation(Polled):
                 self._tell(error)
 
     def answered(self, call: Call, response: Any, now_ms: float) -> None:
-        """A request was answered."""
+        """A request got a response."""
         if call.request is FindCoordinatorRequest:
             error = self.coordinator.answered(response, now_ms)
             if error is not None:
@@ -255,12 +255,12 @@ class Reconciliation(Polled):
             self._tell(group_error(code, self._options) if code == FencedInstanceId.code else error)
 
     def _tell_all(self, now_ms: float) -> None:
-        """What the coordinator knows is not certain any more."""
+        """The coordinator's knowledge is uncertain: the next heartbeat is full."""
         self._told_subscription = self._told_owned = None
         self._beat_at_ms = now_ms + self._backoff.failed()
 
     def _out(self) -> None:
-        """The group goes on without this member."""
+        """The member was removed from the group."""
         self.epoch = JOINING
         self._target = None
         self.unknown = frozenset()
@@ -270,7 +270,7 @@ class Reconciliation(Polled):
         self._lose()
 
     def _reconcile(self) -> None:
-        """The next change on the way to the target: first give up, and only when the coordinator knows that, take."""
+        """The next change towards the target: first revoke, and add only after the coordinator knows."""
         if self._target is None or self._changes:
             return
         names = self._names()

@@ -1,9 +1,9 @@
-"""The postman of a group's machine: carries its requests, keeps its picture of topics fresh, and commits and asks for offsets.
+"""The task around a membership state machine: sends its requests, refreshes topic metadata, commits and fetches offsets.
 
-The coordinator has a connection of its own: a broker answers a connection's requests in order, and a fetch that waits for records, or a
-join that waits for members, would hold up heartbeats. For that reason a member that leaves while its join waits says so on the other one.
+The coordinator has a connection of its own: a connection's requests are answered in order, so a waiting fetch or join would delay
+heartbeats. A member that leaves while its join waits uses the other connection.
 
-A commit that must succeed is tried again while that may help; those of `commit_async` and of the clock are tried once, so that an old one
+A commit with patience is retried while errors are retriable; those of `commit_async` and auto-commit are sent once, so that an old commit
 does not overtake a newer one.
 """
 
@@ -49,18 +49,18 @@ from ottla.wire.messages import (
 
 #: Requests that wait for other members.
 JOINING = (JoinGroupRequest, SyncGroupRequest)
-#: Their errors that are part of joining.
+#: Errors that are part of joining.
 NO_FAILURES = (MemberIdRequired.code, RebalanceInProgress.code)
-#: The number of the coordinator's connection among those to the brokers.
+#: Number of the coordinator's connection among those to the brokers.
 COORDINATOR = 2**31 - 1
-#: Metadata can be asked for by topic id from this version on.
+#: First Metadata version with topic ids.
 METADATA_BY_ID_SINCE = 12
-#: How often somebody who waits for the coordinator looks.
+#: Poll interval of a caller that waits for the coordinator.
 LOOK_MS = 20
 
 
 class GroupPostman:
-    """See the module. Belongs to one loop; `changed` is called whenever something happened."""
+    """The coordinator client of one consumer. Belongs to one event loop; `changed` is called after each event."""
 
     def __init__(
         self, network: Network, options: ConsumerOptions, assignors: list[Assignor], rng: Random, metrics: ConsumerMetrics,
@@ -76,7 +76,7 @@ class GroupPostman:
             self.machine = Reconciliation(options, rng, network.cluster.topic_id, lambda: network.cluster.names)
         else:
             self.machine = Membership(options, assignors, rng, self._count)
-        #: What the user subscribed to: names, or a pattern that is applied here or by the brokers.
+        #: The subscription: names, or a pattern that is evaluated here or by the brokers.
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
         self._waiting: set[Call] = set()
@@ -86,10 +86,10 @@ class GroupPostman:
         #: Topics that the coordinator named by id.
         self._named: set[str] = set()
 
-    # -- subscription
+    # -- Subscription.
 
     def subscribe(self, topics: Iterable[str], pattern: str | re.Pattern[str] | None) -> None:
-        """Read these topics, or those that match."""
+        """Subscribes to these topics, or to those that match."""
         self.topics, self.pattern = frozenset(topics), None
         self._list_at_ms = float("-inf")
         if isinstance(pattern, str) and isinstance(self.machine, Reconciliation):
@@ -107,13 +107,13 @@ class GroupPostman:
         return cluster.partition_count(topic)
 
     def fatal(self) -> KafkaError | None:
-        """Why a topic that was subscribed to by name will never be there."""
+        """The permanent error of a topic that was subscribed to by name."""
         return next((error for topic in sorted(self.topics) if (error := self._network.cluster.fatal(topic)) is not None), None)
 
-    # -- requests
+    # -- Requests.
 
     def pump(self, now_ms: float) -> float:
-        """Begin what can begin now; gives the time at which to look again."""
+        """Sends requests that are due; returns the time of the next call."""
         machine, network = self.machine, self._network
         if self.pattern is not None and not self._listing and now_ms >= self._list_at_ms:
             self._listing = True
@@ -145,7 +145,7 @@ class GroupPostman:
         self._changed()
 
     async def ask(self, call: Call, *, aside: bool = False) -> Any:
-        """Send a request to where it belongs. `aside`: not behind a join that waits. Raises: KafkaError."""
+        """Sends a request to the coordinator or a broker. `aside`: not behind a waiting join. Raises: KafkaError."""
         network = self._network
         if not call.to_coordinator:
             return await network.ask_any_as(call.request, call.build, at_least=call.at_least, at_most=call.at_most)
@@ -156,7 +156,7 @@ class GroupPostman:
         node = place.node_id if aside and self._waiting and place.node_id in network.cluster.brokers else COORDINATOR
         timeout_ms = call.timeout_ms
         if node == COORDINATOR:
-            # What stands behind a request that may take long is not late when that is not.
+            # A request behind a long one gets the longer timeout.
             timeout_ms = max([timeout_ms, *(waiting.timeout_ms for waiting in self._waiting)])
         holds_up, sent_ms = call.request in JOINING, network.clock_ms()
         if holds_up:
@@ -172,7 +172,7 @@ class GroupPostman:
             self._waiting.discard(call)
 
     async def leave(self, reason: str, limit_ms: float, for_good: bool | None = None) -> None:
-        """Leave the group; who cannot be told will find out. `for_good` as the machine has it."""
+        """Leaves the group without waiting for success. `for_good` as in the state machine."""
         call = self.machine.leave(reason, for_good)
         if call is None:
             return
@@ -183,7 +183,7 @@ class GroupPostman:
             pass
 
     async def _list_topics(self, pattern: re.Pattern[str]) -> None:
-        """Find out which topics match."""
+        """Lists topics and selects those that match."""
         network = self._network
         try:
             request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
@@ -201,7 +201,7 @@ class GroupPostman:
         self._changed()
 
     async def _resolve(self, topic_ids: frozenset[bytes]) -> None:
-        """Find out what topics are called that the coordinator named by id."""
+        """Looks up the names of topics that the coordinator sent by id."""
         try:
             wanted = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in sorted(topic_ids)]
             request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
@@ -210,7 +210,7 @@ class GroupPostman:
             self.pump(self._network.clock_ms())
             await self._network.refresh()
             if not topic_ids <= self._network.cluster.names.keys():
-                # The coordinator may know of a topic before the others do.
+                # The coordinator may know a topic before other brokers do.
                 await asyncio.sleep(self._options.retry_backoff_ms / 1000)
         except KafkaError:
             await asyncio.sleep(self._options.retry_backoff_max_ms / 1000)
@@ -218,10 +218,10 @@ class GroupPostman:
             self._resolving = False
         self._changed()
 
-    # -- offsets
+    # -- Offsets.
 
     async def _coordinator(self, deadline_ms: float) -> None:
-        """Until the coordinator is known. Raises: KafkaError."""
+        """Waits until the coordinator is known. Raises: KafkaError."""
         search, network = self.machine.coordinator, self._network
         while search.place is None:
             now_ms = network.clock_ms()
@@ -236,8 +236,8 @@ class GroupPostman:
                 await asyncio.sleep(min(max(search.retry_at_ms - now_ms, LOOK_MS), max(deadline_ms - now_ms, 1)) / 1000)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: float, patient: bool = True) -> None:
-        """Keep these offsets. Raises: CommitFailed, RebalanceInProgress, OffsetMetadataTooLarge and the like; RequestTimedOut; without
-        patience whatever came of one try.
+        """Commits offsets. Raises: CommitFailed, RebalanceInProgress, OffsetMetadataTooLarge and others; RequestTimedOut; without patience
+        the error of one attempt.
         """
         network, machine, options = self._network, self.machine, self._options
         deadline_ms = network.clock_ms() + timeout_ms
@@ -270,18 +270,18 @@ class GroupPostman:
     def _commit_request(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], asked: dict[bytes, str], version: int
     ) -> OffsetCommitRequest:
-        """``asked`` is told which ids stand for which topics: when the answer comes, the picture of the cluster may have others."""
-        # Who the member is counts when the request goes out, not when it was asked for.
+        """``asked`` gets the topic ids and their names: metadata may have changed when the response arrives."""
+        # The membership counts when the request is sent.
         member = self.machine.committing
         if self.machine.subscribed and member[1] < 0:
-            # A group that has become empty would take it from anybody, and forget what others have committed since.
+            # An empty group would accept it from any client, and overwrite later commits.
             raise commits.not_a_member(self._options)
         request = commits.commit_request(self._options, self._network.cluster, offsets, member)
         asked |= {topic.topic_id: topic.name for topic in request.topics}
         return request
 
     def _sorted_out(self, left: dict[TopicPartition, OffsetAndMetadata], codes: dict[TopicPartition, int]) -> KafkaError | None:
-        """Leave in `left` what was not committed; gives an error that may pass. Raises: one that will not."""
+        """Keeps in `left` what was not committed; returns a retriable error. Raises: other errors."""
         for tp in [tp for tp in left if tp not in codes]:
             del left[tp]
         network = self._network
@@ -305,7 +305,7 @@ class GroupPostman:
         return passing
 
     async def committed(self, partitions: Iterable[TopicPartition], *, timeout_ms: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut."""
+        """Committed offsets, None without one. Raises: GroupAuthorizationFailed and others; RequestTimedOut."""
         network, options = self._network, self._options
         deadline_ms = network.clock_ms() + timeout_ms
         backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, self._rng)
@@ -348,7 +348,7 @@ class GroupPostman:
     def _read(
         self, response: Any, wanted: list[TopicPartition], asked: dict[bytes, str]
     ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], KafkaError | None]:
-        """The offsets, or an error that may pass. Raises: one that will not."""
+        """The offsets, or a retriable error. Raises: other errors."""
         code, answers = commits.fetched(response, self._options, asked)
         if code:
             error = group_error(code, self._options)
@@ -374,6 +374,6 @@ class GroupPostman:
 
     @property
     def metadata(self) -> GroupMetadata:
-        """Who this member is at the moment."""
+        """The present membership."""
         member_id, generation = self.machine.committing
         return GroupMetadata(self._options.group_id, generation, member_id, self._options.group_instance_id or None)

@@ -1,10 +1,10 @@
-"""Which broker coordinates which group: found once, kept until it turns out wrong (FindCoordinator).
+"""Looks up and caches coordinators (FindCoordinator).
 
-    find(keys)  ->  {"g": 2, "h": CoordinatorNotAvailable()}      one question for all keys that are not known
+    find(keys)  ->  {"g": 2, "h": CoordinatorNotAvailable()}      one request for all unknown keys
     forget(key)     after NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE or a lost connection: the next find asks again
 
-A coordinator's address is taken into the cluster's picture, so that it can be asked before metadata names it. Trying again is up to the
-caller: COORDINATOR_NOT_AVAILABLE passes once the cluster has made the topic in which it keeps offsets, or moved its leader.
+A coordinator's address is added to the cluster metadata, so that it can be used before a metadata response has it. Callers retry:
+COORDINATOR_NOT_AVAILABLE is retriable, while the offsets topic is created or its leader moves.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 from ottla.wire.messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.messages.find_coordinator import GROUP
 
-#: The first version with several keys, and the first with a type of key.
+#: First version with several keys.
 KEYS_SINCE = 4
 TYPE_SINCE = 1
 
 COORDINATOR_LOAD_IN_PROGRESS = 14
 COORDINATOR_NOT_AVAILABLE = 15
 NOT_COORDINATOR = 16
-#: Errors that pass when the coordinator is there, or is found again.
+#: Retriable errors of coordinators.
 COORDINATOR_PASSES = frozenset({COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 
 
 class Coordinators:
-    """The coordinators of keys of one type: groups, or transactional ids."""
+    """Coordinators of keys of one type: groups, or transactional ids."""
 
     __slots__ = ("_key_type", "_network", "_nodes")
 
     def __init__(self, network: Network, key_type: int = GROUP) -> None:
         self._network = network
         self._key_type = key_type
-        #: Node id by key; brokers may be gone by now.
+        #: Node id by key; the broker may be gone.
         self._nodes: dict[str, int] = {}
 
     def known(self, key: str) -> int | None:
-        """The node that coordinates this key, as far as is known."""
+        """The cached coordinator of this key."""
         node = self._nodes.get(key)
         return node if node in self._network.cluster.brokers else None
 
     def forget(self, key: str) -> None:
-        """Ask again at the next `find`."""
+        """The next `find` asks again."""
         self._nodes.pop(key, None)
 
     async def find(self, keys: Iterable[str]) -> dict[str, int | KafkaError]:
-        """Node id by key, or why there is none. Asks once.
+        """Node id by key, or the error. Sends one request.
 
-        Raises: ConnectionFailed, RequestTimedOut when no broker answers; BrokerIncompatible.
+        Raises: ConnectionFailed, RequestTimedOut if no broker answers; BrokerIncompatible.
         """
         found: dict[str, int | KafkaError] = {}
         unknown = []
@@ -77,7 +77,7 @@ class Coordinators:
             return [await self._ask_one(key) for key in keys]
 
     async def _ask_one(self, key: str) -> Coordinator:
-        """The same with a broker from before Kafka 2.8, which takes one key at a time."""
+        """The same for brokers before Kafka 2.8, with one key at a time."""
         request = FindCoordinatorRequest(key=key, key_type=self._key_type)
         at_least = TYPE_SINCE if self._key_type != GROUP else 0
         one: FindCoordinatorResponse = await self._network.ask_any(request, at_least=at_least, at_most=KEYS_SINCE - 1)

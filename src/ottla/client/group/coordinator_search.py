@@ -1,12 +1,11 @@
-"""What both group protocols need: whom to ask, what to send, and what the user is told of. Pure.
+"""Types shared by both memberships: requests, changes of partitions, coordinator search. Pure.
 
-A machine of a group (`membership`, `reconciliation`) is asked with `step(now_ms)` for requests to send, each a `Call`; `answered` or
-`failed` follows for each. What becomes of the user's partitions is a `Change`, which waits until the user polls: only then is it certain
-that nobody still works on records of a partition that goes away.
+A membership state machine returns requests from `step(now_ms)`, each a `Call`; `answered` or `failed` follows for each. Changes of the
+user's partitions are `Change`s, which wait until the user polls, because only then its records are processed.
 
-    REVOKED   tell the listener, commit, then stop reading      the partitions are still ours meanwhile
-    LOST      stop reading, tell the listener                    others may own them already: nothing can be committed
-    ASSIGNED  begin to read, tell the listener
+    REVOKED   call the listener, commit, then stop reading      the partitions are still owned meanwhile
+    LOST      stop reading, call the listener                    other members may own them: commits are not possible
+    ASSIGNED  start reading, call the listener
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ from ottla.wire.errors import (
 )
 from ottla.wire.messages import FindCoordinatorRequest
 
-#: Codes after which the coordinator is asked for anew.
+#: Errors after which the coordinator is looked up again.
 COORDINATOR_MOVED = frozenset({CoordinatorNotAvailable.code, NotCoordinator.code})
 COORDINATOR_LOADING = CoordinatorLoadInProgress.code
-#: FindCoordinator: many keys from this version on.
+#: FindCoordinator: first version with several keys.
 KEYS_SINCE = 4
 
 
 class Kind(Enum):
-    """What happens to partitions; see the module."""
+    """Kind of a change; see the module's table."""
 
     REVOKED = "revoked"
     LOST = "lost"
@@ -56,7 +55,7 @@ class Kind(Enum):
 
 
 class Change(NamedTuple):
-    """Partitions that come or go."""
+    """Partitions that are assigned, revoked or lost."""
 
     kind: Kind
     partitions: tuple[TopicPartition, ...]
@@ -67,10 +66,10 @@ class Call:
     """A request to send."""
 
     request: type[Any]
-    #: The message in a version.
+    #: The message for a version.
     build: Callable[[int], Any]
     timeout_ms: float
-    #: False: any broker will do.
+    #: False: to any broker.
     to_coordinator: bool = True
     at_least: int = 0
     at_most: int = 1000
@@ -85,22 +84,22 @@ class Place(NamedTuple):
 
 
 class CoordinatorSearch:
-    """Which broker coordinates the group: asked for when it is not known, again after a pause when nobody says."""
+    """Looks up the group's coordinator if it is unknown; after an error, again after a backoff."""
 
     def __init__(self, options: ConsumerOptions, rng: Random) -> None:
         self._options = options
         self._group_id = options.group_id
         self._backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, rng)
-        #: None while it is not known.
+        #: None while it is unknown.
         self.place: Place | None = None
         self._asking = False
-        #: When it may be asked for again.
+        #: Time of the next attempt.
         self.retry_at_ms = float("-inf")
-        #: Why it is not known, for who waited in vain.
+        #: The last error, for callers that time out.
         self.last_error: KafkaError | None = None
 
     def call(self, now_ms: float) -> Call | None:
-        """The question to send now, if it is time for it."""
+        """The request to send now, if it is due."""
         if self.place is not None or self._asking or now_ms < self.retry_at_ms:
             return None
         self._asking = True
@@ -112,7 +111,7 @@ class CoordinatorSearch:
         return FindCoordinatorRequest(key=self._group_id)
 
     def answered(self, response: Any, now_ms: float) -> KafkaError | None:
-        """Take the answer in. Gives the error if asking again would not help."""
+        """Handles the response. Returns an error that is not retriable."""
         self._asking = False
         said = response.coordinators[0] if response.coordinators else response
         if not said.error_code:
@@ -132,7 +131,7 @@ class CoordinatorSearch:
         self.retry_at_ms = now_ms + self._backoff.failed()
 
     def lost(self, now_ms: float, why: KafkaError | None = None) -> None:
-        """It is not there any more: ask again, after a pause, since the others learn of it about now, too."""
+        """The coordinator moved: looks it up again after a backoff, because other brokers learn it at the same time."""
         if self.place is not None:
             self.place = None
             self.last_error = why
@@ -140,7 +139,7 @@ class CoordinatorSearch:
 
 
 def group_error(code: int, options: ConsumerOptions, message: str | None = None) -> KafkaError:
-    """A coordinator's error, with what to do about it."""
+    """A coordinator's error, with a remedy."""
     group, instance = options.group_id, options.group_instance_id
     plain = error_for(code)
     advice = {

@@ -1,10 +1,10 @@
-"""What both machines of a group know of their user: what is read now, what the user has to do or to hear, and whether the user polls. Pure.
+"""State shared by both memberships: owned partitions, pending changes and errors, and whether the user polls. Pure.
 
-    poll() begins      the user is alive; changes are carried out, an error is raised      poll_began, change, changed, error
-    poll() ends        the user works on records, for max_poll_interval_ms at most         poll_ended
-    longer than that   the user is stuck: the member leaves, what it had is lost           step
+    poll() begins      the user is alive; changes are applied, an error is raised          poll_began, change, changed, error
+    poll() ends        the user processes records, for at most max_poll_interval_ms        poll_ended
+    longer than that   the member leaves, and its partitions are lost                      step
 
-`membership` and `reconciliation` derive from it, since what they have in common is the face they show to the user.
+Both memberships derive from it, because they have the same interface to the consumer.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from ottla.wire.errors import FencedInstanceId, KafkaError
 
 
 class Polled(ABC):
-    """See the module. `now_ms` is monotonic."""
+    """Base of both memberships. `now_ms` is monotonic."""
 
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
-        #: What the user reads now.
+        #: Partitions that the user reads.
         self.owned: list[TopicPartition] = []
         self._changes: deque[Change] = deque()
-        #: The user polled, and not too long ago.
+        #: The user polled within max_poll_interval_ms.
         self._alive = False
         self._poll_until_ms = float("inf")
         self._error: KafkaError | None = None
 
     def poll_began(self) -> None:
-        """The user waits for records: there is no need to fear for it."""
+        """The user waits for records."""
         self._alive = True
         self._poll_until_ms = float("inf")
 
     def poll_ended(self, now_ms: float) -> None:
-        """The user works on records."""
+        """The user processes records."""
         self._poll_until_ms = now_ms + self._options.max_poll_interval_ms
 
     def error(self) -> KafkaError | None:
-        """What the user has to know, once; that another has its instance id, always."""
+        """An error for the user, returned once; a fenced instance id always."""
         error = self._error
         if not isinstance(error, FencedInstanceId):
             self._error = None
         return error
 
     def change(self) -> Change | None:
-        """What the user has to carry out next; `changed` must follow."""
+        """The next change for the user to apply; `changed` must follow."""
         return self._changes[0] if self._changes else None
 
     def changed(self, change: Change) -> None:
-        """The change was carried out. It may have been overtaken by a loss."""
+        """The change was applied. The partitions may have been lost meanwhile."""
         if self._changes and self._changes[0] is change:
             self._changes.popleft()
         if change.kind is Kind.ASSIGNED:
@@ -63,13 +63,13 @@ class Polled(ABC):
 
     @abstractmethod
     def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
-        """Leave the group: what to send, if anybody has to be told. Nothing is owned and nothing is to be done after that.
+        """Leaves the group: returns the request, if one is needed. Nothing is owned afterwards.
 
-        `for_good` False: the coordinator is not to be told; None: only if the member is not static.
+        `for_good` False: the coordinator is not informed; None: only if the member is not static.
         """
 
     def _leave_if_stuck(self, calls: list[Call], now_ms: float) -> None:
-        """Whoever does not poll any more leaves, and learns with the next poll what that cost."""
+        """Leaves if the user does not poll; the next poll reports the lost partitions."""
         if now_ms < self._poll_until_ms or not self._alive:
             return
         owned = self.owned
@@ -81,11 +81,11 @@ class Polled(ABC):
         self._lose()
 
     def _lose(self) -> None:
-        """What the user reads is another's by now."""
+        """The owned partitions are lost."""
         self._changes.clear()
         if self.owned:
             self._changes.append(Change(Kind.LOST, tuple(self.owned)))
 
     def _tell(self, error: KafkaError) -> None:
-        """This does not pass by itself: nothing more is done until the user, who is told, polls again."""
+        """Stops until the user, who gets the error, polls again."""
         self._error, self._alive = error, False

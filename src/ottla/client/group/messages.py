@@ -1,7 +1,7 @@
-"""What a member of a classic group says: its requests, and what it tells the leader inside of them. Pure functions.
+"""Requests of a classic member, and the assignor data inside of them. Pure functions.
 
-The assignors' part travels as bytes that the broker does not read: `ConsumerProtocolSubscription` in each protocol of a join,
-`ConsumerProtocolAssignment` in a sync, in the last version that we know; readers of older ones ignore what they do not know.
+Brokers do not read assignor data: `ConsumerProtocolSubscription` in each protocol of a join, `ConsumerProtocolAssignment` in a sync, in
+the last known version; readers of older versions ignore unknown fields.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from ottla.wire.messages.consumer_protocol import (
 from ottla.wire.messages.consumer_protocol import TopicPartition as TopicPartitions
 from ottla.wire.messages.leave_group import MemberIdentity
 
-#: LeaveGroup: members in a list from this version on.
+#: LeaveGroup: first version with a list of members.
 LEAVE_LIST_SINCE = 3
 
 
 def protocol(
     options: ConsumerOptions, assignor: Assignor, topics: Iterable[str], owned: Iterable[TopicPartition], generation: int
 ) -> JoinGroupRequestProtocol:
-    """What a member tells the leader's assignor of this name."""
+    """Data for the leader's assignor of this name."""
     told = ConsumerProtocolSubscription(
         topics=sorted(topics),
         user_data=assignor.user_data(topics),
@@ -52,7 +52,7 @@ def protocol(
 def join_request(
     options: ConsumerOptions, member_id: str, protocols: list[JoinGroupRequestProtocol], reason: str, version: int
 ) -> JoinGroupRequest:
-    """Come, or come again; without a member id, to be given one."""
+    """Joins or rejoins; without a member id, to get one."""
     return JoinGroupRequest(
         group_id=options.group_id,
         session_timeout_ms=options.session_timeout_ms,
@@ -68,7 +68,7 @@ def join_request(
 def sync_request(
     options: ConsumerOptions, member_id: str, generation: int, chosen: str, made: Assignment, version: int
 ) -> SyncGroupRequest:
-    """Ask for one's assignment; as leader, tell everybody's."""
+    """Requests the assignment; the leader sends the assignment of all."""
     return SyncGroupRequest(
         group_id=options.group_id,
         generation_id=generation,
@@ -86,14 +86,14 @@ def sync_request(
 
 
 def heartbeat_request(options: ConsumerOptions, member_id: str, generation: int, version: int) -> HeartbeatRequest:
-    """Still here."""
+    """Heartbeat."""
     return HeartbeatRequest(
         group_id=options.group_id, generation_id=generation, member_id=member_id, group_instance_id=options.group_instance_id or None
     )
 
 
 def leave_request(options: ConsumerOptions, member_id: str, reason: str, version: int) -> LeaveGroupRequest:
-    """Gone."""
+    """Leaves the group."""
     if version >= LEAVE_LIST_SINCE:
         who = MemberIdentity(member_id=member_id, group_instance_id=options.group_instance_id or None, reason=reason)
         return LeaveGroupRequest(group_id=options.group_id, members=[who])
@@ -101,7 +101,7 @@ def leave_request(options: ConsumerOptions, member_id: str, reason: str, version
 
 
 def member_told(one: Any) -> Member:
-    """A member as it told of itself. What cannot be read subscribes to nothing, so that one strange member does not stop the group."""
+    """A member from its own data. Unreadable data means no subscription, so that one member does not stop the group."""
     try:
         told = decode_embedded(ConsumerProtocolSubscription, one.metadata)
     except MalformedMessage:
@@ -111,7 +111,7 @@ def member_told(one: Any) -> Member:
 
 
 def grouped(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
-    """Partitions by topic, as messages have them."""
+    """Partitions by topic, as in messages."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)

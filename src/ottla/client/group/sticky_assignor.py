@@ -1,18 +1,18 @@
-"""The sticky assignors: as even as it goes, then moving as little as it goes. Pure.
+"""Sticky assignors: balanced, with as few moves as possible. Pure.
 
-Where all members read the same topics, the even share is known beforehand: with 10 partitions for 4 members, two get 3 and two get 2. Each
-keeps of its own up to its share, those that own the most get the larger ones, and what is left is dealt out.
+If all members subscribe to the same topics, the shares are known: with 10 partitions for 4 members, two get 3 and two get 2. Each member
+keeps its own up to its share; those that own the most get the larger shares; the rest is distributed.
 
-Where they do not, each keeps its own, the rest goes to whoever has least of those that read the topic, and then partitions move, topic by
-topic, from who has most to who has least, as long as the two differ by 2 or more. It is even in this sense: no partition could move to
-another member that reads its topic and has at least two fewer.
+Otherwise each member keeps its own, free partitions go to the subscriber with the fewest, and then partitions move, topic by topic, from
+the member with the most to the one with the fewest, while they differ by 2 or more. The result is balanced in this sense: no partition
+could move to a subscriber with at least two fewer.
 
-A partition that two members claim goes to the claim of the newer generation; if these are the same, neither keeps it.
+A partition claimed by two members goes to the newer generation; if these are equal, neither keeps it.
 
-What members tell, in the formats of Java's client:
+Data of members, in the formats of Java's client:
 
     sticky              user data: [topic, [partition]] int32 generation    (StickyAssignorUserData 1; 0 has no generation)
-    cooperative-sticky  owned partitions and generation of the subscription; user data: int32 generation, for members older than that
+    cooperative-sticky  owned partitions and generation of the subscription; user data: int32 generation, for older members
 
 Source: KIP-54, KIP-341, KIP-429, KIP-792.
 """
@@ -27,12 +27,12 @@ from ottla.base.ids import TopicPartition
 from ottla.client.group.assignors import Assignment, Assignor, Member, in_order, readers_of
 
 NO_GENERATION = -1
-#: More topics or partitions than this in user data are no user data of ours.
+#: User data with more topics or partitions is ignored.
 CLAIMS_MAX = 1_000_000
 
 
 class Sticky(Assignor):
-    """Even and sticky; members give up everything while the group settles, and mostly get it back."""
+    """Balanced and sticky; members revoke everything during a rebalance and mostly get it back."""
 
     name = "sticky"
 
@@ -51,7 +51,7 @@ class Sticky(Assignor):
 
 
 class CooperativeSticky(Assignor):
-    """Even and sticky; members keep reading what does not move."""
+    """Balanced and sticky; members keep reading partitions that do not move."""
 
     name = "cooperative-sticky"
     cooperative = True
@@ -78,7 +78,7 @@ class CooperativeSticky(Assignor):
 def even(
     partitions: Mapping[str, int], members: Mapping[str, Member], claims: Mapping[str, tuple[list[TopicPartition], int]]
 ) -> Assignment:
-    """The assignment; see the module. `claims`: what each member had, and in which generation."""
+    """The assignment. `claims`: owned partitions of each member, and their generation."""
     kept = _kept(partitions, members, claims)
     if len({one.topics for one in members.values()}) <= 1:
         return _shared(partitions, members, kept)
@@ -88,7 +88,7 @@ def even(
 def _kept(
     partitions: Mapping[str, int], members: Mapping[str, Member], claims: Mapping[str, tuple[list[TopicPartition], int]]
 ) -> Assignment:
-    """What each member could keep: there is such a partition, the member reads its topic, and nobody has a better claim."""
+    """Partitions that each member may keep: they exist, it subscribes to the topic, and no other member has a better claim."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in in_order(members):
         owned, generation = claims[member]
@@ -106,14 +106,14 @@ def _kept(
 
 
 def _shared(partitions: Mapping[str, int], members: Mapping[str, Member], kept: Assignment) -> Assignment:
-    """All read the same topics."""
+    """All members subscribe to the same topics."""
     if not members:
         return {}
     topics = next(iter(members.values())).topics
     every = [TopicPartition(topic, index) for topic in sorted(partitions) if topic in topics for index in range(partitions[topic])]
     least, more = divmod(len(every), len(members))
     made: Assignment = {}
-    # Those that own the most get the larger shares: so the fewest have to give something up.
+    # Members that own the most get the larger shares, so that the fewest must revoke.
     for member in sorted(kept, key=lambda one: -len(kept[one])):
         owned = sorted(kept[member])
         size = least + (more > 0 and len(owned) > least)
@@ -132,7 +132,7 @@ def _shared(partitions: Mapping[str, int], members: Mapping[str, Member], kept: 
 
 
 def _apart(partitions: Mapping[str, int], members: Mapping[str, Member], kept: Assignment) -> Assignment:
-    """Members read different topics."""
+    """Members subscribe to different topics."""
     readers = readers_of(members)
     #: topic -> member -> partitions
     held: dict[str, dict[str, list[int]]] = {topic: {} for topic in sorted(partitions) if readers.get(topic)}
@@ -141,7 +141,7 @@ def _apart(partitions: Mapping[str, int], members: Mapping[str, Member], kept: A
         for topic, partition in sorted(owned):
             held[topic].setdefault(member, []).append(partition)
     rank = {member: index for index, member in enumerate(kept)}
-    # Topics with the fewest readers first: their partitions have nowhere else to go.
+    # Topics with the fewest subscribers first: their partitions have the fewest alternatives.
     for topic in sorted(held, key=lambda one: (len(readers[one]), one)):
         taken = {partition for some in held[topic].values() for partition in some}
         free = [partition for partition in range(partitions[topic]) if partition not in taken]
@@ -162,8 +162,8 @@ def _apart(partitions: Mapping[str, int], members: Mapping[str, Member], kept: A
 
 
 def _levelled(holders: dict[str, list[int]], readers: list[str], load: dict[str, int], rank: dict[str, int]) -> bool:
-    """Move partitions of one topic while that makes two members more even; each move lowers the sum of the squares of the loads. True if
-    any did.
+    """Moves partitions of one topic while that balances two members; each move reduces the sum of squares of the loads. Returns whether
+    any moved.
     """
     most = [(-load[member], rank[member], member) for member, some in holders.items() if some]
     least = [(load[member], rank[member], member) for member in readers]
@@ -204,7 +204,7 @@ def encode_claims(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_claims(data: bytes | None) -> tuple[list[TopicPartition], int]:
-    """What a member had, and in which generation. Data that is none, or not in this format, is no claim."""
+    """Owned partitions and their generation. Invalid data is no claim."""
     owned: list[TopicPartition] = []
     if not data:
         return owned, NO_GENERATION

@@ -1,15 +1,15 @@
-"""How long to wait before trying again: twice as long after each failure, up to a limit, and never quite the same for two clients."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
 from random import Random
 
-#: The share by which a pause may be longer or shorter, so that clients that failed together do not come back together. Source: KIP-580.
+#: Relative jitter, so that clients that failed together do not retry together. Source: KIP-580.
 JITTER = 0.2
 
 
 class Backoff:
-    """A row of pauses: first, 2 x first, 4 x first, ... most; each times a random factor of 0.8 to 1.2, in milliseconds."""
+    """Delays: first, 2 x first, 4 x first, ... most; each times a random factor of 0.8 to 1.2, in milliseconds."""
 
     __slots__ = ("_failures", "_first_ms", "_most_ms", "_rng")
 
@@ -22,15 +22,15 @@ class Backoff:
 
     @property
     def failures(self) -> int:
-        """How often in a row it failed."""
+        """Number of consecutive failures."""
         return self._failures
 
     def failed(self) -> float:
-        """Count one more failure and give the pause after it."""
+        """Counts a failure and returns the delay after it."""
         pause = min(self._most_ms, self._first_ms * 2.0 ** min(self._failures, 30))
         self._failures += 1
         return pause * self._rng.uniform(1 - JITTER, 1 + JITTER)
 
     def succeeded(self) -> None:
-        """Start the row again."""
+        """Resets the backoff."""
         self._failures = 0

@@ -1,16 +1,15 @@
-"""What a client knows of the cluster: brokers, topics, who leads which partition. Pure: responses go in, answers and the next request
-come out.
+"""Cluster metadata of a client: brokers, topics, leaders. Pure: responses go in, lookups and requests come out.
 
-Knowledge ages. It is asked for again when it is older than `metadata_max_age_ms`, when somebody needs a topic it does not hold, and when
-a broker's answer shows it to be wrong (`METADATA_IS_STALE`); after a failure only when the backoff has passed.
+Metadata is refreshed when it is older than `metadata_max_age_ms`, when a topic is missing, and when a broker's error shows that it is stale
+(`METADATA_IS_STALE`); after a failure only when the backoff has passed.
 
-    leader epoch   a partition's entry only moves forward: an answer from a broker that lags does not replace a newer one (KIP-320)
-    topic id       another id means that the topic was deleted and made again: then epochs start over (KIP-516). While it is the same,
-                   partitions only come: an answer with fewer is that of a broker that lags
-    deleted        a topic that was here, and that no broker has known for `GONE_MS`
-    creating       brokers may create topics that they are asked about. They are let to where something is to be written or read, and not by
-                   a mere question: a request with a topic that is only looked up, and not known, does not allow it
-    hints          produce and fetch answers may name the new leader at once (KIP-951), which is taken like an answer for it
+    leader epoch   only increases: a response of a broker that lags does not replace a newer one (KIP-320)
+    topic id       another id means that the topic was deleted and created again: epochs start over (KIP-516). With the same id partitions
+                   are only added: a response with fewer comes from a broker that lags
+    deleted        a topic that existed and that no broker has known for `GONE_MS`
+    creating       brokers may create requested topics. A request allows that for topics that are written or read, not for unknown topics
+    that are only looked up
+    hints          produce and fetch responses may name a new leader (KIP-951), which is used like metadata
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from ottla.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataR
 
 NO_TOPIC_ID = bytes(16)
 NOBODY = -1
-#: A topic that was here is taken for deleted when brokers have not known it for so long: one of them may lag behind the others.
+#: A topic counts as deleted if brokers have not known it for this time: one of them may lag.
 GONE_MS = 5000
-#: A topic that nobody asked about for so long is left out of the next request, unless there is a setting (metadata.max.idle.ms).
+#: A topic that was not used for this time is not requested any more, unless metadata.max.idle.ms is set.
 UNUSED_TOPIC_MS = 5 * 60 * 1000
 
 
 class Broker(NamedTuple):
-    """A broker and where it listens."""
+    """A broker and its address."""
 
     node_id: int
     host: str
@@ -41,10 +40,10 @@ class Broker(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """One partition as the last answer described it."""
+    """One partition in the last response."""
 
     partition: int
-    #: Node id, NOBODY while there is no leader.
+    #: Node id, NOBODY without a leader.
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...] = ()
@@ -53,50 +52,50 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """One topic; partition i stands at index i."""
+    """One topic; partition i is at index i."""
 
     name: str
-    #: Zero when the broker is too old to have ids.
+    #: Zero if the broker has no topic ids.
     topic_id: bytes
     partitions: tuple[PartitionInfo, ...]
     is_internal: bool = False
 
 
 class Cluster:
-    """The picture and its age. All times are milliseconds of one monotonic clock."""
+    """Cluster metadata and its age. All times are milliseconds of one monotonic clock."""
 
     def __init__(self, *, max_age_ms: float, idle_ms: float = UNUSED_TOPIC_MS, allow_auto_create: bool = True) -> None:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, TopicInfo] = {}
-        #: Topic by id, for answers that name no topic.
+        #: Topic by id, for responses without names.
         self.names: dict[bytes, str] = {}
-        #: The last answer's error for a topic that is asked for and not there.
+        #: The last error of a requested topic that does not exist.
         self.errors: dict[str, KafkaError] = {}
-        #: Since when topics are not known any more that were here.
+        #: Since when topics that existed are unknown.
         self._gone_since: dict[str, float] = {}
         self.cluster_id: str | None = None
         self.controller = NOBODY
-        #: Grows with each answer.
+        #: Incremented by each response.
         self.version = 0
-        #: What keeps us from a broker, or, without one, from all of them; None: nothing that is known of.
+        #: The connection problem of a broker, or, without one, of all; None if none is known.
         self.trouble: Callable[[int | None], str | None] = lambda node: None
         self._max_age_ms = max_age_ms
         self._idle_ms = idle_ms
         self._allow_auto_create = allow_auto_create
-        #: Topics to ask for, and when somebody last needed them.
+        #: Requested topics, and the time of their last use.
         self._wanted: dict[str, float] = {}
-        #: Those of them that brokers may create; and whether the next request leaves out what they may not.
+        #: Those that brokers may create; and whether the next request omits the others.
         self._creatable: set[str] = set()
         self._create_next = True
         self._updated_ms = float("-inf")
         self._stale = True
 
-    # -- asking
+    # -- Requests.
 
     def want(self, topic: str, now_ms: float, *, create: bool = True) -> None:
-        """Keep this topic in the picture from now on; `create`: brokers may create it, if they and the settings have it so.
+        """Requests this topic from now on; `create`: brokers may create it if settings allow.
 
-        Raises: TypeError for what is no name: no request could be made with it.
+        Raises: TypeError if it is not a name.
         """
         if (topic not in self._wanted or (create and topic not in self._creatable)) and topic_name(topic) not in self.topics:
             self._stale = True
@@ -105,15 +104,15 @@ class Cluster:
             self._creatable.add(topic)
 
     def invalidate(self) -> None:
-        """The picture was found wrong: it is to be asked for again."""
+        """Metadata is stale: refresh it."""
         self._stale = True
 
     def due_ms(self) -> float:
-        """When the picture should be asked for again; -inf: at once."""
+        """Time of the next refresh; -inf: now."""
         return float("-inf") if self._stale else self._updated_ms + self._max_age_ms
 
     def request(self, now_ms: float) -> MetadataRequest:
-        """What to ask: the topics in use, none if there are none."""
+        """The request for the topics in use; none if there are none."""
         for topic in [topic for topic, used_ms in self._wanted.items() if now_ms - used_ms > self._idle_ms]:
             del self._wanted[topic]
             self._creatable.discard(topic)
@@ -121,18 +120,18 @@ class Cluster:
         asked, create = list(self._wanted), self._allow_auto_create
         looked_up = {topic for topic in asked if topic not in self._creatable and topic not in self.topics} if create else set()
         if looked_up:
-            # Both kinds are asked about in turn, if there are both.
+            # Alternates between both kinds.
             create = self._create_next and any(topic in self._creatable and topic not in self.topics for topic in asked)
             self._create_next = not create
             if create:
                 asked = [topic for topic in asked if topic not in looked_up]
         return MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in asked], allow_auto_topic_creation=create)
 
-    # -- learning
+    # -- Responses.
 
     def apply(self, response: MetadataResponse, now_ms: float, *, asked: Iterable[str] | None = None) -> None:
-        """Take an answer in. `asked`: the topics of the request; those the answer does not hold are gone. None: all topics were asked
-        for.
+        """Applies a response. `asked`: topics of the request; those that are missing in the response do not exist. None: all topics were
+        requested.
         """
         self.brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
         self.cluster_id = response.cluster_id
@@ -157,14 +156,14 @@ class Cluster:
         self.topics, self.errors = topics, errors
         self.names = {topic.topic_id: name for name, topic in topics.items() if topic.topic_id != NO_TOPIC_ID}
         self._updated_ms = now_ms
-        # What was wanted while the question was under way was not in it.
+        # Topics added after the request was sent are not in it.
         self._stale = leaderless or (asked is not None and not self._wanted.keys() <= set(asked) | topics.keys())
         self.version += 1
 
     def hint(
         self, topic: str, partition: int, *, leader: int, leader_epoch: int, endpoints: Iterable[tuple[int, str, int, str | None]] = ()
     ) -> bool:
-        """A broker named the new leader of a partition. True if that was news that can be used."""
+        """A broker named the new leader of a partition. True if that was new."""
         known = self.topics.get(topic)
         for node_id, host, port, rack in endpoints:
             self.brokers[node_id] = Broker(node_id, host, port, rack)
@@ -178,19 +177,19 @@ class Cluster:
         self.topics[topic] = known._replace(partitions=tuple(partitions))
         return True
 
-    # -- answering
+    # -- Lookups.
 
     def age_ms(self, now_ms: float) -> float:
-        """How old the picture is; +inf while there is none."""
+        """Age of the metadata; +inf while there is none."""
         return now_ms - self._updated_ms
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has; None while that is not known."""
+        """Number of partitions of a topic; None if unknown."""
         known = self.topics.get(topic)
         return None if known is None else len(known.partitions)
 
     def leader(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """(node id, leader epoch); None while no leader is known, or its address is not."""
+        """(node id, leader epoch); None without a known leader or its address."""
         known = self.topics.get(topic)
         if known is None or partition >= len(known.partitions):
             return None
@@ -198,17 +197,17 @@ class Cluster:
         return (info.leader, info.leader_epoch) if info.leader in self.brokers else None
 
     def topic_id(self, topic: str) -> bytes:
-        """The topic's id; zero while it is not known or there is none."""
+        """The topic's id; zero if unknown."""
         known = self.topics.get(topic)
         return NO_TOPIC_ID if known is None else known.topic_id
 
     def fatal(self, topic: str) -> KafkaError | None:
-        """Why this topic will never be there, as far as the cluster told: no permission, no valid name."""
+        """The permanent error of a topic: not authorized, invalid name."""
         error = self.errors.get(topic)
         return None if error is None or error.code in METADATA_IS_STALE or error.retriable else error
 
     def deleted(self, topic: str, partition: int | None, now_ms: float) -> KafkaError | None:
-        """That a topic, or this partition of it, was here and is no more."""
+        """The error for a topic or partition that existed and does not any more."""
         since_ms = self._gone_since.get(topic)
         if since_ms is not None and now_ms - since_ms >= GONE_MS:
             return UnknownTopicOrPartition(f"topic {topic} was deleted")
@@ -218,11 +217,11 @@ class Cluster:
         return None
 
     def why_not(self, topic: str, partition: int | None = None) -> str:
-        """In words, what is missing of a topic or partition."""
+        """Description of what is missing for a topic or partition."""
         return self.trouble_with(topic, partition) or f"topic {topic} is there"
 
     def trouble_with(self, topic: str, partition: int | None = None) -> str | None:
-        """What keeps us from a topic, or from the leader of this partition; None: nothing that is known of."""
+        """The problem with a topic, or with the leader of this partition; None if none is known."""
         if topic in self.errors:
             return str(self.errors[topic])
         known = self.topics.get(topic)
@@ -240,7 +239,7 @@ class Cluster:
 
 
 def topic_error(code: int, topic: str) -> KafkaError:
-    """Why there is no such topic for us, and what to do about it."""
+    """The error of a missing topic, with a remedy."""
     error = error_for(code)
     match error:
         case UnknownTopicOrPartition():
@@ -260,7 +259,7 @@ def _merged(was: TopicInfo | None, topic: MetadataResponseTopic) -> TopicInfo:
     for new in sorted(topic.partitions, key=lambda partition: partition.partition_index):
         index = new.partition_index
         old = was.partitions[index] if was is not None and same and index < len(was.partitions) else None
-        # Brokers count partitions from 0 without gaps; a hole would shift the rest, so it is filled with what leads nowhere.
+        # Partitions are numbered without gaps; a missing one is filled in without a leader.
         while len(partitions) < index:
             partitions.append(PartitionInfo(len(partitions), NOBODY, -1))
         partitions.append(old if old is not None and -1 < new.leader_epoch < old.leader_epoch else _info(new))

@@ -1,5 +1,5 @@
-"""A client for asyncio lives in one event loop, the one in which it is first used: its connections, timers and tasks are that loop's. In
-another one it would wait for what never comes, so it says so there.
+"""An asyncio client belongs to the event loop of its first use: connections, timers and tasks are bound to it. In another loop it would
+wait for ever, so it raises an error.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from asyncio import AbstractEventLoop, get_running_loop
 
 
 class OneLoop:
-    """The loop of one client."""
+    """The event loop of one client."""
 
     __slots__ = ("_kind", "loop")
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        #: None until the client is used.
+        #: None before the first use.
         self.loop: AbstractEventLoop | None = None
 
     def check(self) -> None:
-        """Bind to the running loop, or see that it is still the one. Raises: RuntimeError."""
+        """Binds to the running loop, or checks that it is the same. Raises: RuntimeError."""
         try:
             running = get_running_loop()
         except RuntimeError:
@@ -31,11 +31,11 @@ class OneLoop:
             raise self.wrong()
 
     def elsewhere(self) -> bool:
-        """Whether the client was used in another loop than the one that runs."""
+        """Whether another loop is running than the client's."""
         return self.loop is not None and self.loop is not get_running_loop()
 
     def wrong(self) -> RuntimeError:
-        """What to tell who uses the client in another loop."""
+        """The error for use in another loop."""
         over = ", which is closed by now" if self.loop is not None and self.loop.is_closed() else ""
         return RuntimeError(
             f"this ottla.aio.{self._kind} belongs to the event loop in which it was first used{over}, and this is another one: make one"

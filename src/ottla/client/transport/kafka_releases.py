@@ -1,7 +1,7 @@
-"""Which release of Apache Kafka was the first whose brokers take a version of a request: to tell users how old theirs is.
+"""The first Kafka release with a version of a request, for errors about old brokers.
 
-`RELEASES` holds, by API key, `version:release` pairs, in the order of versions; versions that are not named came with the one before
-them. Source: what ApiVersions of each release answers. Before 4.0 those releases ran on ZooKeeper, and did without a quorum.
+`RELEASES` has `version:release` pairs by API key, in the order of versions; a version that is not listed came with the one before. Source:
+ApiVersions of each release. Releases before 4.0 ran with ZooKeeper.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RELEASES = {
 
 
 def release_with(key: int, version: int) -> str | None:
-    """The first release of Kafka that has this version of an API; None where that is not known."""
+    """The first Kafka release with this version of an API; None if unknown."""
     found = None
     for pair in RELEASES.get(key, "").split():
         first, _, release = pair.partition(":")

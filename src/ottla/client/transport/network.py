@@ -1,11 +1,10 @@
-"""All connections of one client: each made when it is first needed, remade after a pause when it broke, and the cluster's picture kept
-fresh.
+"""All connections of a client, with reconnection and metadata refresh.
 
-A connection counts once the two sides have agreed on versions: ApiVersions in the newest form we know, in its first form if the broker
-does not know that (KIP-511). A request goes out in the newest version that both sides have.
+A connection is ready after both sides agreed on versions: ApiVersions in the newest known version, or version 0 if the broker does not
+support it (KIP-511). A request is sent in the newest version that both sides support.
 
-Metadata is asked from any broker that is connected, then from those the picture names, then from the bootstrap addresses, so that a
-client finds its cluster again even if every broker has moved. Node ids below 0 are the bootstrap addresses.
+Metadata is requested from a connected broker, then from known brokers, then from the bootstrap addresses, so a client finds its cluster
+even if all brokers have moved. Node ids below 0 are bootstrap addresses.
 """
 
 from __future__ import annotations
@@ -34,30 +33,30 @@ UNSUPPORTED_VERSION = 35
 SOFTWARE_NAME = "ottla"
 SOFTWARE_VERSION = "0.2.0"
 API_VERSIONS = 18
-#: How long a topic or a connection may be missing before that is worth a warning: brokers may be about to create it, or to come up.
+#: A missing topic or connection is logged after this time: it may be about to appear.
 WARN_AFTER_MS = 3000
-#: The earliest Metadata version that lets us say whether topics may be created; Kafka has it since 1.0.
+#: First Metadata version with allow_auto_topic_creation; since Kafka 1.0.
 METADATA_VERSION_MIN = 4
 
 
 def monotonic_ms() -> float:
-    """Milliseconds of a clock that never goes back."""
+    """Milliseconds of a monotonic clock."""
     return time.monotonic() * 1000
 
 
 class Peer:
-    """A broker that is connected and has told its versions."""
+    """A connected broker with known versions."""
 
     __slots__ = ("link", "node_id", "versions")
 
     def __init__(self, node_id: int, link: Link, versions: dict[int, tuple[int, int]]) -> None:
         self.node_id = node_id
         self.link = link
-        #: By API key: the first and the last version of the broker.
+        #: First and last version of the broker by API key.
         self.versions = versions
 
     def version(self, request: type[Any], *, at_least: int = 0, at_most: int = 1000) -> int:
-        """The newest version of this request that both sides have, within the bounds. Raises: BrokerIncompatible."""
+        """The newest common version of this request within the bounds. Raises: BrokerIncompatible."""
         key = schema_of(request).key
         assert key is not None, f"{request.__name__} is a request"
         mine, theirs = API[key].versions, self.versions.get(key)
@@ -75,12 +74,12 @@ class Peer:
         return version
 
     def send(self, message: Any, *, timeout_ms: float, at_least: int = 0, at_most: int = 1000) -> asyncio.Future[Any]:
-        """Send a request in the best version. Raises: BrokerIncompatible, LinkBroken."""
+        """Sends a request in the best version. Raises: BrokerIncompatible, LinkBroken."""
         return self.link.request(message, self.version(type(message), at_least=at_least, at_most=at_most), timeout_ms=timeout_ms)
 
 
 class _Node:
-    """Our side of a broker: the connection, the one being made, when to try again."""
+    """Connection state of a broker."""
 
     __slots__ = ("address", "backoff", "begun_ms", "connecting", "failing_since_ms", "last_error", "peer", "retry_at_ms", "told")
 
@@ -91,15 +90,15 @@ class _Node:
         self.connecting: asyncio.Task[Peer] | None = None
         self.retry_at_ms = float("-inf")
         self.last_error: KafkaError | None = None
-        #: When the last connection was begun, and the first of those that failed since there was one.
+        #: Start of the last connection attempt, and of the first failed one since the last success.
         self.begun_ms = float("-inf")
         self.failing_since_ms = float("inf")
-        #: What was logged of it last, since it was there.
+        #: The last logged problem.
         self.told = ""
 
 
 class Network:
-    """See the module. Belongs to one loop."""
+    """All connections of a client. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -116,9 +115,9 @@ class Network:
         self.cluster = Cluster(max_age_ms=options.metadata_max_age_ms, idle_ms=idle_ms, allow_auto_create=allow_auto_create)
         self.cluster.trouble = self.trouble
         self.closed = False
-        #: Called when a connection came or went, or the picture changed: whoever waits may go on.
+        #: Called when a connection or the metadata changed.
         self.changed: Callable[[], None] = lambda: None
-        #: Connections of their own besides those to the brokers: where each goes, by a number that is no broker's.
+        #: Additional connections: addresses by a number that is not a broker id.
         self.places: dict[int, tuple[str, int]] = {}
         self._bootstrap = {-1 - index: parse_address(text) for index, text in enumerate(options.bootstrap_servers)}
         self._nodes: dict[int, _Node] = {}
@@ -126,15 +125,15 @@ class Network:
         self._refresh_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, self.rng)
         self._refresh_at_ms = float("-inf")
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: When topics that are asked for were first found to be missing; +inf: it was logged.
+        #: When requested topics were first found missing; +inf: logged.
         self._missing_since_ms: dict[str, float] = {}
-        #: Errors of our own that were logged.
+        #: Own errors that were logged.
         self._told: set[str] = set()
 
-    # -- connections
+    # -- Connections.
 
     def ready(self, node_id: int) -> Peer | None:
-        """The connected peer, if there is one; if not, a connection is begun as soon as the pause since the last try allows."""
+        """The connected peer, if there is one; otherwise starts to connect when the backoff allows."""
         node = self._node(node_id)
         if node is None:
             return None
@@ -145,22 +144,22 @@ class Network:
         return None
 
     def retry_at_ms(self, node_id: int) -> float:
-        """When a broken connection may be tried again; -inf when nothing speaks against it."""
+        """Time of the next connection attempt; -inf for now."""
         node = self._nodes.get(node_id)
         return float("-inf") if node is None or node.connecting is not None else node.retry_at_ms
 
     @property
     def connections(self) -> int:
-        """How many brokers are connected, the bootstrap addresses counted."""
+        """Number of connections, including bootstrap addresses."""
         return sum(node.peer is not None for node in self._nodes.values())
 
     def last_error(self, node_id: int) -> KafkaError | None:
-        """Why there is no connection to this broker."""
+        """Why this broker is not connected."""
         node = self._nodes.get(node_id)
         return None if node is None else node.last_error
 
     def trouble(self, node_id: int | None = None) -> str | None:
-        """What keeps us from this broker, or from all of them; None: we are connected, or have not tried."""
+        """The connection problem of this broker, or of all; None if connected or not tried yet."""
         if node_id is None:
             if self.connections:
                 return None
@@ -178,7 +177,7 @@ class Network:
         return f"{address_text(*node.address)} has not answered for {waited_ms:.0f} ms; is it a Kafka broker, and up?"
 
     async def peer(self, node_id: int) -> Peer:
-        """The connected peer; waits out the pause and the connecting. Raises: ConnectionFailed, BrokerIncompatible."""
+        """The connected peer; waits for the backoff and the connection. Raises: ConnectionFailed, BrokerIncompatible."""
         if self.closed:
             raise AlreadyClosed()
         node = self._node(node_id)
@@ -196,12 +195,12 @@ class Network:
         return await asyncio.shield(node.connecting)
 
     def absent(self, node_id: int) -> str:
-        """In words, that a broker is not in the cluster."""
+        """Text for a broker that is not in the cluster."""
         there = ", ".join(map(str, sorted(self.cluster.brokers)))
         return f"the cluster has no broker {node_id} now" + (f"; it has {there}" if there else "")
 
     async def ask(self, node_id: int, message: Any, *, timeout_ms: float | None = None, at_least: int = 0, at_most: int = 1000) -> Any:
-        """Send a request to a broker and wait for the response. Raises: ConnectionFailed, RequestTimedOut, BrokerIncompatible."""
+        """Sends a request to a broker and waits for the response. Raises: ConnectionFailed, RequestTimedOut, BrokerIncompatible."""
         return await self.ask_as(node_id, type(message), lambda _: message, timeout_ms=timeout_ms, at_least=at_least, at_most=at_most)
 
     async def ask_as(
@@ -214,7 +213,7 @@ class Network:
         at_least: int = 0,
         at_most: int = 1000,
     ) -> Any:
-        """`ask`, where the message depends on the version in which it goes out."""
+        """`ask` for a message that depends on its version."""
         peer = await self.peer(node_id)
         limit_ms = self.options.request_timeout_ms if timeout_ms is None else timeout_ms
         try:
@@ -280,7 +279,7 @@ class Network:
             node.last_error = error = failure(broken, self._advertised(node_id, node))
             node.retry_at_ms = self.clock_ms() + node.backoff.failed()
             if node_id in self.cluster.brokers:
-                # It may be gone, and others lead in its place, which the brokers learn later than we do.
+                # The broker may be gone and others lead, which brokers learn later than this client.
                 self.cluster.invalidate()
             self._tell_of_trouble(node_id, node)
             raise error from None
@@ -295,7 +294,7 @@ class Network:
         return node.peer
 
     def _tell_of_trouble(self, node_id: int, node: _Node) -> None:
-        """Log once of a connection that cannot be made for a while: who waits for records would never hear of it."""
+        """Logs once that a connection fails, because a waiting consumer would not report it."""
         node.failing_since_ms = min(node.failing_since_ms, node.begun_ms)
         said = str(node.last_error)
         matters = node_id not in self._bootstrap or not self.connections
@@ -304,7 +303,7 @@ class Network:
             log.warning("%s", said)
 
     def _advertised(self, node_id: int, node: _Node) -> str:
-        """What to add where an address is none that the user gave."""
+        """Addition to an error about an advertised address."""
         if node.address in self._bootstrap.values():
             return ""
         broker = next((one.node_id for one in self.cluster.brokers.values() if (one.host, one.port) == node.address), None)
@@ -314,10 +313,10 @@ class Network:
             " its advertised.listeners should be an address that clients reach)"
         )
 
-    # -- metadata
+    # -- Metadata.
 
     def refresh_soon(self) -> float:
-        """Begin to ask for metadata if it is due and the backoff allows; gives the time at which to look again, +inf while asking."""
+        """Starts a refresh if it is due and the backoff allows; returns the time of the next call, +inf while one is in flight."""
         if self._refreshing is not None or self.closed:
             return float("inf")
         now_ms = self.clock_ms()
@@ -328,7 +327,7 @@ class Network:
         return float("inf")
 
     async def refresh(self) -> None:
-        """Ask for metadata now, or join who is asking. Raises: ConnectionFailed when no broker can be reached."""
+        """Refreshes metadata, or joins a refresh in flight. Raises: ConnectionFailed if no broker can be reached."""
         if self.closed:
             raise AlreadyClosed()
         if self._refreshing is None:
@@ -362,7 +361,7 @@ class Network:
         self._tell_of_missing(asked)
 
     def _tell_of_missing(self, asked: list[str]) -> None:
-        """Log once of each topic that does not come into being: who waits for its records would never hear of it."""
+        """Logs once each topic that does not appear, because a waiting consumer would not report it."""
         now_ms = self.clock_ms()
         for topic in asked:
             error = self.cluster.errors.get(topic)
@@ -373,11 +372,11 @@ class Network:
                 log.warning("%s", error)
 
     async def ask_any(self, message: Any, *, at_least: int = 0, at_most: int = 1000) -> Any:
-        """Ask brokers, one after the other, until one answers. Raises: ConnectionFailed that lists what each said."""
+        """Asks brokers in turn until one answers. Raises: ConnectionFailed with all errors."""
         return await self.ask_any_as(type(message), lambda _: message, at_least=at_least, at_most=at_most)
 
     async def ask_any_as(self, request: type[Any], build: Callable[[int], Any], *, at_least: int = 0, at_most: int = 1000) -> Any:
-        """`ask_any`, where the message depends on the version in which it goes out."""
+        """`ask_any` for a message that depends on its version."""
         said: list[str] = []
         for node_id in self._candidates():
             try:
@@ -387,13 +386,11 @@ class Network:
         raise ConnectionFailed("no broker can be reached: " + "; ".join(dict.fromkeys(said)))
 
     def any_node(self) -> int:
-        """A broker to ask what any broker can answer: a connected one if there is one."""
+        """A broker for requests that any broker answers; preferably a connected one."""
         return self._candidates()[0]
 
     def _candidates(self) -> list[int]:
-        """Brokers to ask, best first: connected, then those that did not just fail, so that one that is down holds up nobody; known
-        before bootstrap.
-        """
+        """Brokers to ask, best first: connected ones, then those that did not just fail; known brokers before bootstrap addresses."""
         now_ms = self.clock_ms()
         known = list(self.cluster.brokers)
         self.rng.shuffle(known)
@@ -405,9 +402,9 @@ class Network:
         return sorted([*known, *self._bootstrap], key=rank)
 
     async def until(self, holds: Callable[[], T | None], *, timeout_ms: float, doing: Callable[[], str]) -> T:
-        """Refresh metadata until `holds` gives something.
+        """Refreshes metadata until `holds` returns a value.
 
-        Raises: MetadataTimedOut saying what was awaited (`doing`) and the last failure; AlreadyClosed; what `holds` raises.
+        Raises: MetadataTimedOut with `doing` and the last error; AlreadyClosed; errors of `holds`.
         """
         deadline_ms = self.clock_ms() + timeout_ms
         backoff = Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms, self.rng)
@@ -430,10 +427,10 @@ class Network:
             if holds() is None:
                 await asyncio.sleep(min(backoff.failed(), max(deadline_ms - self.clock_ms(), 0)) / 1000)
 
-    # -- the end
+    # -- Tasks and close.
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something beside; it is cancelled when the network closes."""
+        """Starts a task, which is cancelled when the network closes."""
         return self._keep(asyncio.get_running_loop().create_task(work))
 
     def _keep(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
@@ -442,7 +439,7 @@ class Network:
         def done(finished: asyncio.Task[Any]) -> None:
             self._tasks.discard(finished)
             error = None if finished.cancelled() else finished.exception()
-            # What went wrong with brokers is kept in the node or told to whoever awaited, and is no news.
+            # Errors of brokers are stored in the node or raised to a caller.
             if error is not None and not isinstance(error, KafkaError | OSError) and repr(error) not in self._told:
                 self._told.add(repr(error))
                 log.error("an error in the client itself, which may not go on: %r", error, exc_info=error)
@@ -451,7 +448,7 @@ class Network:
         return task
 
     async def close(self) -> None:
-        """Close every connection; what is pending fails."""
+        """Closes all connections; requests in flight fail."""
         self.closed = True
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
@@ -463,7 +460,7 @@ class Network:
 
 
 def failure(broken: LinkBroken, hint: str = "") -> KafkaError:
-    """A broken link as the error that users see."""
+    """A broken link as an error for users."""
     return RequestTimedOut(f"{broken}{hint}") if broken.timed_out else ConnectionFailed(f"{broken}{hint}")
 
 
@@ -474,7 +471,7 @@ async def negotiate(link: Link, timeout_ms: float) -> dict[int, tuple[int, int]]
         request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
 
         def decode(frame: memoryview, version: int = version) -> ApiVersionsResponse:
-            # A broker that does not know the version answers in the first form, whose error code stands at the same place.
+            # A broker that does not support the version answers in version 0, with the error code at the same position.
             refused = int.from_bytes(frame[4:6], "big", signed=True) == UNSUPPORTED_VERSION
             return decode_response(ApiVersionsResponse, frame, 0 if refused else version)[1]
 

@@ -1,7 +1,6 @@
-"""Questions that only certain brokers answer: a partition's leader, the controller, or every broker. Retries while that helps, until the
-time is over.
+"""Requests to specific brokers: a partition's leader, the controller, or all brokers, with retries until the timeout.
 
-The outcome is told for each item: a result, or the `KafkaError` that ended it. What was pending at the end fails with the last error met.
+Each item gets a result or the `KafkaError` that ended it. Items that are pending at the timeout get their last error.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ottla.wire.errors import KafkaError, NotController, RequestTimedOut, Unknow
 A = TypeVar("A")
 R = TypeVar("R")
 NOT_CONTROLLER = 41
-#: What one broker is asked: item and current leader epoch by partition.
+#: Items for one broker: item and current leader epoch by partition.
 Share = dict[TopicPartition, tuple[A, int]]
 
 
@@ -32,10 +31,9 @@ async def ask_leaders(
     doing: str,
     patient: bool = True,
 ) -> dict[TopicPartition, R | KafkaError]:
-    """Ask each partition's leader about it. Errors that may pass are tried again with fresh metadata; all others are the partition's
-    result.
+    """Asks each partition's leader. Retriable errors are retried with new metadata; other errors are the partition's result.
 
-    A topic or partition that does not exist is waited for if `patient`; otherwise that is its result.
+    A topic or partition that does not exist is awaited if `patient`; otherwise that is its result.
     """
     deadline_ms = network.clock_ms() + timeout_ms
     backoff = Backoff(network.options.retry_backoff_ms, network.options.retry_backoff_max_ms, network.rng)
@@ -72,7 +70,7 @@ async def ask_leaders(
 
 
 def _shares(network: Network, pending: dict[TopicPartition, A], done: dict[TopicPartition, Any], patient: bool) -> dict[int, Share[A]]:
-    """Pending items by leader; those of topics that will never be there are done."""
+    """Pending items by leader; items of topics with permanent errors are done."""
     shares: dict[int, Share[A]] = {}
     for tp, item in list(pending.items()):
         fatal = network.cluster.fatal(tp.topic) or (None if patient else _missing(network, tp))
@@ -117,10 +115,10 @@ async def _refreshed(network: Network, left_ms: float) -> KafkaError | None:
 async def ask_controller(
     network: Network, message: Any, *, moved: Callable[[Any], bool], timeout_ms: float, at_least: int = 0, at_most: int = 1000
 ) -> Any:
-    """Send a request once to the controller, or to any broker while it is not known. `moved` tells whether a response says it is another
-    broker.
+    """Sends a request once to the controller, or to any broker while it is unknown. `moved`: whether a response names another
+    controller.
 
-    Raises: NotController, after which the picture is fresh and another try worth it; ConnectionFailed, RequestTimedOut, BrokerIncompatible.
+    Raises: NotController after a metadata refresh, when a retry makes sense; ConnectionFailed, RequestTimedOut, BrokerIncompatible.
     """
     if network.cluster.version == 0:
         await network.refresh()
