@@ -1,17 +1,17 @@
-"""Consuming in one line, for asyncio: `async for record in ottla.aio.consume("orders", group="billing")`.
+"""The short form of consuming, for asyncio: `async for record in ottla.aio.consume("orders", group="billing")`.
 
-With a group, what was read is committed as the loop goes on:
+With a group, processed records are committed:
 
     records    0   1   2   3   4
-                           ^ the body works on this one
-               --------->  these are done: the body came back for the next. They are committed every `auto_commit_interval_ms`,
-                           when their partition goes to another member, and when the loop is left
+                           ^ being processed
+               --------->  processed: the loop asked for the next one. They are committed every `auto_commit_interval_ms`, when their
+                           partition is revoked, and when the loop ends
 
-So each record is worked on at least once. Left in the middle, by `break` or by an exception, a plain loop cannot tell one from the other:
-the record it was at counts as not done, and comes again. In a `with` block, `break` counts it as done, and an exception does not. A loop
-that ends by itself, at its limit or the end of what it reads, has done everything.
+So each record is processed at least once. A plain loop that ends early, by `break` or an exception, cannot distinguish the two: the current
+record counts as not processed and is delivered again. In a `with` block it counts as processed after `break`, and not after an exception. A
+loop that ends by itself, at its limit or the end of its range, has processed everything.
 
-Without a group, it reads parts of topics as `ranges` says them, from the start of the log where nothing is said.
+Without a group, it reads ranges of topics (`ranges`), by default from the log start.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ottla.client.consumer.delivery import LOOP_RECORDS
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.fetch.ranges import Kind, Part, Range, parse_part, parse_range
 
-#: How long one wait for records lasts: after it we see whether there is reason to go on.
+#: Duration of one wait for records; then the end conditions are checked.
 WAIT_MS = 1000
-#: The same while a loop is to end at some offset: what is left of the log before it may hold no record.
+#: The same for a loop that ends at an offset: the rest of the range may have no record.
 WAIT_FOR_END_MS = 100
-#: Policies for groups without offsets.
+#: Reset policies for groups without offsets.
 RESETS = {Kind.START: "earliest", Kind.END: "latest"}
 
 
 def parts_of(topics: Iterable[str], start: str | int | None, now_ms: int) -> list[Part]:
-    """What to read. Raises: BadRange, ValueError."""
+    """The ranges to read. Raises: BadRange, ValueError."""
     parts = [parse_part(topic, now_ms) for topic in topics]
     if not parts:
         raise ValueError("consume() needs a topic, such as consume('orders')")
@@ -50,7 +50,7 @@ def parts_of(topics: Iterable[str], start: str | int | None, now_ms: int) -> lis
 
 
 def group_settings(group: str, parts: Iterable[Part], now_ms: int) -> dict[str, Any]:
-    """What to set for a group to read these. Raises: ValueError for what only a reader without a group can do."""
+    """Consumer settings for a group with these ranges. Raises: ValueError for what is possible only without a group."""
     firsts = set()
     for part in parts:
         if part.partitions is not None or part.range.last is not None:
@@ -72,7 +72,7 @@ def group_settings(group: str, parts: Iterable[Part], now_ms: int) -> dict[str, 
 
 
 class Course:
-    """What both faces share: where to begin, when to see to the group, when it is over. Belongs to the loop, `each` to the user."""
+    """State shared by asyncio and blocking loops: start, group checks, end. Runs on the event loop; `each` runs in the user's thread."""
 
     def __init__(self, consumer: Consumer, parts: list[Part], limit: int | None, timeout_ms: float | None) -> None:
         if limit is not None:
@@ -83,11 +83,11 @@ class Course:
         self._left = limit
         self._timeout_ms = timeout_ms
         self._begun = False
-        #: Where partitions end that are read up to somewhere; the offset is exclusive.
+        #: End offset (exclusive) of partitions that are read up to an end.
         self._ends: dict[TopicPartition, int] = {}
 
     async def turn(self) -> bool:
-        """Wait until there are records; False when it is over. Raises: what a poll raises."""
+        """Waits for records; False at the end. Raises: errors of a poll."""
         consumer = self.consumer
         if self._left == 0:
             return False
@@ -103,7 +103,7 @@ class Course:
                 return True
             now_ms = consumer.clock_ms()
             if not consumer.settled:
-                # Joining a group may take longer than records do.
+                # Joining a group may take longer than the timeout for records.
                 began_ms = now_ms
             left_ms = timeout_ms - (now_ms - began_ms)
             if left_ms <= 0:
@@ -113,7 +113,7 @@ class Course:
         return False
 
     def each(self) -> Iterator[ConsumerRecord]:
-        """Records that are there."""
+        """Records that were received."""
         if self._left is None and not self._ends:
             return self.consumer.giving.each()
         return self._counted()
@@ -129,10 +129,10 @@ class Course:
             if self._left == 0:
                 return
 
-    # -- without a group
+    # -- Without a group.
 
     async def _begin(self) -> None:
-        """Have the consumer read what was asked for. Raises: MetadataTimedOut, UnknownTopicOrPartition and the like."""
+        """Assigns the ranges to the consumer. Raises: MetadataTimedOut, UnknownTopicOrPartition and others."""
         consumer = self.consumer
         if consumer.in_group:
             consumer.subscribe({part.topic for part in self._parts})
@@ -154,7 +154,7 @@ class Course:
         consumer.seek_each({tp: first for tp, (first, _) in offsets.items()})
 
     def _unfinished(self) -> bool:
-        """Whether something is left to read; partitions that are read up to their end are let go."""
+        """Whether records remain; partitions at their end are released."""
         consumer = self.consumer
         assigned = consumer.assignment()
         left = [tp for tp in assigned if not consumer.has_passed(tp, self._ends[tp])]
@@ -163,7 +163,7 @@ class Course:
         return bool(left)
 
     async def _look_for_more(self) -> None:
-        """Read partitions that were added meanwhile, from their start."""
+        """Reads partitions that were added meanwhile, from their start."""
         if self._ends:
             return
         consumer = self.consumer
@@ -177,8 +177,8 @@ class Course:
 
 
 class Records:
-    """What `consume` gives: to be iterated over, in a `with` block or without. `consumer` is there for what goes beyond that: its lag, its
-    metrics, commits of your own.
+    """The result of `consume`: iterate over it, in a `with` block or without. `consumer` gives access to lag, metrics and manual
+    commits.
     """
 
     def __init__(self, course: Course) -> None:
@@ -195,7 +195,7 @@ class Records:
         await self.consumer.__aexit__(kind, error, trace)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Record after record."""
+        """The records."""
         course = self._course
         try:
             while await course.turn():
@@ -211,7 +211,7 @@ class Records:
                 await self.close()
 
     async def close(self) -> None:
-        """Commit what is done, leave the group, close the connections."""
+        """Commits processed records, leaves the group, closes connections."""
         await self.consumer.close()
 
 
@@ -223,26 +223,26 @@ def consume(
     timeout_ms: float | None = None,
     **settings: Any,
 ) -> Records:
-    """Iterate over records of these topics: `async for record in consume("orders", group="billing")`.
+    """Iterates over records: `async for record in consume("orders", group="billing")`.
 
-    With a `group`, its members share the topics, and what the loop is done with is committed; see the module. `start` says where a group
-    without offsets begins: "start" (the default), "end", or "-1h", which stands for an hour ago. Without a group a topic may say it itself,
-    and where to end: `"orders@-1h:end"`, `"orders/0,2@100:200"`; see `ottla.client.fetch.ranges`.
+    With a `group`, its members share the topics, and processed records are committed; see the module. `start` is the start of a group
+    without offsets: "start" (the default), "end", or a time such as "-1h". Without a group a topic can have a range:
+    `"orders@-1h:end"`, `"orders/0,2@100:200"`; see `ottla.client.fetch.ranges`.
 
-    The loop ends after `limit` records, when none came for `timeout_ms`, or at the end of what it reads. `settings` are those of
-    `Consumer`, with its `key_deserializer`, `value_deserializer` and `interceptors`.
+    The loop ends after `limit` records, after `timeout_ms` without a record, or at the end of the ranges. `settings` are those of
+    `Consumer`, with `key_deserializer`, `value_deserializer` and `interceptors`.
 
-    Raises: BadRange, ValueError, ConfigError for what cannot be understood.
+    Raises: BadRange, ValueError, ConfigError for invalid arguments.
     """
     parts, found = planned(topics, group, start, settings)
     return Records(Course(Consumer(**found), parts, limit, timeout_ms))
 
 
 def planned(topics: Iterable[str], group: str, start: str | int | None, settings: Mapping[str, Any]) -> tuple[list[Part], dict[str, Any]]:
-    """What to read, and a consumer's settings for it. Raises: BadRange, ValueError."""
+    """The ranges, and consumer settings for them. Raises: BadRange, ValueError."""
     now_ms = int(time() * 1000)
     parts = parts_of(topics, start, now_ms)
     if group:
         return parts, {**group_settings(group, parts, now_ms), **settings}
-    # A position that the log has lost is nothing to end a loop for.
+    # A position that retention deleted must not end the loop.
     return parts, {"auto_offset_reset": "earliest", **settings}

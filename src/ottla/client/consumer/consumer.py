@@ -1,11 +1,11 @@
-"""The consumer for asyncio: partitions of your own choice, or a group's share of the topics you subscribe to.
+"""The consumer for asyncio, with manual assignment or in a group.
 
     async with Consumer("orders", group_id="billing", bootstrap_servers="127.0.0.1:9092") as consumer:
         async for record in consumer:
             ...
 
-Fetches go on between polls until two chunks of each partition are buffered, and so do the group's heartbeats. What a rebalance does to the
-user's partitions happens inside of the user's own calls (`rebalance`).
+Between polls, fetches continue until two chunks of each partition are buffered, and heartbeats continue. Partitions are assigned and
+revoked only inside the user's own calls (`rebalance`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from ottla.client.arrow.read import TableForm
 
-#: How long leaving a group may hold up a close.
+#: Maximum time that leaving the group delays close.
 CLOSE_TIMEOUT_MS = 30_000
 NO_GROUP = "this needs a group: give the consumer a group_id, or assign() partitions to it"
 
@@ -58,10 +58,10 @@ NO_GROUP = "this needs a group: give the consumer a group_id, or assign() partit
     "resume", "partitions_for", "list_topics", "beginning_offsets", "end_offsets", "offsets_for_times", "offsets_of", "fetch_raw", "close",
 )  # fmt: skip
 class Consumer(Positions):
-    """Reads records. Settings are those of `ConsumerOptions`, as keyword arguments; belongs to the loop in which it is first used. Topics
-    given here are subscribed to.
+    """Reads records. Settings are keyword arguments of `ConsumerOptions`. Belongs to the event loop of its first use. Topics given here
+    are subscribed to.
 
-    Raises: ConfigError for a setting that is unknown or makes no sense.
+    Raises: ConfigError for an unknown or contradictory setting.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Consumer(Positions):
             raise ConfigError("group_id", "topics are shared with a group, which needs a name: give a group_id, or assign() partitions")
         set_to = {spec.attribute: getattr(self.options, spec.attribute) for spec in self.options.SPECS.values()}
         self._interceptors = ConsumerInterceptors(interceptors, set_to)
-        #: What is taken out of the fetcher and on its way to the user.
+        #: Records between the fetcher and the user.
         self.giving = Giving(self.options, Deserializers(set_to, key_deserializer, value_deserializer), self._interceptors)
         self._rng = rng or Random()
         self._fetcher = Fetcher(self.options, self._rng)
-        #: The same for whole tables.
+        #: The same for tables.
         self.tables = TablePolls(self.options, self._fetcher, self.giving, self.turn, self._reads_several, self.clock_ms)
         self._metrics = ConsumerMetrics()
         self._network_: Network | None = None
@@ -99,17 +99,17 @@ class Consumer(Positions):
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._polling = False
-        #: What was subscribed to; None: nothing.
+        #: The subscription; None for none.
         self._subscribed: tuple[frozenset[str], str | re.Pattern[str] | None] | None = None
         self._listener: Any = listener
         self._early = topics
-        #: How listeners and callbacks are called.
+        #: Calls listeners and callbacks.
         self.invoke: Callable[..., Awaitable[None]] = invoke
 
-    # -- life
+    # -- Lifecycle.
 
     async def start(self) -> Self:
-        """Bind to the running loop. No broker is contacted yet."""
+        """Binds to the running event loop. Does not contact a broker."""
         _ = self._network
         return self
 
@@ -138,16 +138,16 @@ class Consumer(Positions):
 
     @property
     def in_group(self) -> bool:
-        """Whether there is a group, and so listeners and callbacks."""
+        """Whether there is a group, with listeners and callbacks."""
         return bool(self.options.group_id)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is to be settled with a group before there can be records."""
+        """Whether no group membership has to be established before records can arrive."""
         return self._group is None or self._subscribed is None or self._group.machine.settled
 
     def clock_ms(self) -> float:
-        """The time that waits go by; for any thread."""
+        """Clock for timeouts; for any thread."""
         return monotonic_ms() if self._network_ is None else self._network_.clock_ms()
 
     @property
@@ -167,11 +167,11 @@ class Consumer(Positions):
         await self.close()
 
     async def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:
-        """Commit if that is automatic, leave the group, close the connections; waits for brokers at most `timeout_ms` (30 s). Closing twice
-        is no error.
+        """Commits if auto-commit is enabled, leaves the group, closes connections; waits for brokers at most `timeout_ms` (30 s). Closing
+        twice is allowed.
 
-        A static member, one with a `group_instance_id`, does not leave, so that it may come back within its session. `leave_group` says
-        otherwise: True has any member leave, False has none (KIP-1092).
+        A static member, with a `group_instance_id`, does not leave, so that it can rejoin within its session timeout. `leave_group`
+        overrides this: True makes any member leave, False none (KIP-1092).
         """
         if self._closed:
             return
@@ -194,7 +194,7 @@ class Consumer(Positions):
                 await self._network_.close()
 
     async def _part(self, limit_ms: float, reason: str, leave_group: bool | None = None) -> None:
-        """Give everything up, and leave."""
+        """Gives up all partitions and leaves."""
         group, user = self._members
         clock_ms = self._network.clock_ms
         deadline_ms = clock_ms() + limit_ms
@@ -214,7 +214,7 @@ class Consumer(Positions):
             self._fetcher.assign([])
             user.drop(lambda _: True)
 
-    # -- groups
+    # -- Groups.
 
     def subscribe(
         self,
@@ -223,12 +223,13 @@ class Consumer(Positions):
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Share these topics with the group, instead of what was subscribed to before; the next poll joins it.
+        """Subscribes to topics as a member of the group, in place of the previous subscription; the next poll joins the group.
 
-        Names, or a pattern that the whole name must match; topics that begin to match later count. Under the classic protocol this client
-        applies it, as Python's regular expression; under the next one the brokers do, in RE2's syntax, unless it is a compiled pattern.
+        Names, or a pattern that must match the whole name, also of topics that are created later. In the classic protocol this client
+        evaluates it as Python's regular expression; in the consumer protocol the brokers evaluate it in RE2's syntax, unless it is a
+        compiled pattern.
 
-        Raises: InvalidGroupId without a group_id; ValueError when partitions were assigned.
+        Raises: InvalidGroupId without a group_id; ValueError if partitions were assigned.
         """
         group, user = self._members
         names: frozenset[str] = frozenset()
@@ -249,13 +250,13 @@ class Consumer(Positions):
         self._pump()
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to; for a pattern, those that match as far as is known."""
+        """Subscribed topics; for a pattern, the known topics that match."""
         if self._subscribed is None or self._group is None:
             return frozenset(self._early) if not self._closed and self._network_ is None else frozenset()
         return self._subscribed[0] or self._group.machine.wanted | {tp.topic for tp in self._fetcher.assignment}
 
     async def unsubscribe(self) -> None:
-        """Leave the group, or give up what was assigned."""
+        """Leaves the group, or drops the manual assignment."""
         _ = self._network
         if self._subscribed is not None:
             await self._part(self.options.request_timeout_ms, "the consumer unsubscribed")
@@ -263,19 +264,19 @@ class Consumer(Positions):
         self._fetcher.assign([])
 
     def enforce_rebalance(self, reason: str = "asked for by the user") -> None:
-        """Have the group rebalance with the next poll."""
+        """Triggers a rebalance with the next poll."""
         self._members[0].machine.rejoin(reason)
         self._pump()
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group."""
+        """The consumer's group membership."""
         return self._members[0].metadata
 
     async def commit(self, offsets: OffsetsGiven | None = None, timeout_ms: float | None = None) -> None:
-        """Keep the group's offsets: those given, the next record to read each, or where this consumer is in all that it is assigned.
+        """Commits offsets: those given (the next record to read each), or the consumer's positions of all assigned partitions.
 
-        Raises: CommitFailed when the group has given the partitions to others; RebalanceInProgress: poll, then commit again;
-        OffsetMetadataTooLarge and the like; RequestTimedOut; InvalidGroupId without a group; WokenUp.
+        Raises: CommitFailed if the group assigned the partitions to others; RebalanceInProgress: poll, then commit again;
+        OffsetMetadataTooLarge and others; RequestTimedOut; InvalidGroupId without a group; WokenUp.
         """
         limit_ms = self._limit_ms(timeout_ms)
         user = self._members[1]
@@ -289,7 +290,7 @@ class Consumer(Positions):
         self._metrics.commit_sync_ns += monotonic_ns() - began_ns
 
     def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
-        """Keep offsets in the background, with one try. `callback(offsets, error or None)` is called by a later poll, or by close."""
+        """Commits in the background, with one attempt. `callback(offsets, error or None)` is called in a later poll or close."""
         self._members[1].commit_soon(self._offsets_given(offsets), callback)
 
     def _offsets_given(self, offsets: OffsetsGiven | None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -298,7 +299,7 @@ class Consumer(Positions):
     async def committed(
         self, partitions: Iterable[Partition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's offsets, None where it has none. Raises: GroupAuthorizationFailed and the like; RequestTimedOut; WokenUp."""
+        """The group's committed offsets, None without one. Raises: GroupAuthorizationFailed and others; RequestTimedOut; WokenUp."""
         limit_ms = self._limit_ms(timeout_ms)
         wanted = [as_partition(tp) for tp in partitions]
         began_ns = monotonic_ns()
@@ -307,10 +308,10 @@ class Consumer(Positions):
         return found
 
     def assign(self, partitions: Iterable[Partition]) -> None:
-        """Consume exactly these partitions, which replaces what was assigned; those that stay keep their position. With a group_id, the
-        others begin where the group is, without being a member of it.
+        """Assigns exactly these partitions; those assigned before keep their position. With a group_id, the others start at the group's
+        committed offset, without membership.
 
-        Raises: ValueError when topics were subscribed to.
+        Raises: ValueError if topics were subscribed to.
         """
         if self._subscribed is not None or self._early:
             raise ValueError("topics were subscribed to: end that with unsubscribe() before you assign")
@@ -319,53 +320,54 @@ class Consumer(Positions):
         self._sought(lambda tp: tp not in self._fetcher.assignment)
         self._pump()
 
-    # -- records
+    # -- Records.
 
     def wakeup(self) -> None:
-        """Have whoever polls, iterates, commits, or waits for a position or for committed offsets raise WokenUp, now or in the next such
-        call. Any thread may call it, and nothing else of a consumer that another uses.
+        """Makes the present or next call that polls, iterates, commits, or waits for a position or committed offsets raise WokenUp. The
+        only method that another thread may call while the consumer is in use.
         """
         if not self._closed:
             self._alarm.wake()
 
     async def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, each partition's in order; waits for the first at most `timeout_ms` (None: as long as it takes), then may be
-        empty.
+        """Returns the next records, in order per partition; waits for the first at most `timeout_ms` (None: without limit), then returns an
+        empty list.
 
-        Raises: OffsetOutOfRange and the like of a partition; NoOffsetToStart, LogTruncated; CorruptMessage; RecordDeserializationFailed;
-        WokenUp.
+        Raises: OffsetOutOfRange and other errors of a partition; NoOffsetToStart, LogTruncated; CorruptMessage;
+        RecordDeserializationFailed; WokenUp.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         await self.turn(limit, patience(timeout_ms))
         return self.giving.give(limit)
 
     async def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
-        """The next records as an Arrow table, without a Python object per record; all that were fetched, unless `max_records` says
-        otherwise. Deserializers and interceptors see nothing of it; in all else it is as `poll`, and the two can be mixed.
+        """Returns the next records as an Arrow table, without a Python object per record: all fetched records, at most `max_records`.
+        Deserializers and interceptors are not used. Otherwise like `poll`, and both can be mixed.
 
-        `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` say what it is to be like (`client.arrow_read`).
+        `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` set the form of the table (`client.arrow.read`).
 
-        Raises: what `poll` raises; SerializationFailed for a value that cannot be read, which moves no position; ImportError.
+        Raises: errors of `poll`; SerializationFailed for a value that cannot be decoded, without changing positions; ImportError.
         """
         return await self.tables.poll(timeout_ms, max_records, form)
 
     def metrics(self) -> dict[str, Figures | dict[str, Figures]]:
-        """What the consumer counts, under Kafka's names, in the groups that `consumer_metrics` lists; figures of topics, partitions and
-        brokers stand under theirs. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """Metrics with Kafka's names, in the groups listed in `consumer.metrics`; those of topics, partitions and brokers by these first.
+        Averages, maxima and rates cover the last minute; NaN without samples.
         """
         network, fetcher = self._network, self._fetcher
-        # What was read as tables is given back after its poll.
+        # Records of tables are counted after their poll.
         self._count(network.clock_ms())
         standing = fetcher.standing(self.giving.first_offsets())
         return self._metrics.figures(standing, fetcher.near.replicas, network.connections, self.in_group, network.clock_ms())
 
     def _reads_several(self) -> bool:
-        """Whether records may come of more topics than one."""
+        """Whether records may come from several topics."""
         topics = {tp.topic for tp in self._fetcher.assignment} | self.subscription()
         return len(topics) > 1 or (self._subscribed is not None and self._subscribed[1] is not None)
 
     async def turn(self, limit: int, timeout_ms: float | None, take: Callable[[], bool] | None = None) -> None:
-        """The part of a poll before records are given: see to the group, and wait until `take`, the giving's if none is said, has some."""
+        """The part of a poll before records are returned: handles the group, and waits until `take`, by default the delivery's, has
+        some."""
         network = self._network
         whole_number("max_records", limit, at_least=1, at_most=INT64_MAX)
         self.giving.done()
@@ -379,7 +381,7 @@ class Consumer(Positions):
             self._count(now_ms)
 
     def _count(self, now_ms: float) -> None:
-        """Have what was taken counted."""
+        """Counts taken records in metrics."""
         if consumed := self._fetcher.taking.consumed:
             self._metrics.consumed(consumed, now_ms)
             consumed.clear()
@@ -401,7 +403,7 @@ class Consumer(Positions):
             machine.poll_ended(network.clock_ms())
 
     async def _fill(self, take: Callable[[], bool], timeout_ms: float | None) -> None:
-        """Until there are records, or the time is over."""
+        """Waits until there are records, or until the timeout."""
         deadline_ms = float("inf") if timeout_ms is None else self._network.clock_ms() + timeout_ms
         while True:
             self._alarm.look()
@@ -410,7 +412,7 @@ class Consumer(Positions):
                 await self._user.attend()
             if take():
                 self._pump()
-                # Who polls in a loop would otherwise keep the next answers from being received.
+                # A caller that polls in a loop must not keep responses from being received.
                 await asyncio.sleep(0)
                 return
             left_ms = deadline_ms - self._network.clock_ms()
@@ -423,8 +425,8 @@ class Consumer(Positions):
                 deadline_ms = float("-inf")
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """All records, without end. When the loop is left, the next poll or loop goes on behind it. A record is done with when the next
-        one is asked for.
+        """All records, without end. The next poll or loop continues after the last record. A record counts as processed when the next one
+        is requested.
         """
         while True:
             await self.turn(LOOP_RECORDS, None)
@@ -432,7 +434,7 @@ class Consumer(Positions):
                 yield record
 
     async def _wait(self) -> None:
-        """Until something may have changed."""
+        """Waits until something may have changed."""
         _ = self._network
         assert self._news is not None, "a network comes with its news"
         self._news.clear()
@@ -443,13 +445,13 @@ class Consumer(Positions):
         _ = self._network
 
     def _changed(self) -> None:
-        """Something happened: tell whoever waits, and go on."""
+        """Handles an event: wakes waiting callers, and starts new work."""
         if self._news is not None:
             self._news.set()
         self._pump()
 
     def _pump(self) -> None:
-        """Begin all that can begin now."""
+        """Starts everything that is due."""
         if self._closed or self._network_ is None or self._fetching is None:
             return
         network, now_ms = self._network, self._network_.clock_ms()

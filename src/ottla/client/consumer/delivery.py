@@ -1,11 +1,11 @@
-"""Records on their way from the fetcher to the user: taken, deserialized, intercepted, given, and done with when the user comes back.
+"""Delivery of records from the fetcher to the user: taken, deserialized, intercepted, returned, and processed when the user calls again.
 
-    fetcher --take--> pending --give, each--> given --the next call--> done
+    fetcher --take--> pending --give, each--> given --the next call--> processed
                          ^                      |
-                         +------ not_done ------+      the user failed on them
+                         +------ not_done ------+      the user failed
 
-A record counts as pending until it is given, so that neither its position nor a commit moves past one that the user has not seen. One that
-cannot be deserialized stays the first that is pending, and is told again and again, until the user seeks past it.
+A record is pending until it is returned, so neither its position nor a commit passes a record that the user has not seen. A record that
+cannot be deserialized stays the first pending one, and raises again until the user seeks past it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ottla.client.fetch.fetcher import Fetcher
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions
 
-#: So often at least, who iterates sees to the group between two records: for commits, rebalances, and to show that it is alive.
+#: Maximum interval between group checks while iterating: for commits, rebalances and heartbeats.
 CHECK_IN_S = 1.0
-#: So many records are taken out of the fetcher at once for who iterates: it is the clock that says when to see to the group, and each
-#: taking is a call into another thread for the blocking consumer.
+#: Records taken from the fetcher at once for a loop: the interval limits the time between group checks, and for the blocking consumer
+#: each take is a call into another thread.
 LOOP_RECORDS = 10_000
 
 
 class Giving:
-    """See the module. Belongs to whoever polls."""
+    """Records between the fetcher and the user. Belongs to the thread that polls."""
 
     def __init__(
         self,
@@ -40,22 +40,22 @@ class Giving:
         self._deserialized = deserializers
         self._interceptors = interceptors
         self._clock_s = clock_s
-        #: Records are given as they came.
+        #: Records are returned unchanged.
         self._plain = deserializers.none and not interceptors
         self._check_in_s = min(CHECK_IN_S, options.auto_commit_interval_ms / 1000) if options.enable_auto_commit else CHECK_IN_S
-        #: Taken out of the fetcher and not given to the user yet, each partition's in order.
+        #: Taken from the fetcher and not returned yet, in order per partition.
         self.pending: deque[ConsumerRecord] = deque()
-        #: What the user works on: given, and not followed by another call.
+        #: Records that the user processes: returned, without a later call.
         self._given: Sequence[ConsumerRecord] = ()
 
     def take(self, fetcher: Fetcher, limit: int) -> bool:
-        """Take records out of the fetcher, unless some are pending; whether there are any now. Raises: what the fetcher raises."""
+        """Takes records from the fetcher, unless some are pending; returns whether there are any. Raises: errors of the fetcher."""
         if not self.pending:
             self.pending.extend(fetcher.take(limit))
         return bool(self.pending)
 
     def give(self, limit: int) -> list[ConsumerRecord]:
-        """Records that are there, up to one that cannot be deserialized. Raises: RecordDeserializationFailed when that is the first."""
+        """Pending records, up to one that cannot be deserialized. Raises: RecordDeserializationFailed if that is the first."""
         pending = self.pending
         self._given = given = list[ConsumerRecord]()
         if self._deserialized.none:
@@ -80,7 +80,7 @@ class Giving:
             del pending[0]
 
     def each(self) -> Iterator[ConsumerRecord]:
-        """Records that are there, one by one, until it is time to see to the group. Raises: RecordDeserializationFailed."""
+        """Pending records one by one, until the next group check. Raises: RecordDeserializationFailed."""
         pending, clock_s = self.pending, self._clock_s
         until_s = clock_s() + self._check_in_s
         if self._plain:
@@ -92,7 +92,7 @@ class Giving:
                     return
         elif not self._interceptors:
             while pending:
-                # Who asks for the next one is done with the one before, whatever becomes of the next.
+                # The request for the next record means that the previous one was processed.
                 self._given = ()
                 record = self._deserialized(pending[0])
                 del pending[0]
@@ -106,26 +106,26 @@ class Giving:
                 return
 
     def done(self) -> None:
-        """The user came back: what it was given is done with."""
+        """The user called again: the last records were processed."""
         self._given = ()
 
     def not_done(self) -> None:
-        """The user failed on what it was given last: it is not to be committed."""
+        """The user failed: the last records must not be committed."""
         given, self._given = self._given, ()
         self.pending.extendleft(reversed(given))
 
     def drop(self, gone: Callable[[TopicPartition], bool]) -> None:
-        """These partitions go on elsewhere, or are read no more: forget what is pending of them."""
+        """Drops pending records of partitions that were sought or revoked."""
         if self.pending:
             left = [record for record in self.pending if not gone(TopicPartition(record.topic, record.partition))]
             self.pending.clear()
             self.pending.extend(left)
 
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """The first offset of each partition that has something pending."""
+        """The first pending offset of each partition."""
         return {TopicPartition(record.topic, record.partition): record.offset for record in reversed(self.pending)}
 
     def close(self) -> None:
-        """Nothing will be given any more."""
+        """No records will be returned any more."""
         self._deserialized.close()
         self._interceptors.close()

@@ -1,7 +1,7 @@
-"""What a consumer can ask the brokers, whatever it reads itself: topics, the ends of logs, offsets by time, raw batches. No question makes
-brokers create a topic; to subscribe to one, or to be assigned it, does where `allow_auto_create_topics` and the brokers have it so.
+"""Queries of a consumer to brokers, independent of its assignment: topics, log ends, offsets by timestamp, raw batches. Queries never
+create topics; subscriptions and assignments do if `allow_auto_create_topics` and the brokers allow it.
 
-Each call takes at most `timeout_ms` (`default_api_timeout_ms`), and tries again what may pass.
+Each call takes at most `timeout_ms` (`default_api_timeout_ms`) and retries retriable errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Times = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 
 
 class Questions(ABC):
-    """See the module; the asyncio consumer has them."""
+    """Queries of the asyncio consumer."""
 
     options: ConsumerOptions
 
@@ -40,18 +40,18 @@ class Questions(ABC):
         return self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
     async def partitions_for(self, topic: str, timeout_ms: float | None = None) -> list[TopicPartition]:
-        """The topic's partitions, in order. Raises: MetadataTimedOut when there is no such topic in time."""
+        """The topic's partitions in order. Raises: MetadataTimedOut if the topic does not exist in time."""
         return await self.partitions_to_read(topic, timeout_ms, create=False)
 
     async def partitions_to_read(self, topic: str, timeout_ms: float | None = None, *, create: bool = True) -> list[TopicPartition]:
-        """The same of a topic that is about to be read, which may be created for that."""
+        """The partitions of a topic that is about to be read, and may be created for that."""
         count = await partitions_of(self._network, topic, None, self._limit_ms(timeout_ms), create=create)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     async def list_topics(self, timeout_ms: float | None = None) -> dict[str, list[TopicPartition]]:
-        """All topics that this client may see, by name, with their partitions; without the brokers' own if `exclude_internal_topics`.
+        """All authorized topics with their partitions; without internal ones if `exclude_internal_topics`.
 
-        Raises: ConnectionFailed when no broker answers in time.
+        Raises: ConnectionFailed if no broker answers in time.
         """
         network, options = self._network, self.options
         deadline_ms = network.clock_ms() + self._limit_ms(timeout_ms)
@@ -73,24 +73,24 @@ class Questions(ABC):
         }
 
     async def beginning_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
-        """The first offset of each log."""
+        """The log start offset of each partition."""
         found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), EARLIEST), timeout_ms)
         return {tp: one.offset for tp, one in found.items()}
 
     async def end_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
-        """The offset after the last record of each log: the high watermark, with read_committed the last stable offset."""
+        """The offset after the last record of each partition: the high watermark, with read_committed the last stable offset."""
         found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), LATEST), timeout_ms)
         return {tp: one.offset for tp, one in found.items()}
 
     async def offsets_for_times(self, times: Times, timeout_ms: float | None = None) -> dict[TopicPartition, OffsetAndTime | None]:
-        """The first record of each partition whose timestamp, in milliseconds, is not before the given one; None where there is none."""
+        """The first record of each partition at or after the given timestamp (ms); None without one."""
         found = await self._offsets({as_partition(tp): when for tp, when in times.items()}, timeout_ms)
         return {tp: one if one.offset >= 0 else None for tp, one in found.items()}
 
     async def offsets_of(
         self, ranges: Mapping[TopicPartition, Range], timeout_ms: float | None = None
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """What each range (`ranges`) stands for now: its first offset and the one behind its last, within what the log has."""
+        """The offsets of each range now: first offset, and offset after the last, within the log."""
         if not ranges:
             return {}
         starts, ends = await self.beginning_offsets(ranges, timeout_ms), await self.end_offsets(ranges, timeout_ms)
@@ -109,14 +109,14 @@ class Questions(ABC):
         self, partition: Partition, offset: int, max_bytes: int | None = None, *, max_wait_ms: int | None = None,
         timeout_ms: float | None = None,
     ) -> RawFetch:  # fmt: skip
-        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response: nothing is
-        copied.
+        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response, without a
+        copy.
 
-        `max_bytes` defaults to `max_partition_fetch_bytes`; a first batch that is larger comes whole. At the end of the log the broker
-        waits up to `max_wait_ms` (`fetch_max_wait_ms`) for more, then the records are empty. Where the last offsets of the log have no
-        record, `empty_until` tells where it goes on, after a second.
+        `max_bytes` defaults to `max_partition_fetch_bytes`; a larger first batch is returned whole. At the log end the broker waits up to
+        `max_wait_ms` (`fetch_max_wait_ms`) for more; then the records are empty. If the last offsets of the log have no record,
+        `empty_until` is the end of the gap, after a second.
 
-        Raises: OffsetOutOfRange, TopicAuthorizationFailed and the like; RequestTimedOut when no leader answers within `timeout_ms`.
+        Raises: OffsetOutOfRange, TopicAuthorizationFailed and others; RequestTimedOut if no leader answers within `timeout_ms`.
         """
         options = self.options
         return await fetch_raw(

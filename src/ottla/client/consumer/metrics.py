@@ -1,18 +1,17 @@
-"""What a consumer counts, under Kafka's names.
+"""Consumer metrics with Kafka's names.
 
-Counted is by request and by chunk, which is what one answer brought of one partition, never by record. A chunk's bytes count as consumed
-when the last of it was taken, as in Kafka; its records with the poll that takes them, also where a limit leaves some for the next.
-Averages, maxima and rates are of the last minute, as `moving` has it; totals are of all time. Lags and leads are those of the moment, but
-for `-avg` and `-max`.
+They are counted per request and per chunk (one response of one partition), never per record. A chunk's bytes count as consumed when its
+last record is taken, as in Kafka; its records count with the poll that takes them. Averages, maxima and rates cover the last minute
+(`sampled_stats`); totals cover all time. Lags and leads are present values, except `-avg` and `-max`.
 
-    consumer-metrics                      polls, commits that were waited for, connections
-    consumer-fetch-manager-metrics        fetches, and what they brought
-    consumer-topic-metrics                the same by topic         } in Kafka they are in the group above, told apart by tags
+    consumer-metrics                      polls, synchronous commits, connections
+    consumer-fetch-manager-metrics        fetches and their records
+    consumer-topic-metrics                the same by topic         } in Kafka they are in the group above, with tags
     consumer-partition-metrics            lag and lead by partition }
-    consumer-coordinator-metrics          heartbeats, joins, syncs, commits, rebalances, and listeners
+    consumer-coordinator-metrics          heartbeats, joins, syncs, commits, rebalances, listeners
     consumer-node-metrics                 fetches by broker
 
-A rebalance lasts from when this member learns of it until nothing is to be done any more, the listener's work included.
+A rebalance lasts from its detection by this member until all changes are applied, including listeners.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ottla.client.sampled_stats import Figures, Moving, average_and_maximum, tot
 
 NAN = float("nan")
 HOUR_S = 3600
-#: What is counted of the coordinator's answers, by the name of the request: Kafka's names of the count, and of the time.
+#: Metrics of coordinator requests: Kafka's names of the count and of the time.
 REQUESTS = {
     "HeartbeatRequest": ("heartbeat", "heartbeat-response-time"),
     "ConsumerGroupHeartbeatRequest": ("heartbeat", "heartbeat-response-time"),
@@ -34,7 +33,7 @@ REQUESTS = {
     "SyncGroupRequest": ("sync", "sync-time"),
     "OffsetCommitRequest": ("commit", "commit-latency"),
 }
-#: What listeners are told, and Kafka's names for it.
+#: Listener methods and Kafka's names.
 CALLBACKS = {
     "on_partitions_assigned": "partition-assigned-latency",
     "on_partitions_revoked": "partition-revoked-latency",
@@ -43,17 +42,17 @@ CALLBACKS = {
 
 
 class ConsumedChunk(NamedTuple):
-    """A chunk of which nothing is left."""
+    """A chunk that was used up."""
 
     records: int
     size: int
-    #: From its last record to the end of the log, and from the start of the log to it.
+    #: From its last record to the log end, and from the log start to it.
     lag: int
     lead: int
 
 
 class Consumed(NamedTuple):
-    """Records of a chunk that were taken, and the whole of it when they were its last."""
+    """Records taken from a chunk, and the chunk if they were its last."""
 
     tp: TopicPartition
     records: int
@@ -61,7 +60,7 @@ class Consumed(NamedTuple):
 
 
 class PartitionStanding(NamedTuple):
-    """What is to be seen of an assigned partition; None where it is not known."""
+    """Present state of an assigned partition; None if unknown."""
 
     lag: int | None
     lead: int | None
@@ -105,7 +104,7 @@ class _Timed:
 
 
 class ConsumerMetrics:
-    """Told by the consumer and its postmen, on their loop."""
+    """Metrics of a consumer, updated on its event loop."""
 
     def __init__(self) -> None:
         self._all = _Read()
@@ -116,23 +115,23 @@ class ConsumerMetrics:
         self._throttled = Moving()
         self._nodes: dict[int, _Timed] = {}
         self._requests = {name: _Timed() for name in ("heartbeat", "join", "sync", "commit")}
-        #: When these were last; NaN: never yet.
+        #: Time of the last event; NaN for never.
         self._heartbeat_ms = self._rebalance_ms = self._poll_ms = self._poll_ended_ms = NAN
-        #: NaN: none goes on.
+        #: NaN: no rebalance in progress.
         self._rebalance_began_ms = NAN
         self._rebalances = _Timed()
         self._failed_rebalances = Moving()
         self._callbacks = {name: Moving() for name in CALLBACKS}
         self._between_polls = Moving()
         self._idle_ratio = Moving()
-        #: Waited for by the user.
+        #: Time in synchronous commits.
         self.commit_sync_ns = 0
         self.committed_ns = 0
 
-    # -- fetches
+    # -- Fetches.
 
     def fetched(self, node_id: int, took_ms: float, throttle_ms: float, now_ms: float) -> None:
-        """A fetch was answered."""
+        """A fetch got its response."""
         self._throttled.add(throttle_ms, now_ms)
         for scope in (self._fetch, self._nodes.setdefault(node_id, _Timed())):
             scope.add(took_ms, now_ms)
@@ -149,16 +148,16 @@ class ConsumerMetrics:
                 self._lag.add(one.chunk.lag, now_ms)
                 self._lags.setdefault(one.tp, Moving()).add(one.chunk.lag, now_ms)
 
-    # -- polls
+    # -- Polls.
 
     def polled(self, began_ms: float, now_ms: float) -> None:
-        """A poll is over."""
+        """A poll ended."""
         if not isnan(self._poll_ms):
             self._between_polls.add(began_ms - self._poll_ms, now_ms)
             self._idle_ratio.add((now_ms - began_ms) / max(now_ms - self._poll_ended_ms, 1e-9), now_ms)
         self._poll_ms, self._poll_ended_ms = began_ms, now_ms
 
-    # -- the group
+    # -- Group.
 
     def answered(self, request: type[object], took_ms: float, now_ms: float) -> None:
         """The coordinator answered."""
@@ -169,7 +168,7 @@ class ConsumerMetrics:
             self._heartbeat_ms = now_ms
 
     def rebalance(self, settled: bool, now_ms: float) -> None:
-        """This is how things are with the group."""
+        """Whether the group is stable now."""
         if not settled:
             if isnan(self._rebalance_began_ms):
                 self._rebalance_began_ms = now_ms
@@ -178,14 +177,14 @@ class ConsumerMetrics:
             self._rebalance_ms, self._rebalance_began_ms = now_ms, NAN
 
     def rebalance_failed(self, now_ms: float) -> None:
-        """The group went on without this member, or did not take it in."""
+        """The member was removed, or its join refused."""
         self._failed_rebalances.add(1, now_ms)
 
     def listened(self, name: str, took_ms: float, now_ms: float) -> None:
-        """The user's listener was told."""
+        """A listener method returned."""
         self._callbacks[name].add(took_ms, now_ms)
 
-    # -- figures
+    # -- Values.
 
     def figures(
         self,
@@ -195,9 +194,7 @@ class ConsumerMetrics:
         in_group: bool,
         now_ms: float,
     ) -> dict[str, Figures | dict[str, Figures]]:
-        """Everything: figures by name; those of topics, partitions and nodes by theirs first. `replicas`: where partitions are read from,
-        if not at their leaders.
-        """
+        """All metrics by name; those of topics, partitions and nodes by these first. `replicas`: preferred read replicas of partitions."""
         found: dict[str, Figures | dict[str, Figures]] = {
             "consumer-metrics": self._polls(connections, now_ms),
             "consumer-fetch-manager-metrics": self._fetches(partitions, now_ms),

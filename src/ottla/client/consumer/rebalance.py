@@ -1,14 +1,13 @@
-"""What a group's member does while its user polls: partitions come and go, the listener is told, offsets are committed.
+"""Rebalances on the user's side: partitions are assigned and revoked, listeners called, offsets committed.
 
-All of it happens in the user's own calls, because only these say that the records given before are done with:
+All of it happens inside the user's own calls, because only then the records returned before are processed:
 
-    poll() begins ---> commit what was given before, if it is time
-                  ---> partitions that go: commit, tell the listener, stop reading
-                  ---> partitions that come: begin to read, tell the listener
-                  ---> give records
+    poll() begins ---> commit processed records, if auto-commit is due
+                  ---> revoked partitions: commit, call the listener, stop reading
+                  ---> assigned partitions: start reading, call the listener
+                  ---> return records
 
-Records that were taken out of the fetcher and not given to the user yet (who iterates gets them one by one) are not done with: `positions`
-leaves them out, so they are never committed.
+Records that were taken from the fetcher and not returned yet are not processed: `positions` excludes them, so they are never committed.
 """
 
 from __future__ import annotations
@@ -33,35 +32,35 @@ from ottla.client.transport.network import Network
 from ottla.wire.errors import FencedInstanceId, KafkaError
 
 log = logging.getLogger("ottla.client")
-#: Called with what was to be committed, and why it was not, or None.
+#: Called with the offsets, and the error or None.
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], KafkaError | None], Any]
 
 
 class RebalanceListener:
-    """Hears what partitions the consumer gets and gives up, inside of `poll()`, `close()` and `unsubscribe()`. Derive from it, and say what
-    you need; with `ottla.aio` the methods may be coroutines.
+    """Gets the partitions that are assigned and revoked, inside of `poll()`, `close()` and `unsubscribe()`. Derive from it and override
+    methods; with `ottla.aio` they may be coroutines.
     """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Any:
-        """These came, besides what was there; called after each rebalance, also when nothing came. A seek in here counts."""
+        """New partitions; called after each rebalance, also without new ones. May seek."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any:
-        """These go; they are still ours, so that this is the time to commit what was done with them."""
+        """Partitions to be revoked; they are still owned, so processed records can be committed."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Any:
-        """These are gone already, and may be read by others: it is too late to commit. Unless said otherwise, as if revoked."""
+        """Partitions that are already lost and may have other owners: a commit is not possible. Default: on_partitions_revoked."""
         return self.on_partitions_revoked(partitions)
 
 
 async def invoke(function: Callable[..., Any], *arguments: Any) -> None:
-    """Call what the user gave, and wait for it if it is a coroutine."""
+    """Calls a user's function, and awaits a coroutine."""
     result = function(*arguments)
     if inspect.isawaitable(result):
         await result
 
 
 class UserSide:
-    """See the module. Belongs to one loop."""
+    """Rebalances of one consumer. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -83,16 +82,16 @@ class UserSide:
         self._giving = giving
         self._interceptors = interceptors
         self._metrics = metrics
-        #: When the next automatic commit is due.
+        #: Time of the next auto-commit.
         self.commit_at_ms = network.clock_ms() + options.auto_commit_interval_ms if options.enable_auto_commit else float("inf")
         self._kept: dict[TopicPartition, OffsetAndMetadata] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._outcomes: deque[tuple[CommitCallback, Mapping[TopicPartition, OffsetAndMetadata], KafkaError | None]] = deque()
 
-    # -- rebalances
+    # -- Rebalances.
 
     async def attend(self) -> None:
-        """Carry out what waits for the user. Raises: what the machine has to tell, and what the listener raises."""
+        """Applies pending changes. Raises: errors of the membership, and of the listener."""
         machine = self._group.machine
         await self.tell_outcomes()
         while (change := machine.change()) is not None:
@@ -136,29 +135,29 @@ class UserSide:
         self.drop(lambda tp: tp not in there)
 
     async def give_up_all(self, limit_ms: float) -> None:
-        """Before the member leaves by itself: commit, and tell the listener."""
+        """Before the member leaves: commits, and calls the listener."""
         machine = self._group.machine
         owned = tuple(machine.owned)
         if owned:
             lost = machine.committing[1] < 0
             await self._carry_out(Change(Kind.LOST if lost else Kind.REVOKED, owned), limit_ms)
 
-    # -- what the user has seen
+    # -- Positions.
 
     def drop(self, gone: Callable[[TopicPartition], bool]) -> None:
-        """Forget records and commits of partitions that are sought or read no more."""
+        """Drops records and commits of partitions that were sought or revoked."""
         self._giving.drop(gone)
         self._kept = {tp: kept for tp, kept in self._kept.items() if not gone(tp)}
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What can be committed: where the user is."""
+        """Positions that can be committed."""
         found = {tp: OffsetAndMetadata(offset, "", epoch) for tp, (offset, epoch) in self._fetcher.committable().items()}
         return found | {tp: OffsetAndMetadata(offset) for tp, offset in self._giving.first_offsets().items() if tp in found}
 
-    # -- commits
+    # -- Commits.
 
     def commit_if_due(self, now_ms: float) -> None:
-        """The automatic commit, in the background; called only while the user polls."""
+        """Auto-commits in the background if due; called only while the user polls."""
         if now_ms < self.commit_at_ms:
             return
         self.commit_at_ms = now_ms + self._options.auto_commit_interval_ms
@@ -178,13 +177,13 @@ class UserSide:
         try:
             await self._committing(offsets, self._options.request_timeout_ms, patient=False)
         except FencedInstanceId:
-            # The machine tells it to the user.
+            # The membership raises it in a poll.
             pass
         except KafkaError as error:
             log.warning("automatic commit failed; it is tried again after auto.commit.interval.ms: %s", error)
 
     async def commit_all(self, limit_ms: float) -> None:
-        """The automatic commit before partitions go; if it fails, their records are read again."""
+        """Auto-commits before partitions are revoked; after an error their records are read again."""
         if not self._options.enable_auto_commit:
             return
         try:
@@ -218,13 +217,13 @@ class UserSide:
             log.warning("commit_async failed: %s", error)
 
     async def tell_outcomes(self) -> None:
-        """Call the callbacks of commits that are done."""
+        """Calls the callbacks of finished commits."""
         while self._outcomes:
             callback, offsets, error = self._outcomes.popleft()
             await self._invoke(callback, offsets, error)
 
     async def quiet(self, limit_ms: float) -> None:
-        """Until the commits in the background are done."""
+        """Waits until commits in the background are done."""
         if self._background:
             await asyncio.wait(self._background, timeout=limit_ms / 1000)
 

@@ -1,4 +1,4 @@
-"""A record as the consumer gives it."""
+"""Records as returned by the consumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.client.serializers import SerializationFailed, as_reader, close_all
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record as it stands in the log. `timestamp` is milliseconds; `timestamp_type` 0 is the producer's time, 1 the broker's."""
+    """A record of the log. `timestamp` is in milliseconds; `timestamp_type` 0 is the producer's time, 1 the broker's."""
 
     topic: str
     partition: int
@@ -25,14 +25,14 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordDeserializationFailed(SerializationFailed):
-    """A record's key or value cannot be deserialized. It is told again by each poll until you seek past it:
+    """A record's key or value cannot be deserialized. Each poll raises it again until you seek past it:
     `consumer.seek(error.partition, error.offset + 1)`. Kafka's RecordDeserializationException (KIP-334, KIP-1036).
     """
 
     def __init__(self, record: ConsumerRecord, origin: str, cause: Exception | str) -> None:
-        #: "key" or "value": what it is that failed; `__cause__` is what the deserializer raised.
+        #: "key" or "value"; `__cause__` is the deserializer's exception.
         self.origin = origin
-        #: The record as it came, with the bytes of its key and value.
+        #: The record with the raw bytes of key and value.
         self.record = record
         self.partition = TopicPartition(record.topic, record.partition)
         self.offset = record.offset
@@ -44,19 +44,19 @@ class RecordDeserializationFailed(SerializationFailed):
 
 
 class Deserializers:
-    """What the user makes of keys and values; `serializers` says in which forms they may be given."""
+    """Deserializers of key and value, in any form that `serializers` allows."""
 
     def __init__(self, settings: Mapping[str, Any], key: Any, value: Any) -> None:
         self._key, self._read_key = as_reader(key, settings, is_key=True)
         self._value, self._read_value = as_reader(value, settings, is_key=False)
         self._closeable = (key, value)
-        #: Records stay as they came.
+        #: Records are returned unchanged.
         self.none = self._key is None and self._value is None
-        #: Nobody asks for topic and headers.
+        #: Neither topic nor headers are needed.
         self._quick = (self._key is None) == (self._read_key is None) and (self._value is None) == (self._read_value is None)
 
     def __call__(self, record: ConsumerRecord) -> ConsumerRecord:
-        """The record with its key and value deserialized. Raises: RecordDeserializationFailed from what deserializers raise."""
+        """The record with deserialized key and value. Raises: RecordDeserializationFailed."""
         key, value, read_key, read_value = record.key, record.value, self._read_key, self._read_value
         if not self._quick:
             return self._asked(record)
@@ -72,7 +72,7 @@ class Deserializers:
         )
 
     def _asked(self, record: ConsumerRecord) -> ConsumerRecord:
-        """By the long way, which knows what is read."""
+        """The slow path, with the context for an error."""
         topic, key, value, headers = record.topic, record.key, record.value, list(record.headers)
         origin = "key"
         try:
@@ -86,5 +86,5 @@ class Deserializers:
         return ConsumerRecord(topic, record.partition, record.offset, record.timestamp, record.timestamp_type, key, value, record.headers)
 
     def close(self) -> None:
-        """No record will come any more."""
+        """No records will be returned any more."""
         close_all(*self._closeable)

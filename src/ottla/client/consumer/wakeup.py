@@ -1,4 +1,4 @@
-"""An alarm that ends what a consumer waits for, from any thread: what waits now raises WokenUp, or what waits next does."""
+"""Wakeup from any thread: the present or next wait raises WokenUp."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 
 class Alarm:
-    """See the module. Belongs to the loop that it is bound to; `wake` to everybody."""
+    """The wakeup of one consumer. Belongs to its event loop; any thread may call `wake`."""
 
     def __init__(self) -> None:
         self._woken = False
         self._bound: tuple[asyncio.AbstractEventLoop, Callable[[], Any]] | None = None
-        #: What runs in `wakeable` now.
+        #: Work that `wakeable` awaits now.
         self._sleeping: set[asyncio.Future[Any]] = set()
 
     def bind(self, ring: Callable[[], Any]) -> None:
-        """Have `ring` called on the running loop at each alarm, for those who look whether there was one."""
+        """Calls `ring` on the running event loop at each wakeup."""
         self._bound = asyncio.get_running_loop(), ring
 
     def wake(self) -> None:
-        """Wake whoever waits, or who waits next."""
+        """Wakes the present or next wait."""
         self._woken = True
         if self._bound is not None:
             loop, ring = self._bound
@@ -37,13 +37,13 @@ class Alarm:
             one.cancel()
 
     def look(self) -> None:
-        """Raises: WokenUp, once for all alarms so far."""
+        """Raises: WokenUp, once for all wakeups so far."""
         if self._woken:
             self._woken = False
             raise WokenUp()
 
     async def wakeable(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this, unless an alarm ends it. Raises: WokenUp."""
+        """Awaits ``work``, unless a wakeup ends it. Raises: WokenUp."""
         if self._woken:
             work.close()
             self.look()

@@ -1,12 +1,11 @@
-"""Records waiting to be sent and batches waiting to be acknowledged, by partition. Pure: the sender asks what to send and tells what came
-of it.
+"""The accumulator: batches to send and to be acknowledged, by partition. Pure: the sender drains batches and reports outcomes.
 
-The batches of a partition, in which order they go and under which numbers, are its `PartitionQueue`'s. Here is what they share: the
-memory, the age at which a batch is given up, and whose turn it is.
+A `PartitionQueue` has the batches of a partition, their order and sequence numbers. The accumulator has what they share: memory, delivery
+timeout, and fairness.
 
-Outcomes are settled here and told apart from that, by `tell`.
+Outcomes are set here, and reported to users separately, by `tell`.
 
-A batch that the broker finds too large is split in halves that go in its place (KIP-126), until a single record is what is too large.
+A batch that the broker finds too large is split into halves (KIP-126), down to a single record.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from ottla.wire.errors import KafkaError, MessageTooLarge
 
 DUPLICATE = 46
 TOO_LARGE = MessageTooLarge.code
-#: Bytes that a record takes beside its key and value, about.
+#: Approximate size of a record in addition to key and value.
 RECORD_OVERHEAD = 12
-#: What a produce request holds beside its batches, generously.
+#: Upper bound of a produce request without its batches.
 REQUEST_OVERHEAD = 512
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -43,18 +42,18 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(slots=True)
 class Drained:
-    """What to send now, and when to ask again."""
+    """Batches to send now, and the time of the next drain."""
 
     #: By node: at most one batch of each partition.
     requests: dict[int, list[Batch]] = field(default_factory=dict)
-    #: Time at which something may become due if nothing else happens.
+    #: Time of the next drain without other events.
     next_ms: float = float("inf")
-    #: Partitions with something to send and nobody to send it to.
+    #: Partitions with batches and without a leader.
     leaderless: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Placed(NamedTuple):
-    """Where a record was put."""
+    """The place of a record."""
 
     batch: Batch
     place: int
@@ -66,7 +65,7 @@ def _no_clock() -> int:
 
 
 class Accumulator:
-    """See the module. `now_ms` is monotonic; all bytes are before compression."""
+    """All batches of a producer. `now_ms` is monotonic; all bytes are before compression."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class Accumulator:
         self._options = options
         self._rng = rng
         self._buffer_memory = options.buffer_memory
-        #: The open batches of all queues, in reach of every thread; each is taken out of it before anything else is done with it.
+        #: Open batches of all queues, accessible from every thread; a batch is removed before anything else is done with it.
         self.open = OpenBatches(options.buffer_memory, give, clock_ns, options.partitioner_ignore_keys)
         self._give = give
         self._batch_size = min(options.batch_size, options.max_request_size)
@@ -87,32 +86,32 @@ class Accumulator:
         self._codec, self._level = _codec(options)
         self._partitions: dict[tuple[str, int], PartitionQueue] = {}
         self._topics: set[str] = set()
-        #: Partitions with something to send.
+        #: Partitions with batches to send.
         self._active: dict[tuple[str, int], PartitionQueue] = {}
         #: Batches without an outcome, oldest first.
         self._incomplete: dict[Batch, None] = {}
-        #: (id, epoch) of the producer; None while it has none and needs one.
+        #: (id, epoch) of the producer; None while a new one is needed.
         self.producer: tuple[int, int] | None = None
-        #: Something became ready to send since the last drain.
+        #: A batch became ready since the last drain.
         self.closed_one = False
-        #: How many batches were split.
+        #: Number of splits.
         self.splits = 0
         self._latency = NodeLatency(options.partitioner_availability_timeout_ms)
-        #: Batches that got their outcome and whose users do not know it yet.
+        #: Batches with an outcome that was not reported yet.
         self._finished: list[Batch] = []
 
-    # -- filling
+    # -- Filling.
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all incomplete batches; may pass the limit by one record."""
+        """Bytes of all incomplete batches; may exceed the limit by one record."""
         return self.open.used
 
     def add(
         self, topic: str, partition: int | None, timestamp_ms: int | None, key: bytes | None, value: bytes | None, headers: Headers
     ) -> Any:
-        """Add a record to the open batch of its partition: what `give` makes of its place. None when none has room for it: then `begin`
-        one. Without a partition, the key decides, or it goes where the topic's records go at the time (`uniform`).
+        """Adds a record to the open batch of its partition; returns the result of `give` for its place, or None if no batch has room: then
+        use `begin`. Without a partition, the key decides, or sticky partitioning.
         """
         return self.open.put(topic, value, key, headers, partition, timestamp_ms)
 
@@ -127,10 +126,10 @@ class Accumulator:
         now_ms: float,
         info: TopicInfo,
     ) -> Any:
-        """Close the partition's open batch, if any, and begin one with this record, unless it finds room elsewhere; what `give` makes of
-        its place. None while the memory is full.
+        """Closes the partition's open batch and begins one with this record, unless another batch has room; returns the result of `give`
+        for its place. None while memory is full.
 
-        Raises: MessageTooLarge when the record alone is larger than `max_request_size`.
+        Raises: MessageTooLarge if the record exceeds `max_request_size`.
         """
         if self.used_bytes >= self._buffer_memory:
             return None
@@ -162,7 +161,7 @@ class Accumulator:
         return given
 
     def _move(self, topic: str, info: TopicInfo, size: int) -> bool:
-        """Let a topic's records without a key go elsewhere, if it is time; True if they do."""
+        """Changes the sticky partition of a topic if it is time; returns whether it changed."""
         here, left = self.open.stuck(topic)
         known = info.partitions
         if left > size and 0 <= here < len(known) and known[here].leader != NOBODY:
@@ -174,7 +173,7 @@ class Accumulator:
         return True
 
     def choose(self, topic: str, info: TopicInfo) -> int:
-        """A partition for records that may go anywhere."""
+        """The sticky partition for records without a key."""
         queues = self._partitions
 
         def waiting(partition: int) -> int:
@@ -186,17 +185,17 @@ class Accumulator:
 
     @property
     def form(self) -> tuple[int, Codec, int | None]:
-        """How batches are made that are encoded elsewhere: (most bytes, codec, level). Many come at once, so they are as large as those
-        of a backlog.
+        """Parameters of batches that are encoded elsewhere: (maximum bytes, codec, level). They come in large numbers, so they are as
+        large as those of a backlog.
         """
         return self._backlog_size, self._codec, self._level
 
     def _size_for(self, queue: PartitionQueue) -> int:
-        """How large the next batch may become: one that will have to wait for others may be larger."""
+        """Maximum size of the next batch: larger if it has to wait for others."""
         return self._backlog_size if len(queue.ready) + (queue.open is not None) > 1 else self._batch_size
 
     def learned(self, topics: Mapping[str, TopicInfo]) -> None:
-        """The picture of the cluster is new: what it says of the topics that are in use."""
+        """Adopts new metadata of topics in use."""
         for topic in self._topics:
             info = topics.get(topic)
             if info is None:
@@ -210,11 +209,11 @@ class Accumulator:
     def append_batch(
         self, topic: str, partition: int | None, data: bytearray, now_ms: float, info: TopicInfo | None = None
     ) -> Batch | None:
-        """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
+        """Adds an encoded batch; the producer's sequence numbers are written into it, in place. None while memory is full.
 
-        Without a partition, it goes to one by chance, if what there is of the topic is known.
+        Without a partition, a random one is used if metadata is known.
 
-        Raises: MessageTooLarge; RecordsError when it is not one whole batch.
+        Raises: MessageTooLarge; RecordsError if it is not exactly one batch.
         """
         header = parse_header(data)
         if header.size != len(data):
@@ -224,7 +223,7 @@ class Accumulator:
         if self.used_bytes >= self._buffer_memory:
             return None
         if partition is None:
-            # A topic that is gone by now has partition 0 as little as any other, and the sender finds that out.
+            # If the topic was deleted, the sender finds out.
             partition = 0 if info is None else self.choose(topic, info)
         queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         if queue.open is not None:
@@ -237,7 +236,7 @@ class Accumulator:
         return batch
 
     def close_open(self) -> list[Batch]:
-        """Close every open batch, so that it does not wait for more records; gives all batches without an outcome."""
+        """Closes every open batch; returns all batches without an outcome."""
         for queue in self._active.values():
             if queue.open is not None:
                 self._close(queue)
@@ -259,10 +258,10 @@ class Accumulator:
         queue.close_open()
         self.closed_one = True
 
-    # -- draining
+    # -- Draining.
 
     def drain(self, now_ms: float, leader: Callable[[str, int], int | None], ready: Callable[[int], bool]) -> Drained:
-        """What may be sent now to whom; batches handed out are in flight. `ready` says whether a node can take a request."""
+        """Batches to send now; they are then in flight. `ready`: whether a node can take a request."""
         drained = Drained()
         if self._options.enable_idempotence and self.producer is None:
             return drained
@@ -285,22 +284,22 @@ class Accumulator:
                 continue
             size = queue.first().size_now + REQUEST_OVERHEAD
             if node in sizes and sizes[node] + size > self._options.max_request_size:
-                # The rest takes the next request; the sender drains until nothing comes.
+                # The rest is in the next request; the sender drains until nothing is left.
                 continue
             batch = self._take(queue)
             if batch is None:
-                # The producer id ran out; everybody waits for a new one.
+                # A new producer id is needed; everything waits for it.
                 return drained
             sizes[node] = sizes.get(node, 0) + size
             drained.requests.setdefault(node, []).append(batch)
-            # The partition goes to the end of the row, so that none is starved by those before it.
+            # The partition moves to the end of the row, so that none starves.
             del self._active[key]
             if not queue.idle:
                 self._active[key] = queue
         return drained
 
     def _due_ms(self, queue: PartitionQueue, now_ms: float) -> float:
-        """When this partition may send; +inf while it waits for answers."""
+        """When this partition may send; +inf while it waits for responses."""
         if queue.in_flight and (queue.retries or queue.renew or (self._options.enable_idempotence and not queue.confirmed)):
             return float("inf")
         due_ms = queue.blocked_until_ms
@@ -312,7 +311,7 @@ class Accumulator:
         return due_ms
 
     def _take(self, queue: PartitionQueue) -> Batch | None:
-        """Move the next batch into flight, numbered; None when a new producer id is needed first."""
+        """Moves the next batch into flight with a sequence number; None if a new producer id is needed first."""
         if self._options.enable_idempotence:
             assert self.producer is not None, "drain waits for a producer id"
             if not queue.prepare_numbers(self.producer):
@@ -322,16 +321,16 @@ class Accumulator:
             self._close(queue)
         return queue.take()
 
-    # -- outcomes
+    # -- Outcomes.
 
     def succeeded(self, batch: Batch, base_offset: int, append_time_ms: int = -1) -> None:
-        """The broker has it."""
+        """The broker acknowledged the batch."""
         queue = self._landed(batch)
         queue.acknowledged(batch)
         self._settle(batch, None, base_offset, append_time_ms)
 
     def failed(self, batch: Batch, error: KafkaError, now_ms: float) -> bool:
-        """The broker refused it, or no answer came. True if it will be sent again."""
+        """The broker refused the batch, or did not answer. True if it will be sent again."""
         if error.code == DUPLICATE:
             self.succeeded(batch, -1)
             return False
@@ -351,7 +350,7 @@ class Accumulator:
         return False
 
     def abandon(self, error: KafkaError) -> None:
-        """Give up everything that has no outcome; what is in flight stays so until it is answered."""
+        """Fails all batches; those in flight stay until they are answered."""
         for queue in self._partitions.values():
             for batch in self._unsent(queue):
                 self._give_up(queue, batch, error)
@@ -360,13 +359,13 @@ class Accumulator:
         self._active.clear()
 
     def forget(self, error: KafkaError) -> None:
-        """End everything without a word to anybody but those who ask: what was to be sent is another process's."""
+        """Fails all batches without callbacks, in a forked process: the parent sends them."""
         for batch in self._incomplete:
             batch.finish(error=error)
             batch.told = True
 
     def refuse(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
-        """Give up what waits for a topic, or one partition of it, that cannot be had."""
+        """Fails batches of a topic or partition that is not available."""
         self.open.forget(topic)
         for key, queue in list(self._active.items()):
             if queue.topic == topic and partition in (None, queue.partition):
@@ -375,8 +374,8 @@ class Accumulator:
                 del self._active[key]
 
     def expire(self, now_ms: float, trouble: Callable[[str, int], str | None] = lambda topic, partition: None) -> float:
-        """Give up what is too old; gives the time of the next one. Batches in flight get their outcome too, and keep their place until
-        they are answered. `trouble` tells what keeps us from a partition's leader.
+        """Fails batches older than the delivery timeout; returns the time of the next one. Batches in flight get their outcome too, and
+        keep their place until they are answered. `trouble` returns the problem of a partition's leader.
         """
         limit_ms = self._options.delivery_timeout_ms
         while (batch := self.oldest()) is not None:
@@ -399,9 +398,7 @@ class Accumulator:
         return float("inf")
 
     def tell(self) -> list[Batch]:
-        """Tell those who wait for batches that got their outcome since the last time; gives these. Not to be called under the lock: who is
-        told may send.
-        """
+        """Reports outcomes since the last call; returns these batches. Must not be called under the lock, because callbacks may send."""
         finished, self._finished = self._finished, []
         for batch in finished:
             batch.tell()
@@ -413,11 +410,11 @@ class Accumulator:
 
     @property
     def empty(self) -> bool:
-        """Every batch has its outcome."""
+        """Whether every batch has an outcome."""
         return not self._incomplete
 
     def oldest(self) -> Batch | None:
-        """The batch that waits longest for its outcome."""
+        """The oldest batch without an outcome."""
         return next(iter(self._incomplete), None)
 
     def _landed(self, batch: Batch) -> PartitionQueue:
@@ -428,13 +425,13 @@ class Accumulator:
         return queue
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> bool:
-        """Put halves of a batch in its place, under its numbers; False when there is nothing to halve."""
+        """Replaces a batch with its halves, under its sequence numbers; False if it cannot be split."""
         parts = batch.split(self._codec, self._level)
         if not parts:
             return False
         waiting: dict[Batch, None] = {}
         for old in self._incomplete:
-            # What was one batch is as old as ever: the first to expire stay in front.
+            # The parts have the age of the batch: the first to expire stay in front.
             waiting.update(dict.fromkeys(parts) if old is batch else {old: None})
         self._incomplete = waiting
         self.open.charge(sum(part.size for part in parts) - batch.size)
@@ -445,7 +442,7 @@ class Accumulator:
         return True
 
     def _unsent(self, queue: PartitionQueue) -> list[Batch]:
-        """Take out all that waits, in order."""
+        """Removes all waiting batches, in order."""
         if queue.open is not None:
             self._close(queue)
         return queue.unsent()

@@ -1,13 +1,12 @@
-"""A batch on its way, and the promise that `send()` gives for each record in it.
+"""Producer batches, and the delivery that `send()` returns for each record.
 
-A batch is born open, in its builder; closed when it is full or has lingered; sealed into bytes, with a place in the producer's numbering,
-when it is first sent; done when a broker acknowledged it or it was given up. A delivery is only (batch, index): the one result of the
-batch serves all its records.
+A batch is open, in its builder; closed when it is full or after linger.ms; sealed into bytes with sequence numbers when it is first sent;
+done when a broker acknowledged it or it failed. A delivery is (batch, index): the result of the batch serves all its records.
 
-A batch that was split ends as its parts end: a delivery that points at it finds the part its record is in.
+A batch that was split ends with its parts: a delivery finds the part with its record.
 
-Done happens once, in the sender's thread; the first outcome stands. A delivery may be asked from any thread. A callback that raises is
-logged, and nothing else: the sender has others to serve.
+A batch is done once, in the sender's thread; the first outcome counts. A delivery may be used in any thread. An exception of a callback is
+logged.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ottla.wire.errors import InvalidRecord, KafkaError
 
 log = logging.getLogger("ottla.client")
 
-#: Producer id, epoch and base sequence stand side by side in the header.
+#: Producer id, epoch and base sequence are adjacent in the header.
 _PRODUCER_AT = 43
 _PRODUCER = Struct(">qhi")
 _CRC = Struct(">I")
@@ -44,7 +43,7 @@ NOT_NUMBERED = -1
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 when the broker did not say (acks=0, or a repeat so late that it forgot)."""
+    """Where a record was written. `offset` is -1 if the broker did not return it (acks=0, or a very late duplicate)."""
 
     topic: str
     partition: int
@@ -52,12 +51,12 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
-#: What `send` may be given to be called with: (metadata, None) or (None, error).
+#: Delivery callback: (metadata, None) or (None, error).
 DeliveryCallback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 
 class Batch:
-    """Records of one partition that travel together."""
+    """Records of one partition in one record batch."""
 
     __slots__ = (
         "_callbacks",
@@ -86,35 +85,35 @@ class Batch:
     def __init__(self, topic: str, partition: int, builder: BatchBuilder | None, created_ms: float) -> None:
         self.topic = topic
         self.partition = partition
-        #: None once the batch is sealed.
+        #: None after sealing.
         self.builder = builder
-        #: The encoded batch; None until it is sealed.
+        #: The encoded batch; None before sealing.
         self.data: bytearray | None = None
-        #: Filled in when the batch is closed.
+        #: Set when the batch is closed.
         self.count = 0
-        #: Bytes it takes from the buffer's memory; of an open batch, what it took when it was begun.
+        #: Bytes of buffer memory; for an open batch, at its beginning.
         self.size = 0
         self.created_ms = created_ms
         self.attempts = 0
-        #: Place of the first record in the partition's numbering, counted without wrapping; NOT_NUMBERED until first sent.
+        #: Sequence number of the first record, counted without wrapping; NOT_NUMBERED before it is first sent.
         self.sequence = NOT_NUMBERED
         self.producer_id = -1
         self.epoch = -1
-        #: The outcome is known ...
+        #: The outcome is known.
         self.done = False
-        #: ... and whoever waited is told, in the sender's thread, which holds no lock meanwhile.
+        #: The outcome was reported, in the sender's thread, without a lock.
         self.told = False
         self.error: KafkaError | None = None
-        #: Why it had to be sent again.
+        #: Error of the last attempt.
         self.last_error: KafkaError | None = None
         self.base_offset = -1
-        #: -1 unless the topic stamps records with the time of the append.
+        #: -1 unless the topic has LogAppendTime.
         self.append_time_ms = -1
-        #: When it was last handed to a connection; 0: not yet.
+        #: When it was last passed to a connection; 0 for never.
         self.sent_ms = 0.0
-        #: Records that made the broker refuse the batch, and what is wrong with each (KIP-467). None: it did not say.
+        #: Records that made the broker refuse the batch, with reasons (KIP-467). None if unknown.
         self.refused: dict[int, str] | None = None
-        #: What became of a batch that was split: (index of its first record, part), ascending. None: it was not.
+        #: Parts of a split batch: (index of the first record, part), ascending. None if it was not split.
         self.parts: list[tuple[int, Batch]] | None = None
         self._callbacks: deque[Callable[[], None] | tuple[DeliveryCallback, int, int]] = deque()
 
@@ -123,11 +122,11 @@ class Batch:
 
     @property
     def size_now(self) -> int:
-        """Bytes before compression, also of a batch that is open."""
+        """Bytes before compression, also of an open batch."""
         return self.size if self.builder is None else self.builder.size
 
     def seal(self) -> bytearray:
-        """The bytes to send, with the numbering of this moment."""
+        """The bytes to send, with the present sequence numbers."""
         if self.data is None:
             assert self.builder is not None, "a batch has a builder until it has bytes"
             numbered = self.producer_id >= 0
@@ -138,14 +137,14 @@ class Batch:
         return self.data
 
     def number(self, producer_id: int, epoch: int, sequence: int) -> None:
-        """Give the batch its place; again, when its numbering had to start over."""
+        """Sets the sequence numbers; again after the numbering was reset."""
         self.producer_id, self.epoch, self.sequence = producer_id, epoch, sequence
         if self.data is not None and producer_id >= 0:
             _PRODUCER.pack_into(self.data, _PRODUCER_AT, producer_id, epoch, sequence % SEQUENCES)
             _CRC.pack_into(self.data, CRC_AT, crc32c(self.data, ATTRIBUTES_AT))
 
     def split(self, codec: Codec, level: int | None) -> list[Batch]:
-        """Two batches of about half the bytes each with the same records, which have this one's age and numbers; none if it cannot be."""
+        """Two batches with about half the bytes each, the same records, age and sequence numbers; none if it cannot be split."""
         data = self.seal()
         if self.count < 2 or parse_header(data).count != self.count:
             return []
@@ -175,7 +174,7 @@ class Batch:
             self.tell()
 
     def finish(self, *, base_offset: int = -1, append_time_ms: int = -1, error: KafkaError | None = None) -> bool:
-        """Settle the outcome; False when it was settled before. `tell` tells whoever waits."""
+        """Sets the outcome; False if it was set before. `tell` reports it."""
         if self.done:
             return False
         self.base_offset, self.append_time_ms, self.error = base_offset, append_time_ms, error
@@ -183,31 +182,31 @@ class Batch:
         return True
 
     def tell(self) -> None:
-        """Call back whoever waits for the outcome, in the order in which they came."""
+        """Calls the callbacks in order."""
         assert self.done, "there is an outcome to tell"
         self.told = True
         self._call()
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call once the outcome is told: at once if it was, in the sender's thread otherwise."""
+        """Calls back when the outcome is reported: at once if it was, otherwise in the sender's thread."""
         self._callbacks.append(callback)
         if self.told:
             self._call()
 
     def forget_data(self) -> None:
-        """Nobody will send the batch again: let go of its bytes, while its promise is kept."""
+        """Drops the bytes of a batch that will not be sent again."""
         self.data = None
         for _, part in self.parts or ():
             part.forget_data()
 
     def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
-        """`when_done` for one record: (whom to call with its metadata or error, its index, its time)."""
+        """`when_done` for one record: (callback, index, timestamp)."""
         self._callbacks.append(callback)
         if self.told:
             self._call()
 
     def _call(self) -> None:
-        # A callback added while the other thread tells the outcome is popped by one of the two, never by both.
+        # A callback added while the other thread reports is popped by exactly one of the two.
         callbacks = self._callbacks
         while callbacks:
             try:
@@ -225,14 +224,14 @@ class Batch:
                 log.exception("a callback for records of %s-%s failed", self.topic, self.partition)
 
     def part_of(self, index: int) -> tuple[Batch, int]:
-        """The batch that holds the record now, and its index there."""
+        """The batch that has the record now, and its index there."""
         if self.parts is None:
             return self, index
         first, part = self.parts[bisect_right(self.parts, index, key=lambda one: one[0]) - 1]
         return part.part_of(index - first)
 
     def error_of(self, index: int) -> KafkaError | None:
-        """Why the record with this index was not written; None when it was."""
+        """Why the record with this index was not written; None if it was."""
         batch, index = self.part_of(index)
         if batch.error is None or not batch.refused:
             return batch.error
@@ -245,7 +244,7 @@ class Batch:
         )
 
     def outcome(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Where the record with this index was written. Raises: the error that ended it."""
+        """Where the record with this index was written. Raises: the error."""
         error = self.error_of(index)
         if error is not None:
             raise error
@@ -255,9 +254,9 @@ class Batch:
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
-    """The promise of one record, for asyncio: await it to get the `RecordMetadata`."""
+    """The delivery of one record, for asyncio: await it to get the `RecordMetadata`."""
 
-    # One is made for every record that is sent; a Struct takes a third of the time of a class with slots.
+    # Created for every record; creating a Struct takes a third of the time of a class with slots.
     _batch: Batch
     _index: int
     _timestamp_ms: int
@@ -267,19 +266,20 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return self._batch.done
 
     def travels_with(self, other: Delivery) -> bool:
-        """Whether both records are in one batch, so that their outcome is known at one moment."""
+        """Whether both records are in one batch, so that they are done at the same time."""
         return self._batch is other._batch
 
     def nowhere(self) -> RecordMetadata:
-        """Metadata of a record that was not written: where it should have been."""
+        """Metadata of a record that was not written."""
         return RecordMetadata(self._batch.topic, self._batch.partition, -1, -1)
 
     def add_delivery_callback(self, callback: DeliveryCallback) -> None:
-        """Call `callback(metadata, error)`, one of them None, when the outcome is known, in the thread of the sender; at once if it is."""
+        """Calls `callback(metadata, error)`, one of them None, when the outcome is known, in the sender's thread; at once if it is
+        known."""
         self._batch.when_delivered((callback, self._index, self._timestamp_ms))
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call `callback(delivery)` when the outcome is known, in the thread of the sender; at once if it is known already."""
+        """Calls `callback(delivery)` when the outcome is known, in the sender's thread; at once if it is known."""
         self._batch.when_done(lambda: callback(self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
@@ -291,18 +291,18 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
 
 class BlockingDelivery(Delivery, gc=False, eq=False):
-    """The promise of one record, for threads: `result()` waits for the `RecordMetadata`."""
+    """The delivery of one record, for threads: `result()` waits for the `RecordMetadata`."""
 
     def result(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> RecordMetadata:
-        """Wait for the outcome, at most `timeout` seconds, as futures of `concurrent.futures` have it, or `timeout_ms` milliseconds.
+        """Waits for the outcome, at most `timeout` seconds, as in `concurrent.futures`, or `timeout_ms` milliseconds.
 
-        Raises: the KafkaError that ended it, TimeoutError when it is not known in time (the record is still on its way).
+        Raises: the KafkaError of the record; TimeoutError if the outcome is not known in time (the record may still be written).
         """
         self._wait(wait_limit_ms(timeout, timeout_ms))
         return self._batch.outcome(self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> KafkaError | None:
-        """Wait for the outcome as `result` does; None when the record was written. Raises: TimeoutError."""
+        """Waits for the outcome like `result`; None if the record was written. Raises: TimeoutError."""
         self._wait(wait_limit_ms(timeout, timeout_ms))
         return self._batch.error_of(self._index)
 
@@ -317,14 +317,14 @@ class BlockingDelivery(Delivery, gc=False, eq=False):
 
 
 def wait_for_end(batch: Batch, timeout_s: float | None = None) -> None:
-    """Until the batch's outcome is known. Raises: queue.Empty when it is not in time."""
+    """Waits for the batch's outcome. Raises: queue.Empty after the timeout."""
     bell: SimpleQueue[None] = SimpleQueue()
     batch.when_done(partial(bell.put, None))
     taken(bell, timeout_s)
 
 
 def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | None:
-    """How long to wait for an outcome, said in one of two units. Raises: TypeError."""
+    """The timeout, given in one of two units. Raises: TypeError."""
     if timeout_s is not None and timeout_ms is not None:
         raise TypeError("how long to wait is said once: timeout= is in seconds, timeout_ms= in milliseconds")
     given = timeout_ms if timeout_s is None else timeout_s
@@ -334,8 +334,8 @@ def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | 
 
 
 def failures(deliveries: Sequence[Delivery]) -> list[tuple[int, KafkaError]]:
-    """Wait for the outcome of all these, and give those that were not written: (index among them, error). Made for many at once: what is
-    next to each other is mostly in one batch.
+    """Waits for all outcomes and returns the failures: (index, error). Fast for many deliveries: neighbours are mostly in one
+    batch.
     """
     failed: list[tuple[int, KafkaError]] = []
     batch: Batch | None = None

@@ -1,7 +1,7 @@
-"""What a producer counts, under Kafka's names.
+"""Producer metrics with Kafka's names.
 
-Counted is by batch and by request, never by record. Averages, maxima and rates are of the last minute, as `moving` has it; totals are of
-all time.
+They are counted per batch and per request, never per record. Averages, maxima and rates cover the last minute (`sampled_stats`); totals
+cover all time.
 
     producer-metrics          of the whole producer
     producer-topic-metrics    by topic
@@ -36,7 +36,7 @@ class _Topic:
 
 
 class Standing(NamedTuple):
-    """What is not counted and can be seen at any time."""
+    """Present values."""
 
     buffer_total_bytes: int
     buffer_used_bytes: int
@@ -47,7 +47,7 @@ class Standing(NamedTuple):
 
 
 class ProducerMetrics:
-    """Told by the sender, on its loop, and by the faces."""
+    """Metrics of a producer, updated by the sender on its event loop, and by the clients."""
 
     def __init__(self) -> None:
         self._all = _Topic()
@@ -61,7 +61,7 @@ class ProducerMetrics:
         self._throttled = Moving()
         self._requests = Moving()
         self._responses = Moving()
-        #: Threads that wait for memory now, and how long all have waited.
+        #: Threads that wait for memory now, and total waiting time.
         self.waiting_threads = 0
         self.buffer_wait_ns = 0
         self.buffer_exhausted = 0
@@ -75,7 +75,7 @@ class ProducerMetrics:
         return found
 
     def sent(self, batches: Iterable[Batch], now_ms: float) -> None:
-        """A request went out."""
+        """A request was sent."""
         records = 0
         for batch in batches:
             size = len(batch.data or b"")
@@ -91,7 +91,7 @@ class ProducerMetrics:
         self._requests.add(1, now_ms)
 
     def answered(self, node_id: int, latency_ms: float, throttle_ms: float, now_ms: float) -> None:
-        """A response came."""
+        """A response arrived."""
         self._responses.add(1, now_ms)
         self._throttled.add(throttle_ms, now_ms)
         for scope in (self._latency, self._nodes.setdefault(node_id, Moving())):
@@ -103,12 +103,12 @@ class ProducerMetrics:
             scope.retries.add(batch.count, now_ms)
 
     def failed(self, batch: Batch, now_ms: float) -> None:
-        """A batch was given up."""
+        """A batch failed."""
         for scope in (self._all, self._topic(batch.topic)):
             scope.errors.add(batch.count, now_ms)
 
     def figures(self, standing: Standing, now_ms: float) -> dict[str, dict[str, float] | dict[str, Figures]]:
-        """Everything: the producer's own figures by name, those of topics and nodes by theirs first."""
+        """All metrics by name; those of topics and nodes by these first."""
         nodes = {str(node): _of_latency(latency, now_ms) for node, latency in self._nodes.items()}
         topics = {name: topic.figures(now_ms) for name, topic in self._topics.items()}
         return {"producer-metrics": self._own(standing, now_ms), "producer-topic-metrics": topics, "producer-node-metrics": nodes}

@@ -1,6 +1,6 @@
-"""What happens to a record before it is put into a batch, in either face: interceptors, serializers, the choice of its partition.
+"""What happens to a record before it is added to a batch: interceptors, serializers, partitioner.
 
-All of it may be the user's own code. It runs in the thread of `send`, under no lock.
+These may be user code. They run in the thread of `send`, without a lock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ottla.client.producer.partitioner import as_choice
 from ottla.client.serializers import as_serializer, close_all
 
 BYTES_LIKE = (bytes, bytearray, memoryview)
-#: Stands for what is not known in metadata of a record that was not written.
+#: Unknown value in metadata of a record that was not written.
 UNKNOWN = -1
 
 
 class Outgoing:
-    """The user's own parts of a producer."""
+    """User code of a producer."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class Outgoing:
         settings: Mapping[str, Any] = {spec.attribute: getattr(options, spec.attribute) for spec in options.SPECS.values()}
         self._key = as_serializer(key_serializer, settings, is_key=True)
         self._value = as_serializer(value_serializer, settings, is_key=False)
-        #: The user's choice of partitions; None: the default one.
+        #: The user's partitioner; None for the default.
         self.choice = as_choice(partitioner, settings, rng)
         self.interceptors = Interceptors(interceptors, settings)
-        #: Nothing of the user's own takes part in `take` and `follow`.
+        #: No user code in `take` and `follow`.
         self.plain = self._key is None and self._value is None and not self.interceptors
         self._closeable = (key_serializer, value_serializer, partitioner)
 
     def take(self, record: ProducerRecord) -> ProducerRecord:
-        """The record as the interceptors want it, key and value serialized. Raises what serializers raise."""
+        """The record after interceptors and serializers. Raises: errors of serializers."""
         if self.interceptors:
             record = self.interceptors.on_send(record)
         if self._key is None and self._value is None:
@@ -60,12 +60,12 @@ class Outgoing:
             raise
 
     def refused(self, record: ProducerRecord, error: Exception) -> None:
-        """A record did not come into a batch."""
+        """A record was not added to a batch."""
         partition = UNKNOWN if record.partition is None else record.partition
         self.interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, UNKNOWN, UNKNOWN), error)
 
     def follow(self, delivery: Delivery, on_delivery: DeliveryCallback | None) -> None:
-        """Let interceptors, then the user's callback, hear of the outcome."""
+        """Reports the outcome to interceptors, then to the user's callback."""
         if self.interceptors:
             nowhere = delivery.nowhere()
             delivery.add_delivery_callback(lambda metadata, error: self.interceptors.on_acknowledgement(metadata or nowhere, error))
@@ -73,17 +73,17 @@ class Outgoing:
             delivery.add_delivery_callback(on_delivery)
 
     def close(self) -> None:
-        """No record will come any more."""
+        """No more records will be sent."""
         self.interceptors.close()
         close_all(*self._closeable)
 
 
 def never(*record: Any) -> None:
-    """Stands for the quick way where there is none."""
+    """The fast path where there is none."""
 
 
 def plain_bytes(name: str, given: Any) -> bytes | None:
-    """A key or value as bytes. Raises: TypeError, with the remedy, when it is neither bytes-like nor None."""
+    """A key or value as bytes. Raises: TypeError with a remedy if it is neither bytes-like nor None."""
     if given is None or given.__class__ is bytes:
         return given
     if not isinstance(given, BYTES_LIKE):
@@ -93,12 +93,12 @@ def plain_bytes(name: str, given: Any) -> bytes | None:
 
 
 def plain_place(topic: Any, partition: Any) -> tuple[str, int | None]:
-    """Where a record goes, as far as that is said. Raises: TypeError, ValueError."""
+    """Topic and partition. Raises: TypeError, ValueError."""
     return topic_name(topic), None if partition is None else whole_number("partition", partition)
 
 
 def plain_time(given: Any) -> int:
-    """Milliseconds since 1970, as whole ones. Raises: TypeError, ValueError."""
+    """Integral milliseconds since 1970. Raises: TypeError, ValueError."""
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise TypeError(f"timestamp_ms is a number of milliseconds since 1970, such as time.time() * 1000, not {given!r}")
     if not abs(given) < 2**63:

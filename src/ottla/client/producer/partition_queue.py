@@ -1,29 +1,28 @@
-"""The batches of one partition and their place in the producer's numbering.
+"""The batches of one partition, and their sequence numbers.
 
-One partition's batches, oldest first:
+Batches, oldest first:
 
     retries         in flight        ready            open
     sent, failed    sent, no answer  closed, unsent   being filled
     [b3 b4]         [b5]             [b6 b7]          b8
 
-A batch gets its number when it is first sent. When one fails and may be tried again, nothing more is sent to that partition until every
-batch in flight is answered; then the retries go first, in order of their numbers, one at a time. So a partition's records are written in
-order, also without idempotence as long as no more than one request is in flight.
+A batch gets its sequence number when it is first sent. When one fails with a retriable error, nothing more is sent to the partition until
+all batches in flight are answered; then retries are sent first, in order, one at a time. So records are written in order, without
+idempotence only with one request in flight.
 
-**Idempotence.** The broker takes a batch only if its number follows the last one it has, and answers a repeat as if it were new (it
-remembers five). A broken connection is therefore harmless: all that was in flight is sent again under the same numbers. When a batch is
-given up (it was refused for good, or `delivery_timeout_ms` is over) its number leaves a *hole* that may or may not be filled at the
-broker. What follows is sent under its old numbers. If it is taken, the hole was filled. If it is refused as out of order, the hole is
-real, so nothing behind it was written either: once nothing is in flight, the producer epoch of this partition goes up by one, and all
-waiting batches are numbered again from 0. A refusal without a hole before it means that the broker lost what it had acknowledged; that
-batch fails with the broker's error, and the numbering starts over.
+**Idempotence.** The broker accepts a batch only if its number follows the last one, and acknowledges a duplicate (it remembers five). So
+after a broken connection all batches in flight are sent again with the same numbers. When a batch fails for good (refused, or
+`delivery_timeout_ms`) its number leaves a *hole* that the broker may or may not have. Later batches are sent with their old numbers. If
+one is accepted, the broker had the hole. If it is refused as out of order, the hole is real and nothing after it was written: when nothing
+is in flight, the producer epoch of this partition is incremented, and all waiting batches are numbered from 0. A refusal without a hole
+means that the broker lost acknowledged records; that batch fails with the broker's error, and the numbering starts over.
 
-The first batch under a producer id and epoch travels alone: a broker that does not know the producer takes any number as its first, so if
-the second batch overtook a first that was refused, the order would be lost for good.
+The first batch under a producer id and epoch is sent alone: a broker that does not know the producer accepts any first number, so a second
+batch that overtakes a refused first one would change the order.
 
-Raising the epoch is free: a broker accepts it from whoever knows the id (KIP-360). After epoch 32767 a new producer id is needed.
+The client increments the epoch itself: brokers accept it for a known id (KIP-360). After epoch 32767 a new producer id is needed.
 
-A number counts records, so the parts of a batch that was split (KIP-126) take the numbers of the whole.
+A sequence number counts records, so the parts of a split batch (KIP-126) have the numbers of the whole.
 """
 
 from __future__ import annotations
@@ -43,32 +42,32 @@ EPOCH_MAX = 32767
 
 @dataclass(slots=True)
 class PartitionQueue:
-    """See the module."""
+    """The queue of one partition."""
 
     topic: str
     partition: int
     backoff: Backoff
     open: Batch | None = None
     ready: deque[Batch] = field(default_factory=deque)
-    #: Ordered by number, like in_flight. Not empty: nothing new is sent.
+    #: In order of sequence numbers, like in_flight. If not empty, nothing new is sent.
     retries: list[Batch] = field(default_factory=list)
     in_flight: list[Batch] = field(default_factory=list)
-    #: -1: the producer's own is to be taken, with its epoch.
+    #: -1: the producer's id and epoch are used.
     producer_id: int = -1
     epoch: int = -1
     next_sequence: int = 0
-    #: Numbers of batches that were given up and that no later success has proved written; ascending.
+    #: Sequence numbers of failed batches that no later success has proved written; ascending.
     holes: list[int] = field(default_factory=list)
-    #: A batch under this producer id and epoch was acknowledged.
+    #: A batch with this producer id and epoch was acknowledged.
     confirmed: bool = False
-    #: Number from 0 again, under the next epoch, as soon as nothing is in flight.
+    #: Number from 0 again with the next epoch, when nothing is in flight.
     renew: bool = False
-    #: Nothing is sent before, after a failure.
+    #: End of the backoff after a failure.
     blocked_until_ms: float = float("-inf")
 
     @property
     def idle(self) -> bool:
-        """Nothing to send."""
+        """Whether there is nothing to send."""
         return self.open is None and not self.ready and not self.retries
 
     @property
@@ -77,7 +76,7 @@ class PartitionQueue:
         return len(self.retries) + len(self.ready) + (self.open is not None)
 
     def close_open(self) -> None:
-        """The open batch takes no more records."""
+        """Closes the open batch."""
         batch = self.open
         assert batch is not None and batch.builder is not None, "only an open batch is closed"
         batch.count, batch.size = batch.builder.count, batch.builder.size
@@ -85,20 +84,20 @@ class PartitionQueue:
         self.open = None
 
     def unsent(self) -> list[Batch]:
-        """Take out all that is closed and waits, in order."""
+        """Removes all closed waiting batches, in order."""
         waiting = [*self.retries, *self.ready]
         self.retries.clear()
         self.ready.clear()
         return waiting
 
     def first(self) -> Batch:
-        """What goes next."""
+        """The next batch to send."""
         batch = self.retries[0] if self.retries else self.ready[0] if self.ready else self.open
         assert batch is not None, "an active partition has something to send"
         return batch
 
     def take(self) -> Batch:
-        """Move what goes next into flight, numbered."""
+        """Moves the next batch into flight with a sequence number."""
         if self.retries:
             batch = self.retries.pop(0)
         else:
@@ -109,17 +108,17 @@ class PartitionQueue:
         return batch
 
     def again(self, batch: Batch) -> None:
-        """Put a batch among the retries."""
+        """Adds a batch to the retries."""
         insort(self.retries, batch, key=lambda waiting: waiting.sequence)
 
-    # -- the numbering
+    # -- Sequence numbers.
 
     def _number(self, batch: Batch) -> None:
         batch.number(self.producer_id, self.epoch, self.next_sequence)
         self.next_sequence += batch.count
 
     def prepare_numbers(self, producer: tuple[int, int]) -> bool:
-        """Start the numbering, or start it over, with the producer's (id, epoch); False when a new producer id is needed first."""
+        """Starts or restarts the numbering with the producer's (id, epoch); False if a new producer id is needed first."""
         if self.renew:
             assert not self.in_flight, "numbers change only while nothing is in flight"
             if self.epoch >= EPOCH_MAX:
@@ -140,20 +139,20 @@ class PartitionQueue:
         return True
 
     def renumber(self, batch: Batch, code: int) -> bool:
-        """Whether a batch that does not fit the broker's numbering can be sent again, perhaps under new numbers."""
+        """Whether a batch that was refused as out of order can be sent again, possibly with new numbers."""
         if any(earlier.sequence < batch.sequence for earlier in [*self.in_flight, *self.retries]):
             return True
         self.renew = True
         return code == UNKNOWN_PRODUCER or any(hole < batch.sequence for hole in self.holes)
 
     def acknowledged(self, batch: Batch) -> None:
-        """The broker has it, and so everything before it."""
+        """The broker has this batch and all before it."""
         self.confirmed = True
         self.holes = [hole for hole in self.holes if hole > batch.sequence]
         if not self.retries:
             self.backoff.succeeded()
 
     def gave_up(self, batch: Batch) -> None:
-        """Nobody will send it again; whether the broker has it is not known."""
+        """The batch failed; whether the broker has it is unknown."""
         if batch.sequence != NOT_NUMBERED:
             insort(self.holes, batch.sequence)

@@ -1,10 +1,10 @@
-"""The producer for asyncio: `send()` puts a record into the accumulator and gives a promise; the sender does the rest.
+"""The producer for asyncio: `send()` adds a record to the accumulator and returns a delivery; the sender does the rest.
 
     async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
         delivery = await producer.send("orders", b"value", key=b"key")   # is in a batch
         metadata = await delivery                                        # is written
 
-`send()` itself waits only for metadata of a topic not seen before, and while `buffer_memory` is full; both together at most `max_block_ms`.
+`send()` waits only for metadata of a new topic, and while `buffer_memory` is full; both together at most `max_block_ms`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ottla.client.arrow.rows import TableColumns
     from ottla.client.arrow.send import TableDelivery
 
-#: How long after partitions were added some broker may not know of them yet.
+#: Time after which all brokers know a partition that was added.
 ADDED_MS = 500
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
@@ -46,9 +46,9 @@ log = logging.getLogger("ottla.client")
 
 @checked("send_batch", "partitions_for", "flush", "close")
 class Producer:
-    """Sends records. Settings are those of `ProducerOptions`, as keyword arguments; belongs to the loop in which it was started.
+    """Sends records. Settings are keyword arguments of `ProducerOptions`. Belongs to the event loop in which it was started.
 
-    Raises: ConfigError for a setting that is unknown or makes no sense.
+    Raises: ConfigError for an unknown or contradictory setting.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Producer:
         )
         self._choice = self._outgoing.choice
         self._accumulator = Accumulator(self.options, self._rng, give=Delivery, clock_ns=time_ns)
-        #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
+        #: Adds a record to an open batch if nothing else is needed; otherwise returns None.
         self._quickly: Callable[..., Delivery | None] = self._accumulator.open.put
         if not self._outgoing.plain or self._choice is not None:
             self._quickly = never
@@ -85,10 +85,10 @@ class Producer:
         self._forked = False
         tell_of_forks(self)
 
-    # -- life
+    # -- Lifecycle.
 
     async def start(self) -> Self:
-        """Begin to send; `send()` and `async with` do it too. No broker is contacted yet."""
+        """Starts the sender; `send()` and `async with` do this too. Does not contact a broker."""
         self._begin()
         return self
 
@@ -106,7 +106,7 @@ class Producer:
         return self._sender
 
     def forked(self) -> None:
-        """This is a child process now: nothing here will ever be sent."""
+        """Called in a forked process: the parent sends the records."""
         self._forked = True
         self._quickly = never
         self._accumulator.forget(AlreadyClosed(FORKED))
@@ -123,7 +123,7 @@ class Producer:
         await self.close()
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError."""
+        """Sends waiting batches, and waits until all records have an outcome. Raises: TimeoutError."""
         sender = self._begin()
         waiting = self._accumulator.close_open()
         sender.wake()
@@ -132,7 +132,7 @@ class Producer:
         sender.metrics.flush_ns += monotonic_ns() - began_ns
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
+        """Waits for outcomes at most `timeout_ms`; records without an outcome then fail. Closing twice is allowed."""
         if self._closed or self._forked:
             return
         sender, network = self._sender, self._network
@@ -158,7 +158,7 @@ class Producer:
             await network.close()
             self._outgoing.close()
 
-    # -- records
+    # -- Records.
 
     async def send(
         self,
@@ -170,22 +170,22 @@ class Producer:
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
-        """Put a record on its way; await the `Delivery` to know where it was written.
+        """Sends a record; await the `Delivery` to know where it was written.
 
-        Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given.
+        Without a partition, the key decides, as in Java's client; without a key, sticky partitioning. The default timestamp is now.
         `on_delivery(metadata, error)`, one of them None, is called with the outcome.
 
-        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that is
-        not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that does
+        not exist, TopicAuthorizationFailed and other errors of the topic; errors of serializers.
         """
-        # Gives None after a fork, where the other way to ask raises.
+        # Returns None after a fork, where get_running_loop() raises.
         if self._own.loop is not asyncio._get_running_loop():
             self._begin()
         if on_delivery is None:
             try:
                 delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
             except (TypeError, OverflowError):
-                # What it was given is nothing for it; the long way says what.
+                # Not possible on the fast path; the slow path raises the error.
                 delivery = None
             if delivery is not None:
                 return delivery
@@ -201,7 +201,7 @@ class Producer:
         return delivery
 
     async def _put(self, record: ProducerRecord) -> Delivery:
-        """Put a record into a batch, with everything that may need: metadata, a new batch, memory."""
+        """Adds a record to a batch; waits for metadata and memory."""
         sender = self._begin()
         network = sender.network
         topic, partition = plain_place(record.topic, record.partition)
@@ -232,33 +232,33 @@ class Producer:
         if given is None:
             given = await self._when_room(attempt, left_ms)
         sender.wake()
-        # Give the sender its turn at each new batch; else a loop of sends fills the memory before anything leaves.
+        # Lets the sender run at each new batch; otherwise a loop of sends fills the memory first.
         await asyncio.sleep(0)
         return given
 
     async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
-        """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
+        """Sends an encoded record batch (format v2, one batch, compressed or not), after earlier records of the partition.
 
-        The `Delivery` is that of its first record. A bytearray is taken over and stamped in place with the producer's numbers; anything
-        else is copied. Records are not looked at: keys, times and partitions are as the batch has them.
+        The `Delivery` is that of its first record. A bytearray is taken over, and sequence numbers are written into it; other buffers are
+        copied. Records are not checked: keys, timestamps and partitions are as in the batch.
 
-        Raises: what `send` raises; ValueError when it is not exactly one batch.
+        Raises: errors of `send`; ValueError if it is not exactly one batch.
         """
         await self._partition_count(topic, partition)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
         return Delivery(await self._place(topic, partition, data), 0, int.from_bytes(data[27:35], "big", signed=True))
 
     async def send_table(self, topic: str, table: Any, **columns: Unpack[TableColumns]) -> TableDelivery:
-        """Put the rows of an Arrow table on their way, column by column and without a Python object per row; await what it returns to know
-        where they were written.
+        """Sends the rows of an Arrow table, column by column and without a Python object per row; await the result to know where they were
+        written.
 
-        `table` is a pyarrow Table, RecordBatch or reader, or anything that gives Arrow data: polars, pandas, DuckDB. Its columns are named
-        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=`, `timestamp_ms=`; `key_format=`, `value_format=` and `schema=`
-        say how they become bytes (`client.arrow_rows`, `client.arrow_values`). Waits while `buffer_memory` is full, at most `max_block_ms`
-        at a time. What it raises it raises before the row at fault; rows before it are on their way.
+        `table` is a pyarrow Table, RecordBatch or reader, or an object with Arrow data: polars, pandas, DuckDB. Its columns are selected
+        with `key=`, `value=` (default: all, as JSON), `headers=`, `partition=`, `timestamp_ms=`; `key_format=`, `value_format=` and
+        `schema=` set their encoding (`client.arrow.rows`, `client.arrow.values`). Waits while `buffer_memory` is full, at most
+        `max_block_ms` at a time. An error is raised at its row; earlier rows are being sent.
 
-        Raises: ValueError, TypeError for columns that are not there or do not fit; SerializationFailed; ImportError without pyarrow; what
-        `send` raises.
+        Raises: ValueError, TypeError for missing or unsuitable columns; SerializationFailed; ImportError without pyarrow; errors of
+        `send`.
         """
         from ottla.client.arrow.rows import ANY, TableRows
         from ottla.client.arrow.send import TableDelivery, batches_of_table, told_how_far
@@ -268,13 +268,13 @@ class Producer:
         delivery = TableDelivery(topic)
         encoded = batches_of_table(rows, count, *self._accumulator.form)
         with told_how_far(delivery):
-            # Encoding a batch takes long for a loop, compressed or not: it has its turns meanwhile.
+            # Encoding a batch takes long: the event loop runs meanwhile.
             while (one := await asyncio.to_thread(next, encoded, None)) is not None:
                 delivery.add(await self._place(topic, None if one.partition == ANY else one.partition, one.data), one.rows)
         return delivery
 
     async def _partition_count(self, topic: str, partition: int | None) -> int:
-        """How many partitions the topic has, once it has this one. Raises: MetadataTimedOut."""
+        """The partition count of the topic, when it has this partition. Raises: MetadataTimedOut."""
         network = self._begin().network
         count = network.cluster.partition_count(topic_name(topic))
         if count is None or (partition is not None and not 0 <= partition < count):
@@ -282,7 +282,7 @@ class Producer:
         return count
 
     async def _place(self, topic: str, partition: int | None, data: bytearray) -> Batch:
-        """Put an encoded batch behind those of its partition, or of any, when there is memory for it."""
+        """Adds an encoded batch to its partition, or any, when there is memory."""
         sender = self._begin()
         network, accumulator = sender.network, self._accumulator
         info = network.cluster.topics.get(topic)
@@ -297,13 +297,13 @@ class Producer:
         return made
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions, in order. Raises: MetadataTimedOut."""
+        """The topic's partitions in order. Raises: MetadataTimedOut."""
         count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
-        """What the producer counts, under Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics`
-        by topic and broker, then by name. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """Metrics with Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics` by topic and broker,
+        then by name. Averages, maxima and rates cover the last minute; NaN without samples.
         """
         return self._begin().figures()
 
@@ -331,10 +331,10 @@ class Producer:
 
 
 async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float, *, create: bool = True) -> int:
-    """Wait until the topic's partitions are known, and this one among them. `create`: brokers may create the topic.
+    """Waits until the topic's partitions are known, and this one exists. `create`: brokers may create the topic.
 
-    Raises: UnknownTopicOrPartition when brokers say, and go on saying, that there are fewer partitions; MetadataTimedOut, or the error
-    that makes it pointless.
+    Raises: UnknownTopicOrPartition if brokers keep reporting fewer partitions; MetadataTimedOut, or an error that is not
+    retriable.
     """
     cluster, version, short_since_ms = network.cluster, network.cluster.version, float("inf")
 
@@ -361,7 +361,7 @@ async def partitions_of(network: Network, topic: str, partition: int | None, tim
 
 
 def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> BufferExhausted:
-    """What to tell who waited in vain for memory."""
+    """The error after waiting for memory in vain."""
     oldest = accumulator.oldest()
     why = f"; {oldest.topic}-{oldest.partition} waits longest" if oldest else ""
     last = f", its last error: {oldest.last_error}" if oldest and oldest.last_error else ""
@@ -372,7 +372,7 @@ def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> Buff
 
 
 def tell_of_loss(batches: list[Batch], why: str) -> None:
-    """Log how many records nobody will try to send any more, if there are any."""
+    """Logs the number of records that are lost, if any."""
     records = sum(batch.count if batch.builder is None else batch.builder.count for batch in batches)
     if records:
         where = ", ".join(sorted({f"{batch.topic}-{batch.partition}" for batch in batches})[:10])
@@ -381,7 +381,7 @@ def tell_of_loss(batches: list[Batch], why: str) -> None:
 
 
 async def all_done(batches: list[Batch], timeout_ms: float | None) -> None:
-    """Wait until every batch has its outcome. Raises: TimeoutError."""
+    """Waits for the outcome of every batch. Raises: TimeoutError."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):

@@ -1,13 +1,12 @@
-"""The accumulator's postman: sends what it says is due, and brings back what the brokers answer.
+"""The sender: sends the accumulator's batches and processes responses.
 
-There is no task that waits: a *step* runs on the loop when something may have changed (records came, an answer, a connection, new
-metadata) or when the time comes that the last step computed. A step gives up what is too old, then drains batches into requests until
-nothing more may go.
+No task waits: a *step* runs on the event loop when something may have changed (records, a response, a connection, metadata), or at the time
+computed by the last step. A step fails expired batches, then drains batches into requests.
 
-Calls into the accumulator are made under `lock`: a real one where another thread fills it, an idle one on a single loop. Compression
-happens outside of it, and so do the calls of those who wait for an outcome, who may send again.
+The accumulator is used under `lock`: a real one if other threads fill it, a no-op on a single event loop. Compression and callbacks run
+outside of it, because callbacks may send.
 
-A broker that says it throttles us is left alone for that long (KIP-219).
+A broker that returns a throttle time gets no requests for that time (KIP-219).
 """
 
 from __future__ import annotations
@@ -40,26 +39,26 @@ from ottla.wire.messages import (
 )
 
 INT32_MAX = 2**31 - 1
-#: The last version that names topics instead of giving their ids.
+#: Last version with topic names.
 NAMES_UNTIL = 12
-#: The first version whose brokers know zstd (KIP-110).
+#: First version whose brokers support zstd (KIP-110).
 ZSTD_SINCE = 7
-#: Since this version a broker that throttles answers at once and expects the client to wait (KIP-219).
+#: From this version on, a throttling broker answers at once and the client waits (KIP-219).
 THROTTLED_BY_CLIENT_SINCE = 6
 _INFINITE = float("inf")
 
 
 class Sender:
-    """See the module. All methods run on the loop, but for `wake_from_thread`."""
+    """The sender of one producer. All methods run on the event loop, except `wake_from_thread`."""
 
     def __init__(self, network: Network, accumulator: Accumulator, options: ProducerOptions, lock: AbstractContextManager[Any]) -> None:
         self.network = network
         self.accumulator = accumulator
         self.lock = lock
-        #: Time of the next step if nothing happens before; a thread may read it to save a wake-up.
+        #: Time of the next step without other events; a thread may read it to avoid a wakeup.
         self.next_step_ms = float("-inf")
         self.metrics = ProducerMetrics()
-        #: Called after each step in which batches got their outcome: memory is free again.
+        #: Called after each step with new outcomes: memory was freed.
         self.settled: Callable[[], None] = lambda: None
         self._options = options
         self._acks = -1 if options.acks == "all" else int(options.acks)
@@ -72,17 +71,17 @@ class Sender:
         self._id_task: asyncio.Task[None] | None = None
         self._id_refused: KafkaError | None = None
         self._id_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, network.rng)
-        #: Version of the cluster's picture that the accumulator knows.
+        #: Version of the metadata that the accumulator has.
         self._learned = network.cluster.version
-        #: By node: it asked not to be sent anything before.
+        #: By node: end of its throttle time.
         self._muted_until_ms: dict[int, float] = {}
         self._closed = False
         network.changed = self.wake
 
-    # -- steps
+    # -- Steps.
 
     def wake(self) -> None:
-        """Take a step in this turn of the loop."""
+        """Runs a step in this turn of the event loop."""
         if not self._soon and not self._closed:
             self._soon = True
             if self._scheduled is not None:
@@ -119,7 +118,7 @@ class Sender:
         self.settled()
 
     def figures(self) -> dict[str, dict[str, float] | dict[str, Figures]]:
-        """All metrics, as they are now."""
+        """All metrics now."""
         now_ms = self.network.clock_ms()
         accumulator = self.accumulator
         standing = Standing(
@@ -133,7 +132,7 @@ class Sender:
         return self.metrics.figures(standing, now_ms)
 
     def _drain(self, now_ms: float) -> float:
-        """Send all that may be sent; gives the time to look again."""
+        """Sends what may be sent; returns the time of the next step."""
         while True:
             with self.lock:
                 drained = self.accumulator.drain(now_ms, self._leader, self._ready)
@@ -156,7 +155,7 @@ class Sender:
         return self._in_flight.room(node_id) and self.network.ready(node_id) is not None
 
     def _reconnect_ms(self, now_ms: float) -> float:
-        """When a broker that somebody waits for may be connected to, or sent to, again."""
+        """When a needed broker may be connected or used again."""
         times = [at_ms for node_id in self.network.cluster.brokers if (at_ms := self.network.retry_at_ms(node_id)) > now_ms]
         times += [at_ms for at_ms in self._muted_until_ms.values() if at_ms > now_ms]
         return min(times, default=_INFINITE)
@@ -174,13 +173,13 @@ class Sender:
                     self.accumulator.refuse(topic, deleted, partition=partition)
         cluster.invalidate()
 
-    # -- produce
+    # -- Produce.
 
     def _send(self, node_id: int, batches: list[Batch]) -> None:
         peer = self.network.ready(node_id)
         assert peer is not None, "only connected brokers are drained for"
         try:
-            # Java's range of versions does not name version 0 to 2 of brokers that advertise them for others' sake; ours neither.
+            # As in Java's client, versions 0 to 2 are not used, although brokers advertise them for other clients.
             at_most = NAMES_UNTIL if any(self.network.cluster.topic_id(batch.topic) == NO_TOPIC_ID for batch in batches) else 1000
             version = peer.version(ProduceRequest, at_least=self._at_least, at_most=at_most)
             request, expected = self._request(batches, by_id=version > NAMES_UNTIL)
@@ -207,7 +206,7 @@ class Sender:
             name, topic_id = batch.topic, cluster.topic_id(batch.topic) if by_id else NO_TOPIC_ID
             topic = topics.get(name)
             if topic is None:
-                # A topic in use stays in the picture, however long it is in use.
+                # Keeps a topic in use in the metadata.
                 cluster.want(name, now_ms)
                 topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
             topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.seal()))
@@ -273,7 +272,7 @@ class Sender:
         self._tell()
         self.wake()
 
-    # -- the producer's id
+    # -- Producer id.
 
     def _want_producer_id(self, now_ms: float) -> float:
         if self.accumulator.empty or self._id_task is not None:
@@ -324,14 +323,14 @@ class Sender:
         return self.accumulator.producer
 
     def close(self) -> None:
-        """No more steps."""
+        """Stops."""
         self._closed = True
         if self._scheduled is not None:
             self._scheduled.cancel()
 
 
 def _refusal(batch: Batch, partition: PartitionProduceResponse, peer: Peer) -> KafkaError:
-    """The broker's error, with what it said about it."""
+    """The broker's error with its message."""
     error = error_for(partition.error_code)
     said = partition.error_message or ""
     records = "; ".join(f"record {one.batch_index}: {one.batch_index_error_message}" for one in partition.record_errors[:3])
