@@ -183,7 +183,9 @@ class FakeAdmin:
     def describe_cluster(self) -> r.ClusterDescription:
         return r.ClusterDescription("fake", 2, [r.Node(1, "one", 9092, "a"), r.Node(2, "two", 9092)])
 
-    def describe_log_dirs(self, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None) -> dict[int, Any]:
+    def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None, timeout_ms: int | None = None
+    ) -> dict[int, Any]:
         logs = [r.ReplicaLog(name, one.partition, 1000, 0, False) for name, each in self.topics.items() for one in each]
         return {
             broker: [r.LogDir("/b", "it failed", -1, -1, []), r.LogDir("/a", None, 2**40, 2**39, logs)]
