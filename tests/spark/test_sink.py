@@ -18,7 +18,7 @@ from ottla.records import partition_for_key
 from ottla.records.batch import BatchHeader, headers
 from ottla.records.compression import Codec
 from ottla.spark.sink.options import SinkOptions
-from ottla.spark.sink.writer import BatchWriter, StreamWriter, Written, sink_columns
+from ottla.spark.sink.writer import BatchWriter, StreamWriter, TaskResult, sink_columns
 from ottla.spark.source.data_source import OttlaDataSource
 
 from .conftest import Topic
@@ -64,10 +64,10 @@ def run_to_end(writer: Any) -> Any:
     return query
 
 
-class Told(Written):
+class ReportedResult(TaskResult):
     """What a task wrote, and what its producer was told."""
 
-    def __init__(self, written: Written, settings: dict[str, Any]) -> None:
+    def __init__(self, written: TaskResult, settings: dict[str, Any]) -> None:
         super().__init__(written.records, written.origin)
         self.settings = settings
 
@@ -75,12 +75,12 @@ class Told(Written):
 class Recorded:
     """Adds to a writer that its messages are left in the file that `reportTo` names, one line for each write."""
 
-    def write(self, iterator: Iterator[Any]) -> Told:
+    def write(self, iterator: Iterator[Any]) -> ReportedResult:
         from ottla.spark.sink.task_producer import producer_for
 
         written = self.write_all(iterator)  # type: ignore[attr-defined]
         made = producer_for(self.options).options  # type: ignore[attr-defined]
-        return Told(written, {spec.name: getattr(made, spec.attribute) for spec in made.SPECS.values()})
+        return ReportedResult(written, {spec.name: getattr(made, spec.attribute) for spec in made.SPECS.values()})
 
     def commit(self, messages: list[Any], *batch_id: int) -> None:
         lines = [{"commit": batch_id, "settings": one.settings, **asdict(one.origin)} for one in messages]

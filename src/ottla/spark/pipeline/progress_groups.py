@@ -52,6 +52,6 @@ def publish(pipeline: Pipeline, reports: Iterable[Mapping[str, Any] | None]) -> 
         options = SourceOptions.of(options_of(pipeline, source), streaming=True)
         offsets = {tp: offset for tp, offset in done.items() if reads(options.subscription, tp)}
         if options.commits and options.group and offsets:
-            from ottla.spark.source.log_client import open_log
+            from ottla.spark.source.log_client import open_log_client
 
-            ProgressGroup(options.group).publish(open_log(options.bootstrap, options.client), offsets)
+            ProgressGroup(options.group).publish(open_log_client(options.bootstrap, options.client), offsets)

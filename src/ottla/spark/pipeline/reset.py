@@ -120,12 +120,12 @@ def started_at(pipeline: Pipeline, source: Source, options: Mapping[str, str]) -
 
 
 def _whole(pipeline: Pipeline, source: Source, options: Mapping[str, str], offsets: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    from ottla.spark.source.log_client import open_log
+    from ottla.spark.source.log_client import open_log_client
     from ottla.spark.source.options import SourceOptions
-    from ottla.spark.source.starting_offsets import subscribed
+    from ottla.spark.source.starting_offsets import subscribed_partitions
 
     read = SourceOptions.of(options, streaming=True)
     whole: dict[str, dict[str, int]] = {}
-    for topic, partition in subscribed(open_log(read.bootstrap, read.client), read.subscription):
+    for topic, partition in subscribed_partitions(open_log_client(read.bootstrap, read.client), read.subscription):
         whole.setdefault(topic, {})[str(partition)] = offsets.get(topic, {}).get(str(partition), -2)
     return whole

@@ -130,13 +130,13 @@ class RunningPipeline:
     def ends(self) -> "dict[TopicPartition, int]":
         """The ends of the sources' topics now."""
         from ottla.spark.source.options import SourceOptions
-        from ottla.spark.source.starting_offsets import newest
+        from ottla.spark.source.starting_offsets import latest_offsets
 
         ends: dict[TopicPartition, int] = {}
         for source in self.pipeline.sources:
             if source.type == "topic":
                 options = SourceOptions.of(options_of(self.pipeline, source), streaming=True)
-                ends |= newest(log_client.open_log(options.bootstrap, options.client), options)
+                ends |= latest_offsets(log_client.open_log_client(options.bootstrap, options.client), options)
         return ends
 
     def stop(self) -> None:

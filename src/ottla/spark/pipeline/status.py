@@ -48,13 +48,13 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
 
 def _ends(pipeline: Pipeline, partitions: list[TopicPartition]) -> tuple[Mapping[TopicPartition, int], str | None]:
     """The ends of partitions now, and why there are none."""
-    from ottla.spark.source.log_client import KafkaError, open_log
+    from ottla.spark.source.log_client import KafkaError, open_log_client
 
     ends: dict[TopicPartition, int] = {}
     for bootstrap in {source.bootstrap or pipeline.bootstrap for source in pipeline.sources if source.type == "topic"}:
         timeouts = {"default.api.timeout.ms": str(BROKERS_TIMEOUT_MS), "request.timeout.ms": str(BROKERS_TIMEOUT_MS)}
         try:
-            log = open_log(bootstrap, timeouts)
+            log = open_log_client(bootstrap, timeouts)
             there = log.topics(sorted({tp.topic for tp in partitions})) if partitions else {}
             ends |= log.end_offsets([tp for tp in partitions if tp.partition < there.get(tp.topic, 0)], LATEST)
         except (KafkaError, OSError, TimeoutError) as error:
