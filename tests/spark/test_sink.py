@@ -265,7 +265,7 @@ def test_records_larger_than_usual_need_room_on_both_sides(spark: Any, a_topic: 
     [
         ("SELECT 'v' AS value", {}, "set the option topic, or select a column topic"),
         ("SELECT 1 AS value", {"topic": "t"}, "column value is int and must be string or binary"),
-        ("SELECT 'v' AS valeu", {"topic": "t"}, "takes no column"),
+        ("SELECT 'v' AS valeu", {"topic": "t"}, "has no column"),
         ("SELECT 'k' AS key", {"topic": "t"}, "there is no column value"),
         ("SELECT 'v' AS value", {"topic": "not-there"}, "topic not-there does not exist; create it with: ottla topic create not-there"),
         ("SELECT 'v' AS value, 9 AS partition", {"topic": ""}, "is for partition 9, and there are 1"),
@@ -299,7 +299,7 @@ def test_a_stream_goes_from_topic_to_topic(spark: Any, a_topic: Topics, checkpoi
 
 def test_a_topic_that_is_compacted_refuses_rows_without_a_key_with_what_to_do(spark: Any, a_topic: Topics) -> None:
     topic = a_topic(**{"cleanup.policy": "compact"})
-    assert "takes no row without a key" in refusal(lambda: write(spark.sql("SELECT 'v' AS value"), topic, topic=topic.name))
+    assert "needs a key in every row" in refusal(lambda: write(spark.sql("SELECT 'v' AS value"), topic, topic=topic.name))
     write(spark.sql("SELECT 'k' AS key, CAST(NULL AS STRING) AS value"), topic, topic=topic.name)
     assert [(bytes(row.key), row.value) for row in rows(spark, topic)] == [(b"k", None)]
 

@@ -195,7 +195,7 @@ def test_numbers_of_another_schema_widen_and_those_that_are_too_large_are_bad(re
 
 
 @pytest.mark.server
-@pytest.mark.parametrize(("subject", "sentence"), [("none", "no subject none"), ("json-value", "is JSON, and not Avro")])
+@pytest.mark.parametrize(("subject", "sentence"), [("none", "no subject none"), ("json-value", "is JSON, not Avro")])
 def test_a_registry_without_the_schema_is_told_by_name(registry: str, subject: str, sentence: str) -> None:
     with pytest.raises(RegistryFailed, match=sentence):
         plan(None, valueFormat="avro", schema__registry__url=registry, valueSubject=subject)
