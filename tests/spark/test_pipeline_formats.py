@@ -113,7 +113,7 @@ def test_protobuf_is_aggregated_and_what_is_no_message_goes_to_a_topic(
 @pytest.mark.parametrize(
     ("decode", "line", "key", "sentence"),
     [
-        ("format = 'avro'\nregistry = '${url}'", 5, "decode.registry", "has no subject t-value; name another with subject, or give schema"),
+        ("format = 'avro'\nregistry = '${url}'", 5, "decode.registry", "has no subject t-value; name another with subject, or set schema"),
         (
             "format = 'avro'\nregistry = '${url}'\nsubject = 'json-value'",
             5,
